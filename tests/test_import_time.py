@@ -26,6 +26,7 @@ def printed(code: str) -> list[str]:
     return processes.run([sys.executable, "-I", "-c", code], check=True).stdout.split()
 
 
+@pytest.mark.slow
 def test_time_beyond_numpy() -> None:
     ratios = [float(printed(CODE)[0]) for _ in range(5)]
     assert statistics.median(ratios) < MOST

@@ -42,6 +42,7 @@ def parsed(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, ast.unparse(node)
 
 
+@pytest.mark.slow
 def test_no_module_parses_names() -> None:
     found = {str(path): list(parsed(path.read_text())) for path in SOURCES}
     assert len(found) > 600

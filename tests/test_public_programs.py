@@ -37,6 +37,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return mirrors, head.stdout.strip()
 
 
+@pytest.mark.representative(
+    r"\[(ends\.py-options0-runs-losses0|old\.py-options8-runs-losses8)\]", "evenly spaced cases"
+)
 @pytest.mark.parametrize(
     ("name", "options", "state", "losses"),
     [

@@ -67,6 +67,7 @@ def test_a_new_decision_is_added_to_both_lists(
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_quoted_output_is_replaced_or_added_where_it_differs() -> None:
     one, two = (f"```python\nprint({x})\n```\n" for x in (1, 2))
     quoted = "\n```text\n{}\n```\n"

@@ -52,6 +52,9 @@ def test_modules_of_terms_exist() -> None:
     assert [name for name in sorted(named) if not _is_module(name)] == []
 
 
+@pytest.mark.representative(
+    r"\[(flow_core\.api\.advanced|flow_onednn\.kernels\.twins)\]", "evenly spaced cases"
+)
 @pytest.mark.parametrize("retired", RETIRED)
 def test_the_current_name_exists(retired: str) -> None:
     path = Path(*RETIRED[retired].split("."))
@@ -91,6 +94,7 @@ def _is_package(name: str) -> bool:
     return any(ROOT.glob(f"packages/*/src/{Path(*name.split('.'))}/__init__.py"))
 
 
+@pytest.mark.representative(r"\[house\]", "evenly spaced cases")
 @pytest.mark.parametrize("words", WORDS)
 def test_retired_words_are_not_used(words: str) -> None:
     pattern = re.compile(rf"\b({words})\b", re.IGNORECASE)

@@ -42,6 +42,7 @@ def test_a_case_follows_from_its_seed(tmp_path: Path) -> None:
     assert Failure("png", 5, AT, what).command == f"nox -s fuzz -- png --seed 5 --case {AT}"
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_another_one_ended() -> None:
     run = Run({"raises": CHUNK}, 3, limits=LIMITS, first=AT + 1, body=work_badly)
     run.run()

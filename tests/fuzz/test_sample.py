@@ -1,8 +1,7 @@
-"""A sample of `nox -s fuzz`: other cases in each run, by a seed that a failure names."""
+"""A fixed sample of the cases of `nox -s fuzz`."""
 
 from __future__ import annotations
 
-import random
 import sys
 
 import pytest
@@ -19,16 +18,15 @@ GROUPS = {
     "plans and wire": (plans, caches, wire),
     "checkpoints": (states,),
 }
-CASES = {"data": 3000, "plans and wire": 2000, "checkpoints": 1000}
+CASES = {"data": 600, "plans and wire": 400, "checkpoints": 200}
+SEED = 20261128
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_mutated_inputs_are_read_or_refused(group: str) -> None:
     names = [target.name for module in GROUPS[group] for target in module.TARGETS]
-    seed = random.SystemRandom().randrange(10**6)
-    print(f"seed {seed}")
     counts = split(names, CASES[group])
-    run = Run(counts, seed, limits=Limits(seconds=10))  # the machine may be slow
+    run = Run(counts, SEED, limits=Limits(seconds=10))  # the machine may be slow
     run.run()
     show(table_of(run.scores))
     failures = [failure for score in run.scores.values() for failure in score.failures]

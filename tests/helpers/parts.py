@@ -16,7 +16,8 @@ import pytest
 
 OPTION = "--parts"
 PARTS = {
-    "pages and programs": ("tests/test_docs", "tests/integration/api", "tests/integration/notebooks"),
+    "pages and programs": ("tests/test_docs", "tests/integration/api",
+                           "tests/integration/notebooks"),
     "several processes": ("packages/flow-dist", "tests/integration/multiprocess"),
     "commands and plugins": ("tests/plugins", "packages/flow-core/tests/cli",
                              "packages/flow-core/tests/plugins"),

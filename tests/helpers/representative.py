@@ -87,7 +87,7 @@ def check(named: dict[pytest.Item, bool]) -> None:
         marker = item.get_closest_marker("representative")
         if marker and not item.name.endswith("[NOTSET]"):  # of no cases, as without NVRTC
             use = (str(item.path), marker.args[0])
-            uses[use] = uses.get(use, False) or chosen and "[" in item.name
+            uses[use] = uses.get(use, False) or (chosen and "[" in item.name)
     for (path, expression), matches in uses.items():
         if not matches:
             raise pytest.UsageError(f"{path}: representative(r{expression!r}) matches no case")

@@ -29,6 +29,7 @@ def package(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_it_passes_its_tests(package: Path, site: Site) -> None:
     site.install_editable(package)
     settings = {"FLOW_PLUGINS": None, "FLOW_DISABLE_PLUGINS": "flow-onednn", "OMP_NUM_THREADS": "1"}

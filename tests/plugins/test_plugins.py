@@ -49,6 +49,7 @@ def test_a_good_plugin_passes_the_kits(site: Site) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_plugin_that_raises_at_import_is_isolated_and_quoted(site: Site) -> None:
     site.install("good", "raises_at_import")
     out = site.python("print('cube' in registry.ops)\n" + FAILURES)
@@ -84,6 +85,7 @@ def test_strict_raises_at_once(site: Site, name: str) -> None:
     assert "Error: " in error
 
 
+@pytest.mark.slow
 def test_an_unavailable_device_is_no_failure(site: Site) -> None:
     site.install("no_device")
     assert site.python(FAILURES, FLOW_PLUGIN_STRICT="1") == ""
@@ -101,6 +103,10 @@ def test_an_unavailable_device_is_no_failure(site: Site) -> None:
     assert "problem: plugin" not in doctor
 
 
+@pytest.mark.slow
+@pytest.mark.representative(
+    r"\[duplicate_kernel-0\.6-kernel 'cubes\.cube'\]", "evenly spaced cases"
+)
 @pytest.mark.parametrize(
     ("name", "version", "what"),
     [("duplicate_op", "0.5", "op 'cube'"), ("duplicate_kernel", "0.6", "kernel 'cubes.cube'")],
@@ -163,6 +169,7 @@ print(*(f"{r.origin.plugin}:{r.state}" for r in others))
 """
 
 
+@pytest.mark.slow
 def test_flow_plugins_is_an_allow_list(site: Site) -> None:
     site.install("good", "no_device")
     assert "cubes:not allowed" in site.python(ORIGINS, FLOW_PLUGINS="no-device")
@@ -173,17 +180,21 @@ def test_flow_plugins_is_an_allow_list(site: Site) -> None:
     assert "loaded" not in site.python(ORIGINS, FLOW_PLUGINS="")
 
 
+@pytest.mark.slow
 def test_a_name_in_flow_plugins_that_is_not_installed_is_a_failure(site: Site) -> None:
     out = site.install("good").python(FAILURES, FLOW_PLUGINS="cube")
     assert "which FLOW_PLUGINS names" in out
     assert "did you mean cubes?" in out
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[flow-cubes\]", "evenly spaced cases")
 @pytest.mark.parametrize("name", ["cubes", "flow-cubes", "Flow_Cubes"])
 def test_flow_disable_plugins(site: Site, name: str) -> None:
     assert "cubes:disabled" in site.install("good").python(ORIGINS, FLOW_DISABLE_PLUGINS=name)
 
 
+@pytest.mark.slow
 def test_flow_trace_plugins(site: Site) -> None:
     done = site.install("good").run(
         "-c", "from flow_core.plugins.host import load_plugins; load_plugins()",
@@ -208,6 +219,7 @@ def test_two_distributions_with_one_plugin_name(site: Site) -> None:
         assert part in out
 
 
+@pytest.mark.slow
 def test_emulated_gpus_come_from_the_setting(site: Site) -> None:
     assert "ONEFLOW_EMULATE_GPUS=1" in site.error("registry.require_device('gpu')", FLOW_PLUGINS="")
     out = site.python("print(registry.probe('gpu'))", ONEFLOW_EMULATE_GPUS="2", FLOW_PLUGINS=None)

@@ -30,6 +30,8 @@ def annotations(tree: ast.AST) -> Iterator[ast.expr]:
             yield from (annotation for annotation in found if annotation is not None)
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[flow-dist\]", "evenly spaced cases")
 @pytest.mark.parametrize("package", LIMITS)
 def test_few_annotations_contain_any(package: str) -> None:
     sources = [path.read_text() for path in (PACKAGES / package / "src").rglob("*.py")]

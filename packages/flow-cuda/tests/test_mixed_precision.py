@@ -109,6 +109,9 @@ def half_values(graph: Graph, half: str) -> list[str]:
     return [n for n, types in graph.types.items() if any(t.dtype.name == half for t in types)]
 
 
+@pytest.mark.representative(
+    r"\[(encoder-float16-none|block-float16-static|block-bfloat16-dynamic)\]", "evenly spaced cases"
+)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("net", NETS)

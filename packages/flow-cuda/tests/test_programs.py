@@ -102,6 +102,7 @@ def run(make: Callable[[str], Callable[..., Any]], device: str, steps: int = 4) 
     return [step().item() for _ in range(steps)]
 
 
+@pytest.mark.representative(r"\[(mlp|table)\]", "evenly spaced cases")
 @pytest.mark.parametrize("make", [mlp, lenet, table], ids=["mlp", "lenet", "table"])
 def test_training_matches_the_cpu(
     make: Callable[[str], Callable[..., Any]], monkeypatch: pytest.MonkeyPatch

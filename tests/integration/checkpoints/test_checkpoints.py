@@ -74,6 +74,7 @@ def steps(job: Any, first: int, last: int) -> list[Any]:
     return [job(IMAGES[i], LABELS[i]) for i in range(first, last)]
 
 
+@pytest.mark.representative(r"\[(sgd|adam|scaled)\]", "evenly spaced cases")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_training_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
     whole = steps(train_job(OPTIMIZERS[name]), 0, 10)
@@ -137,6 +138,7 @@ for loss in steps(train_job(), 0, 3):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_numbers() -> None:
     code = PROGRAM.format(folder=str(Path(__file__).parent))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # as of this module

@@ -356,6 +356,7 @@ def loaders() -> int:
     return sum(type(o).__name__ == "Loader" for o in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_a_session_that_is_cleared_frees_its_loader(records: str) -> None:
     job = label_job(records, 2)
     job()
@@ -386,6 +387,8 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[raise\]", "evenly spaced cases")
 @pytest.mark.parametrize("ending", ["return", "raise"])
 def test_an_interrupted_program_ends(records: str, ending: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED, records, __file__, ending]

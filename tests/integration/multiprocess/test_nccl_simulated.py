@@ -30,9 +30,12 @@ from flow_cuda.driver.capture import describe
 from flow_dist.control.waiting import VERDICT
 from flow_dist.nccl.comm import NcclComm
 
-pytestmark = pytest.mark.skipif(
-    host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
+    ),
+    pytest.mark.slow,
+]
 DEVICES = tuple(Device("gpu", 0, index) for index in range(4))
 
 

@@ -73,7 +73,10 @@ def _arrays(fed: Any) -> Iterator[Any]:
         yield fed
 
 
-@pytest.mark.representative("mlp-data-3|transformer-zero-2|lenet-mirrored", "one of each kind of code path")
+@pytest.mark.slow
+@pytest.mark.representative(
+    "mlp-data-3|transformer-zero-2|lenet-mirrored", "one of each kind of code path"
+)
 @pytest.mark.arithmetic
 @pytest.mark.parametrize(("network", "form"), cases(SAMPLE))
 def test_training_equals_one_device(network: str, form: str) -> None:

@@ -54,6 +54,8 @@ def test_two_stages_of_two_replicas_equal_one_device(mode: str) -> None:
     assert_close(many, train(job(("0:0", "0:0"), 1, None), steps=3))
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[three threads\]", "evenly spaced cases")
 def test_its_plan_goes_through_json() -> None:
     plan = job(("0:0-1", "0:2-3"), 2, "distributed_split").plan()
     assert len(plan.streams) > 4

@@ -65,6 +65,9 @@ SPLITS = (flow.distribute.split(0), flow.distribute.split(1), flow.distribute.sp
 OTHERS = (flow.distribute.broadcast(), flow.distribute.auto(), None)
 
 
+@pytest.mark.representative(
+    r"\[(Distribution\(kind='split', axis=0\)-0:0-1|None-0:0-3)\]", "evenly spaced cases"
+)
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("distribute", [*SPLITS, *OTHERS], ids=repr)
 def test_variables_and_blobs(devices: str, distribute: Any) -> None:
@@ -107,6 +110,7 @@ def test_gradient_hint_of_a_blob() -> None:
     assert layouts(check_same(body, "0:0-3"), "parallel_cast")[1] == "S(1)"
 
 
+@pytest.mark.representative(r"\[hierarchy2-False\]", "evenly spaced cases")
 @pytest.mark.parametrize(
     ("hierarchy", "later"), [((2, 2), False), ((2, 2), True), ((4, 1), False), ((1, 4), False),
                              ((4,), False)],
@@ -165,6 +169,9 @@ def test_hierarchies_of_their_own_and_restored_gradients() -> None:
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.representative(
+    r"\[Distribution\(kind='split', axis=0\)-0:0-1\]", "evenly spaced cases"
+)
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("distribute", [flow.distribute.split(0), *OTHERS[:2]], ids=repr)
 def test_layers(devices: str, distribute: Any) -> None:

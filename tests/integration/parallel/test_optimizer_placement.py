@@ -48,7 +48,9 @@ def config(mode: str, threshold: int = 1) -> Any:
     return settings
 
 
-@pytest.mark.representative("momentum-2-non|(adam|lamb|lars)-3-distributed", "the others differ in the optimizer")
+@pytest.mark.representative(
+    "momentum-2-non|(adam|lamb|lars)-3-distributed", "the others differ in the optimizer"
+)
 @pytest.mark.arithmetic
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("count", [2, 3, 4])
@@ -139,6 +141,7 @@ def predict_job() -> Any:
     return predict
 
 
+@pytest.mark.representative(r"\[distributed_split-train\]", "evenly spaced cases")
 @pytest.mark.parametrize("first", ["train", "predict"])
 @pytest.mark.parametrize("mode", MODES)
 def test_other_jobs_see_the_trained_weights(mode: str, first: str) -> None:
@@ -155,6 +158,7 @@ def test_other_jobs_see_the_trained_weights(mode: str, first: str) -> None:
         assert a is b is None or np.allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.representative(r"\[distributed_split\]", "evenly spaced cases")
 @pytest.mark.parametrize("mode", MODES)
 def test_checkpoints_load_into_parts_before_and_after_the_first_step(
     mode: str, tmp_path: Path

@@ -68,6 +68,8 @@ def job_of(form: str, shared: bool) -> Any:
     return make_job(config=settings, **asked)
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[grid\]", "evenly spaced cases")
 @pytest.mark.parametrize("form", FORMS)
 def test_sharing_changes_no_bit(form: str) -> None:
     apart = job_of(form, False)
@@ -81,6 +83,7 @@ def test_sharing_changes_no_bit(form: str) -> None:
     assert len(job.plan().tasks) < len(plan.tasks)
 
 
+@pytest.mark.representative(r"\[4\]", "evenly spaced cases")
 @pytest.mark.parametrize("threads", [2, 4])
 def test_streams_on_threads_share_too(threads: int) -> None:
     wanted = train(job_of("adam", False))
@@ -90,6 +93,7 @@ def test_streams_on_threads_share_too(threads: int) -> None:
         assert_same(train(job), wanted)
 
 
+@pytest.mark.slow
 def test_the_oracle_finds_that_the_plan_computes_what_devices_apart_compute() -> None:
     verdict = verify(make_job("0:0-3", dropped, "adam"))
     assert verdict.ok, str(verdict)
@@ -140,6 +144,7 @@ def test_products_are_joined_where_the_bits_of_their_rows_are_alike(
     assert bool(joined(make_job("0:0-3").plan())) == alike
 
 
+@pytest.mark.representative(r"\[row by row-0:0-1-5\]", "evenly spaced cases")
 @pytest.mark.parametrize("batch", [5, 33])
 @pytest.mark.parametrize("ids", ["0:0-1", "0:0-3"])
 @pytest.mark.parametrize("plugins", [(), (RowByRow(),)], ids=["numpy", "row by row"])
@@ -247,6 +252,7 @@ def test_state_is_saved_and_assigned_once_for_all_devices() -> None:
     assert_same(train(job, steps=2), wanted)
 
 
+@pytest.mark.slow
 def test_steps_on_several_devices_allocate_nothing() -> None:
     job, feeds = make_job("0:0-3", rule="adam"), batches(1)[0]
     for _ in range(10):
@@ -278,6 +284,7 @@ def predict(shared: bool = True, devices: str = "0:0-3") -> Any:
     return look
 
 
+@pytest.mark.representative(r"\[True-False\]", "evenly spaced cases")
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("first", [False, True])
 def test_other_jobs_see_the_updates(shared: bool, first: bool) -> None:
@@ -297,6 +304,7 @@ def normalised(x: Any) -> Any:
     return flow.layers.batch_normalization(mlp(x), axis=1, momentum=0.5, name="bn")
 
 
+@pytest.mark.representative(r"\[True-False\]", "evenly spaced cases")
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("first", [False, True])
 def test_a_job_that_only_reads_statistics_agrees_with_the_one_that_moves_them(

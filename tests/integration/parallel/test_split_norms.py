@@ -80,6 +80,7 @@ def compare(rule: str, devices: str, body: Any, mode: str | None = None, **optio
     return job
 
 
+@pytest.mark.slow
 def test_the_same_bits_in_every_run() -> None:
     runs = []
     for _ in range(2):
@@ -88,6 +89,7 @@ def test_the_same_bits_in_every_run() -> None:
     assert_same(*runs)
 
 
+@pytest.mark.representative(r"\[lamb-3\]", "evenly spaced cases")
 @pytest.mark.parametrize("count", [3, 4])
 @pytest.mark.parametrize("rule", RULES)
 def test_states_split_equal_one_device(rule: str, count: int) -> None:
@@ -97,6 +99,8 @@ def test_states_split_equal_one_device(rule: str, count: int) -> None:
     job.plan().assert_budget(no="all_to_all")
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[lamb-rows\]", "evenly spaced cases")
 @pytest.mark.parametrize("body", [rows, penalized])
 @pytest.mark.parametrize("rule", RULES)
 def test_a_split_model_equals_one_device(rule: str, body: Any) -> None:
@@ -106,6 +110,8 @@ def test_a_split_model_equals_one_device(rule: str, body: Any) -> None:
     assert not [value for value in moved if value.startswith("h-weight-")]  # no state of it
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[lamb\]", "evenly spaced cases")
 @pytest.mark.parametrize("rule", RULES)
 def test_parts_of_parts(rule: str) -> None:
     """Over a grid of 2 x 2, weights are (B, S) and become (S(0), S)."""
@@ -117,6 +123,7 @@ def test_parts_of_parts(rule: str) -> None:
     assert len(regions("h-weight")) == 4
 
 
+@pytest.mark.representative(r"\[lamb\]", "evenly spaced cases")
 @pytest.mark.parametrize("rule", RULES)
 def test_weight_decay_counts_in_the_norms(rule: str) -> None:
     flow.clear_default_session()
@@ -125,6 +132,8 @@ def test_weight_decay_counts_in_the_norms(rule: str) -> None:
     assert not np.allclose(default_session().stored()["h-weight"].numpy(), plain, atol=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[lamb\]", "evenly spaced cases")
 @pytest.mark.parametrize("rule", RULES)
 def test_double_precision_keeps_its_digits(rule: str) -> None:
     flow.clear_default_session()
@@ -136,6 +145,8 @@ def test_double_precision_keeps_its_digits(rule: str) -> None:
         np.testing.assert_allclose(many[1][name], value, rtol=1e-11, atol=1e-13, err_msg=name)
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[lamb\]", "evenly spaced cases")
 @pytest.mark.parametrize("rule", RULES)
 def test_a_step_that_overflows_is_skipped_on_all_devices(rule: str) -> None:
     """Parts, states and powers of the betas stay as they are."""
@@ -152,12 +163,14 @@ def test_a_step_that_overflows_is_skipped_on_all_devices(rule: str) -> None:
         np.testing.assert_array_equal(stored[name], first, err_msg=name)
 
 
+@pytest.mark.representative(r"\[lamb\]", "evenly spaced cases")
 @pytest.mark.parametrize("rule", RULES)
 def test_a_dynamic_loss_scale_changes_nothing_else(rule: str) -> None:
     policy = flow.optimizer.loss_scale.dynamic_loss_scale(2.0**8, 2000)
     compare(rule, "0:0-2", rows, loss_scale_policy=policy)
 
 
+@pytest.mark.representative(r"\[lamb\]", "evenly spaced cases")
 @pytest.mark.parametrize("rule", RULES)
 def test_variables_that_an_earlier_job_has_split(rule: str) -> None:
     @flow.global_function()

@@ -76,6 +76,8 @@ def predicted(job: Any, steps: int) -> dict[Any, int]:
     return dict(total)
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[host-mlp-one\]", "evenly spaced cases")
 @pytest.mark.parametrize(("network", "form"), [*(("mlp", form) for form in FORMS), *sorted(MORE)])
 def test_training_equals_the_cpu(session: sessions.Session, network: str, form: str) -> None:
     job = train_job(NETWORKS[network], FORMS[form])
@@ -90,6 +92,8 @@ def test_training_equals_the_cpu(session: sessions.Session, network: str, form: 
         assert_near(value, wanted_weights[name], name)
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[host\]", "evenly spaced cases")
 def test_the_oracle_compares_it_with_one_device(session: sessions.Session) -> None:
     form = FORMS["hybrid-2"]
     feeds = [[*batch[0], batch[1]] for batch in batches(NETWORKS["mlp"])]
@@ -116,6 +120,7 @@ def test_feeds_and_fetches_cross_devices(session: sessions.Session, ids: str) ->
     assert job.executable().sent() == predicted(job, 2)
 
 
+@pytest.mark.representative(r"\[host\]", "evenly spaced cases")
 def test_steps_copy_into_memory_that_binding_allocated(session: sessions.Session) -> None:
     """Only results are new arrays."""
     form = FORMS["data-2"]

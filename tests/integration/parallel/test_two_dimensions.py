@@ -76,6 +76,8 @@ def settings() -> Any:
     return config
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[perceptron-clipped\]", "evenly spaced cases")
 @pytest.mark.parametrize(
     ("network", "rule"), [(perceptron, "adam"), (perceptron, "clipped"), (attention, "momentum")]
 )
@@ -87,6 +89,7 @@ def test_training_on_a_grid_equals_one_device(network: Any, rule: str) -> None:
     assert_same(again, grid)
 
 
+@pytest.mark.slow
 def test_replicas_split_what_they_hold_alike() -> None:
     """Weights of tensor parallelism are (B, S); sharded states make them (S(0), S)."""
     config = settings()

@@ -37,6 +37,8 @@ def make_job(form: str) -> Any:
     return job
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[pipeline\]", "evenly spaced cases")
 @pytest.mark.parametrize("form", ["data", "rows", "pipeline", "hybrid", "host"])
 def test_sent_is_what_was_predicted(form: str) -> None:
     with emulated(4, without=()):

@@ -74,6 +74,7 @@ def test_a_driver_knows_what_is_left() -> None:
     assert driver.memory() == 1000
 
 
+@pytest.mark.slow
 def test_a_plan_that_fits_runs_and_devices_hold_what_is_theirs() -> None:
     x = np.ones((64, 256), np.float32)
     with emulated(4):
@@ -84,6 +85,7 @@ def test_a_plan_that_fits_runs_and_devices_hold_what_is_theirs() -> None:
         np.testing.assert_array_equal(job(x), wanted)
 
 
+@pytest.mark.slow
 def test_another_plan_must_do_with_what_is_left() -> None:
     with emulated(4, memory=8 * MIB):
         first, second = make_job(), make_job(batch=4096)
@@ -94,6 +96,8 @@ def test_another_plan_must_do_with_what_is_left() -> None:
         assert abs(8 * MIB - max(held(first).values()) - left) < 4096
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[20000-fits1-others1\]", "evenly spaced cases")
 @pytest.mark.parametrize(
     ("limit", "fits", "others"),
     [(4_000_000, ("in parts on", "by cost"), ()), (20_000, (), ("by cost", "again"))],
@@ -117,6 +121,7 @@ def test_a_refusal_names_owners_and_the_forms_that_fit(
     assert first.startswith(f"{len(fits) + 1} forms fit" if fits else "no other form")
 
 
+@pytest.mark.slow
 def test_the_form_that_is_named_fits() -> None:
     with emulated(4, memory=4_000_000):
         job = make_job(optimizer_placement_optimization_mode="distributed_split")
@@ -124,6 +129,7 @@ def test_the_form_that_is_named_fits() -> None:
         job(np.ones((64, 256), np.float32))
 
 
+@pytest.mark.slow
 def test_the_optimum_gives_up_time_for_memory() -> None:
     """Rows are split where they are many, until the weights have to be split."""
     with emulated(4, memory=64 * MIB):
@@ -145,6 +151,7 @@ def _seconds(cost: Any) -> int:
     return int(cost.communication + cost.compute + cost.buckets)
 
 
+@pytest.mark.slow
 def test_memory_that_is_reserved() -> None:
     with emulated(4, memory=8 * MIB):
         flow.config.reserved_device_mem_mbyte(7)

@@ -97,6 +97,7 @@ def moved(compiled: Any, *, gradients: bool) -> dict[str, int]:
     return {value: nbytes for value, nbytes in found.items() if nbytes}
 
 
+@pytest.mark.slow
 @pytest.mark.representative(r"\[1\]", "the others differ in sizes")
 @pytest.mark.parametrize("layers", [1, 3])
 def test_few_rows_make_a_layer_tensor_parallel(layers: int) -> None:
@@ -122,6 +123,7 @@ def test_few_rows_make_a_layer_tensor_parallel(layers: int) -> None:
     assert set(moved(compiled, gradients=True)) <= {value for value in small if "-ln1/" in value}
 
 
+@pytest.mark.slow
 def test_many_rows_make_it_data_parallel() -> None:
     compiled = transformer(1, 64, 256).compile()
     assert set(moved(compiled, gradients=False)) <= {"scalar_mul_1:0"}  # to the loss
@@ -132,6 +134,7 @@ def test_many_rows_make_it_data_parallel() -> None:
     assert all(str(compiled.layouts[op.output()].sbp[0]) == "B" for op in weights)
 
 
+@pytest.mark.slow
 @pytest.mark.representative("8-64", "the others differ in sizes")
 @pytest.mark.parametrize(("batch", "rows"), [(4, 8), (8, 64), (64, 256)])
 def test_it_never_costs_more_than_greedy(batch: int, rows: int) -> None:
@@ -150,6 +153,7 @@ def run(job: Any, shape: tuple[int, ...], steps: int = 3) -> Any:
     return np.array([job(rng.normal(size=shape).astype(np.float32)) for _ in range(steps)])
 
 
+@pytest.mark.slow
 def test_tensor_parallel_training_equals_one_device() -> None:
     one = run(transformer(1, 4, 2, devices="0:0"), (4, 2, HIDDEN))
     flow.clear_default_session()
@@ -229,6 +233,7 @@ def expected() -> tuple[Any, Any]:
     return result
 
 
+@pytest.mark.slow
 def test_the_job_that_is_compiled_first_lays_variables_out() -> None:
     loss, prediction = expected()
     train, predict = two_jobs()
@@ -238,6 +243,7 @@ def test_the_job_that_is_compiled_first_lays_variables_out() -> None:
     np.testing.assert_allclose(predict(X), prediction, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_train_job_takes_what_a_predict_job_has_chosen() -> None:
     loss, prediction = expected()
     train, predict = two_jobs()
@@ -248,6 +254,7 @@ def test_a_train_job_takes_what_a_predict_job_has_chosen() -> None:
     np.testing.assert_allclose(predict(X), prediction, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_job_on_one_device_reads_the_parts_of_four() -> None:
     loss, prediction = expected()
     train, predict = two_jobs("0:0-3", "0:0")
@@ -256,6 +263,7 @@ def test_a_job_on_one_device_reads_the_parts_of_four() -> None:
     np.testing.assert_allclose(predict(X), prediction, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_initial_values_are_there_before_a_job_splits_them(tmp_path: Path) -> None:
     loss, prediction = expected()
     train, _ = two_jobs()

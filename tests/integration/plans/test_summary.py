@@ -63,6 +63,7 @@ def deep() -> Any:
     return job
 
 
+@pytest.mark.slow
 def test_it_fits_one_screen() -> None:
     doc = replace(document(deep(), hints=4), warnings=("a warning " * 20,) * 9)
     lines = report(doc).splitlines()

@@ -53,6 +53,7 @@ def rows_of(folder: Path) -> list[tuple[str, str]]:
     return [(row["name"], row["result"]) for row in rows]
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_takes_nothing_with_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,6 +79,7 @@ def run(code: str, *arguments: str, **settings: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.representative("NHWC", "the others differ in the layout")
 @pytest.mark.parametrize("form", ["NCHW", "NHWC"])
 def test_fifty_steps_of_a_convolutional_network_lose_the_same(form: str) -> None:
@@ -265,6 +266,7 @@ def test_residual_blocks_and_results_in_the_layout_of_the_program() -> None:
     assert taken.count("onednn.onednn_conv") == 4
 
 
+@pytest.mark.slow
 def test_emulated_gpus_run_on_the_same_kernels() -> None:
     two = run(LENET, "NCHW", "gpu/0:0-1", ONEFLOW_EMULATE_GPUS="2", FLOW_VERIFY_PASSES="1")
     one = run(LENET, "NCHW", "cpu/0:0", FLOW_DISABLE_PLUGINS="flow-onednn")

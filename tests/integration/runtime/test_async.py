@@ -395,6 +395,7 @@ PROLOGUE = textwrap.dedent("""
 """)
 
 
+@pytest.mark.slow
 def test_everything_is_delivered_before_the_interpreter_exits() -> None:
     done = run("for i in range(4): job(feed(i))(show)")
     assert (done.returncode, done.stderr) == (0, "")
@@ -426,6 +427,7 @@ def test_batches_are_made_for_steps_that_come_after_the_end_of_the_program(
     assert after
 
 
+@pytest.mark.slow
 @pytest.mark.representative("sys.exit", "one of each kind of code path")
 @pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("1 / 0", 1)])
 def test_everything_is_delivered_however_the_program_ends(end: str, code: int) -> None:

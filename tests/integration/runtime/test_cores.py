@@ -69,6 +69,7 @@ def stages(units: int, dtype: Any = flow.float) -> Any:
     return job
 
 
+@pytest.mark.representative(r"\[2\]", "evenly spaced cases")
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_devices_divide_the_cores(threads: int) -> None:
     """Whether or not their streams run at once: the bits of BLAS may depend on it."""

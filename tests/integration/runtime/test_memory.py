@@ -135,6 +135,7 @@ def traced_by_numpy() -> int:
     return sum(s.size for s in snapshot.filter_traces([only]).statistics("lineno"))
 
 
+@pytest.mark.slow
 @pytest.mark.representative("mlp", "one of each kind of code path")
 @pytest.mark.parametrize("name", ["mlp", "small lenet"])
 def test_the_predicted_memory_is_the_measured_one(networks: ModuleType, name: str) -> None:
@@ -198,6 +199,7 @@ def steady(
     return after - before, peak - before
 
 
+@pytest.mark.slow
 @pytest.mark.representative("mlp", "one of each kind of code path")
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("name", ["mlp", "small lenet"])
@@ -223,6 +225,7 @@ def test_thousands_of_steps_of_an_mlp_allocate_nothing(networks: ModuleType) -> 
     assert resident() - before < KIB * KIB
 
 
+@pytest.mark.slow
 def test_results_are_the_only_arrays_of_a_step() -> None:
     @flow.global_function(type="predict")
     def job(x: tp.Numpy.Placeholder((256, 256))) -> tp.Numpy:
@@ -242,6 +245,7 @@ def test_results_are_the_only_arrays_of_a_step() -> None:
     assert all((k == kept[0]).all() for k in kept)
 
 
+@pytest.mark.slow
 def test_a_cleared_session_frees_its_plans_without_garbage_collection() -> None:
     def executable() -> weakref.ref[Any]:
         @flow.global_function(type="predict")

@@ -119,6 +119,8 @@ def one_device(stages: int) -> Any:
     return job
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[three threads-2\]", "evenly spaced cases")
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_a_pipeline_equals_one_device(stages: int, threads: int) -> None:
     first = train(pipeline(stages, 4, plain), steps=3)

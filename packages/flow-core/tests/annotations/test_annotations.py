@@ -394,6 +394,7 @@ NESTED = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(NESTED)
 def test_bundle_structure_is_preserved(value: Any) -> None:
     returned = check_returned(FetchBundle(LEAF), value, is_blob)

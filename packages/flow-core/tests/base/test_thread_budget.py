@@ -50,6 +50,7 @@ def test_request_overrides_share_and_share_overrides_all_cores() -> None:
     assert find_budget().count == len(usable_cores())
 
 
+@pytest.mark.slow
 @given(st.lists(core_sets, min_size=1, max_size=6))
 def test_shares_do_not_exceed_the_shared_cores(processes: list[set[int]]) -> None:
     shares = []

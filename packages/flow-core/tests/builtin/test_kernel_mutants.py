@@ -26,6 +26,7 @@ def test_original_kernels_survive() -> None:
     assert list(islice(refused_originals(), 1)) == []
 
 
+@pytest.mark.slow
 def test_mutants_of_some_ops_are_killed() -> None:
     kit = Kit()
     made = [mutant for op in OPS for mutant in mutants(kit, op)]
@@ -33,6 +34,7 @@ def test_mutants_of_some_ops_are_killed() -> None:
     assert not [str(mutant) for mutant in made if not killed_by(mutant)]
 
 
+@pytest.mark.slow
 def test_some_mutants_of_each_op_are_killed() -> None:
     made = list(islice(all_mutants(), 0, None, 41))
     assert len(made) > 60

@@ -132,6 +132,7 @@ each_path = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.representative(r"\[CheckPoint-model\]", "evenly spaced cases")
 @each_path
 @pytest.mark.parametrize("way", WAYS)
 def test_some_loads_are_consistent(tmp_path: Path, name: str, way: str) -> None:

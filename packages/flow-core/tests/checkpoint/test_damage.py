@@ -59,6 +59,8 @@ def check_found(path: Path, file: Path, bit: int) -> None:
     flip(file, bit)
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[model\.safetensors\]", "evenly spaced cases")
 @each_path
 def test_flipped_bits_are_detected(tmp_path: Path, name: str) -> None:
     """300 bits of a folder and 300 of a file; each file of the folder is covered."""

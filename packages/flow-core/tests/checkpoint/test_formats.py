@@ -208,6 +208,7 @@ def test_clashing_names_are_rejected(tmp_path: Path, names: tuple[str, ...]) -> 
 PARTS = st.text(st.characters(codec="utf-8", exclude_characters="/\\\0:"), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @given(st.lists(PARTS, min_size=1, max_size=3).map("/".join))
 def test_accepted_names_stay_inside_the_folder(name: str) -> None:
     try:

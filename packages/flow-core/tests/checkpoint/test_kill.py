@@ -38,6 +38,7 @@ def check_whole(path: Path) -> int:
     return version
 
 
+@pytest.mark.slow
 def test_save_killed_at_random_moments(tmp_path: Path) -> None:
     """Kill a process that saves version after version, repeatedly."""
     rng, end, rounds = random.Random(5), time.monotonic() + SECONDS, 0

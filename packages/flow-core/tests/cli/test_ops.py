@@ -38,6 +38,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     return registry
 
 
+@pytest.mark.slow
 def test_all_ops_are_listed() -> None:
     rows = [line.split()[0] for line in run().splitlines()[2:] if line.strip()]
     assert rows == sorted(default_registry().ops)
@@ -57,6 +58,7 @@ def test_one_op_in_full() -> None:
     assert [k["plugin"] for k in data["kernels"]["cpu"]] == ["core.numpy"]
 
 
+@pytest.mark.slow
 def test_entries_come_from_the_rules() -> None:
     found = {entry.type: entry for entry in catalog(default_registry())}
     assert not found["relu_grad"].gradient
@@ -69,6 +71,7 @@ def test_entries_come_from_the_rules() -> None:
     assert found["reduce_sum"].sbp[0] == "(S(0)) -> P"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plain")
 def test_the_kernels_that_a_device_type_has_and_lacks() -> None:
     text = run("--device", "plain")
@@ -86,6 +89,7 @@ def test_the_kernels_that_a_device_type_has_and_lacks() -> None:
     assert data["ops"]["sgd_update"]["needed_by"] == "train"
 
 
+@pytest.mark.slow
 def test_the_needed_ops_are_enough() -> None:
     """A device type with kernels of exactly these ops trains; without any of them it does not."""
 
@@ -121,6 +125,7 @@ def test_unknown_names(arguments: tuple[str, ...], hint: str) -> None:
     assert hint in result.output
 
 
+@pytest.mark.slow
 def test_the_page_has_a_row_per_op() -> None:
     rows = [line for line in op_reports.page().splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == sorted(default_registry().ops)

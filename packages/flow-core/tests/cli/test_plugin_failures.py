@@ -87,6 +87,7 @@ def test_duplicate_command_disables_the_commands_of_the_later_plugin(
     assert f"plugin '{owners[0]}' of flow-{owners[0]} 1.2" in str(failure)
 
 
+@pytest.mark.slow
 def test_doctor_names_what_hangs(install: Callable[..., None]) -> None:
     stop = threading.Event()
     install(

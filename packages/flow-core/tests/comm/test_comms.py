@@ -30,6 +30,12 @@ from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit
 from flow_core.testing.comm_cases import CASES
 
+pytestmark = pytest.mark.representative(
+    r"test_moves\[.*-(float32|bool)\]|test_(?!moves|is_bound_once|counts)|_(uneven|empty)\]",
+    "most transfers do not depend on the type; uneven and empty parts are edge cases",
+)
+
+
 DEVICES = CommKit.devices
 
 
@@ -233,6 +239,7 @@ def train_job(rows: bool) -> Any:
     return job
 
 
+@pytest.mark.representative(r"\[True\]", "evenly spaced cases")
 @pytest.mark.parametrize("rows", [False, True])
 def test_processes_running_their_parts_of_a_plan_compute_the_same(rows: bool) -> None:
     job = train_job(rows)

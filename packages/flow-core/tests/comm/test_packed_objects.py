@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -14,6 +15,7 @@ TENSORS = st.none() | st.sampled_from(("float32", "int8", "bool", "float64", "in
 )
 
 
+@pytest.mark.slow
 @given(tensors=st.lists(TENSORS, max_size=5))
 def test_packed_tensors_round_trip(tensors: list[Any]) -> None:
     objects = np.empty(len(tensors), object)

@@ -133,6 +133,7 @@ REFUSED: dict[str, Callable[[Program], object]] = {
 }
 
 
+@pytest.mark.representative(r"\[(call|an array|another job|settings)\]", "evenly spaced cases")
 @pytest.mark.parametrize("what", REFUSED)
 def test_objects_of_the_parent_are_rejected(program: Program, what: str) -> None:
     said = in_fork(lambda: REFUSED[what](program))
@@ -263,6 +264,7 @@ else:
 """
 
 
+@pytest.mark.representative(r"\[unused-called called 7 2\.0 2\.0\]", "evenly spaced cases")
 @pytest.mark.parametrize(("how", "said"), [("pending", "7"), ("unused", "called called 7 2.0 2.0")])
 def test_child_exits_normally(tmp_path: Path, how: str, said: str) -> None:
     """Exit handlers of the child wait for no thread of the parent.

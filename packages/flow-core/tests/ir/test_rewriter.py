@@ -209,6 +209,7 @@ def moves(draw: st.DrawFn) -> tuple[Graph, list[tuple[str, str]]]:
     return graph, draw(st.lists(st.tuples(names, names), max_size=4))
 
 
+@pytest.mark.slow
 @given(moves())
 def test_any_moves_produce_a_valid_graph(drawn: tuple[Graph, list[tuple[str, str]]]) -> None:
     graph, pairs = drawn

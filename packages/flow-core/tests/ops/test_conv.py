@@ -96,6 +96,7 @@ def test_reference_matches_the_definition(case: Any) -> None:
     np.testing.assert_allclose(op.reference(x, weight, **attrs), naive(x, weight, attrs), atol=1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(cases(), st.sampled_from((1, 200, 2000, 1 << 22)), st.sampled_from((1, 48)))
 def test_gradients_are_adjoints(case: Any, budget: int, narrow: int) -> None:
@@ -189,6 +190,9 @@ def steady_cases() -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     ]
 
 
+@pytest.mark.representative(
+    r"\[(conv_filter_grad-arrays0-attrs0|avg_pool_2d_grad-arrays9-attrs9)\]", "evenly spaced cases"
+)
 @pytest.mark.parametrize(("op", "arrays", "attrs"), steady_cases())
 def test_steady_state_allocates_nothing(
     op: str, arrays: tuple[Any, ...], attrs: dict[str, Any]
@@ -273,6 +277,7 @@ def test_gradient_of_a_tie_goes_to_the_first_maximum() -> None:
     np.testing.assert_array_equal(dx, [[[[0, np.inf, np.nan, 0], [0, 0, 0, 0]]]])
 
 
+@pytest.mark.representative(r"\[200\]", "evenly spaced cases")
 @pytest.mark.parametrize("budget", [1, 200, 1 << 20])
 def test_pooling_with_any_tiling(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_kernels, "BUDGET", budget)

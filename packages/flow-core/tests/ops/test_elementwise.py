@@ -56,6 +56,9 @@ def samples(op: str) -> Iterator[Sample]:
     return iter(make(np.random.default_rng(5)))
 
 
+@pytest.mark.representative(
+    r"\[(negative-0-float32|broadcast_maximum-1-float16|add_n-0-float16)\]", "evenly spaced cases"
+)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(("op", "k"), IN_PLACE)
 def test_output_may_overwrite_an_input(op: str, k: int, dtype: Any) -> None:

@@ -68,6 +68,9 @@ def cases() -> Iterator[tuple[str, Any, Any]]:
     yield "reshape", (x,), {"shape": (35, 9)}
 
 
+@pytest.mark.representative(
+    r"\[(random_mask_like-0:0-1-hierarchy0|reshape-0:0-5-hierarchy4)\]", "evenly spaced cases"
+)
 @pytest.mark.parametrize(("devices", "hierarchy"), GRIDS)
 @pytest.mark.parametrize("case", tuple(cases()), ids=lambda case: case[0])
 def test_every_layout_computes_the_same_bits(case: Any, devices: str, hierarchy: Any) -> None:

@@ -36,6 +36,7 @@ def run(op: str, *arrays: Any, **attrs: Any) -> Any:
     return out
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_any_axes_of_any_shape(data: st.DataObject) -> None:

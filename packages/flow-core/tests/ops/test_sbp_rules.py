@@ -42,6 +42,7 @@ SAMPLE = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 class TestSbpRules(SbpRuleKit):
     plugin = "core.ops"
     gaps = GAPS
@@ -83,6 +84,7 @@ def matmul_rules(a: bool, b: bool, batch: int) -> set[str]:
     }  # fmt: skip
 
 
+@pytest.mark.representative(r"\[True-False-0\]", "evenly spaced cases")
 @pytest.mark.parametrize("batch", [0, 1])
 @pytest.mark.parametrize("a", [False, True])
 @pytest.mark.parametrize("b", [False, True])
@@ -95,6 +97,7 @@ def test_products_have_exactly_the_expected_rules(a: bool, b: bool, batch: int) 
     assert asked.prove()
 
 
+@pytest.mark.slow
 def test_wrong_rules_are_rejected() -> None:
     """Test the prover on an op with replaced rules."""
     case = prover("matmul", np.ones((4, 5)), np.ones((5, 6))).case

@@ -65,6 +65,7 @@ def apart(query: KernelQuery, arrays: list[Any]) -> None:
     launch(update(query), [arrays[0], total, *arrays[1:-6]])
 
 
+@pytest.mark.representative(r"\[summed_sgd_update-shape0-float32\]", "evenly spaced cases")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ROWS)

@@ -172,6 +172,7 @@ def _run(values: list[Any], t: Task, position: int) -> None:
     values[target][:] = values[target] * 0.5 + values[source] + position
 
 
+@pytest.mark.representative(r"\[(0|8|16|24)\]", "evenly spaced cases")
 @pytest.mark.parametrize("seed", range(25))
 def test_events_keep_the_order_of_the_plan(seed: int) -> None:
     """Asynchronous work of several steps, feeds and results included, is as in sequence."""
@@ -183,6 +184,7 @@ class NoWait(QueuedStream):
         pass
 
 
+@pytest.mark.slow
 def test_forgotten_events_change_results() -> None:
     """The cases above would notice missing waits."""
     wrong = sum(Case(seed, NoWait).found(3) != Case(seed).expected(3) for seed in range(25))

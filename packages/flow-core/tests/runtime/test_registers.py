@@ -11,6 +11,7 @@ from flow_core.plan import RegisterPlan, check_no_deadlock
 from flow_core.runtime.registers import Register
 
 
+@pytest.mark.slow
 @given(
     slots=st.integers(1, 4),
     consumers=st.integers(1, 3),
@@ -73,6 +74,7 @@ registers = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(registers)
 def test_deadlock_check_agrees_with_execution(plans: list[RegisterPlan]) -> None:
     """In an accepted plan every actor fires forever; a rejected plan gets stuck."""

@@ -52,6 +52,7 @@ def test_text_form_round_trips(sbp: Sbp) -> None:
     assert parse_sbp(str(sbp)) == sbp
 
 
+@pytest.mark.slow
 @given(nd_sbps)
 def test_text_form_of_several_dimensions_round_trips(nd: NdSbp) -> None:
     assert parse_nd_sbp(format_nd_sbp(nd)) == nd
@@ -91,6 +92,7 @@ def gather_nd(parts: Sequence[Any], nd: NdSbp, hierarchy: Sequence[int]) -> Any:
     return gather([gather_nd(row, nd[1:], hierarchy[1:]) for row in rows], nd[0])
 
 
+@pytest.mark.slow
 @given(
     shape=st.tuples(st.integers(0, 7), st.integers(0, 7)),
     hierarchy=st.sampled_from([(2,), (4,), (2, 2), (2, 3), (2, 1, 3)]),
@@ -184,6 +186,10 @@ def test_rules_hold_in_each_dimension(case: Any, hierarchy: tuple[int, int]) -> 
     assert twice, "no rule splits an axis, or is partial, in both dimensions"
 
 
+@pytest.mark.representative(
+    r"\[(False-False-hierarchy0|True-False-hierarchy1|True-True-hierarchy2)\]",
+    "evenly spaced cases",
+)
 @pytest.mark.parametrize("hierarchy", GRIDS)
 @pytest.mark.parametrize("a", [False, True])
 @pytest.mark.parametrize("b", [False, True])

@@ -46,6 +46,7 @@ def launched(op: str, arrays: Any, count: int, kind: str, wide: tuple[int, ...],
 SHAPES = [(LEAST, 2), (STRETCH * 3 + 5, 33), (STRETCH * MOST_PARTS + 200, 3), (40, 5, 8)]
 
 
+@pytest.mark.representative(r"\[bfloat16-shape2\]", "evenly spaced cases")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "float64"])
 def test_sums_over_the_first_axes(shape: tuple[int, ...], kind: str) -> None:
@@ -57,6 +58,7 @@ def test_sums_over_the_first_axes(shape: tuple[int, ...], kind: str) -> None:
     np.testing.assert_allclose(found, exact, tolerance, tolerance * np.sqrt(shape[0]))
 
 
+@pytest.mark.representative(r"\[bfloat16\]", "evenly spaced cases")
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_gradients_of_layer_norm_parameters(kind: str) -> None:
     rng = np.random.default_rng(1)

@@ -18,7 +18,6 @@ pytestmark = [
 ]
 
 
-@pytest.mark.slow
 class TestKernels(CudaKit):
     dtypes = ("float32",)
     gaps = tuple(

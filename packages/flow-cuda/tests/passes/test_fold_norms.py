@@ -221,6 +221,7 @@ def test_norms_of_variables_that_change_within_the_job_are_kept() -> None:
     assert graph.of_type("cudnn_norm")
 
 
+@pytest.mark.representative(r"\[without_relu-NHWC-True\]", "evenly spaced cases")
 @needs_compiler
 @pytest.mark.parametrize(("form", "amp"), [("NCHW", False), ("NHWC", True)])
 @pytest.mark.parametrize("net", NETS)

@@ -48,6 +48,8 @@ def test_invalid_images_are_rejected(library: str, data: bytes) -> None:
         decode(data)
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[Pillow alone\]", "evenly spaced cases")
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -136,6 +136,7 @@ def test_files_at_urls(tmp_path: Path) -> None:
     np.testing.assert_array_equal(job()[0], X)
 
 
+@pytest.mark.slow
 def test_records_of_a_server(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     pytest.importorskip("aiohttp")

@@ -29,6 +29,7 @@ def test_no_launcher_variables() -> None:
     assert Membership.from_env({}) == Membership(0, 1, 0, 1, socket.gethostname(), "alone")
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(places, some_sets)
 def test_sets_that_agree(place: tuple[int, int, tuple[int, int]], sets: list[VariableSet]) -> None:
@@ -45,6 +46,7 @@ def test_sets_that_agree(place: tuple[int, int, tuple[int, int]], sets: list[Var
     assert found.source == next(names.name for names in SETS if names in sets)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(places, places, st.lists(st.sampled_from(SETS), min_size=2, max_size=2, unique=True))
 def test_sets_that_disagree(

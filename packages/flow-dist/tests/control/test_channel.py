@@ -75,6 +75,7 @@ def job(size: int, limits: Limits = FAST, join: bool = True) -> Iterator[Job]:
         made.server.close()
 
 
+@pytest.mark.slow
 def test_all_come_talk_and_go() -> None:
     with job(3) as made:
         for client in made.clients:
@@ -153,6 +154,7 @@ def test_stop_ranks_returns_with_the_last_disconnect() -> None:
         assert time.monotonic() - began < processes.scaled(50)
 
 
+@pytest.mark.slow
 def test_an_exception_reaches_all() -> None:
     with job(2) as made:
         try:
@@ -207,6 +209,7 @@ def test_values_that_are_too_large_together() -> None:
         assert made.server.wait(0.2) is None
 
 
+@pytest.mark.slow
 def test_a_program_with_many_open_files() -> None:
     """The descriptor of the connection is larger than `select.select` allows."""
     files = [open("/dev/null") for _ in range(1100)]  # noqa: SIM115
@@ -286,6 +289,7 @@ def test_a_server_without_the_token_is_not_believed() -> None:
     liar.socket.close()
 
 
+@pytest.mark.representative(r"\[7\]", "evenly spaced cases")
 @pytest.mark.parametrize("rank", [0, 7])
 def test_each_rank_joins_once(rank: int) -> None:
     with job(2, join=False) as made:
@@ -306,6 +310,7 @@ STRANGE = {
 }
 
 
+@pytest.mark.representative(r"\[(http|not json|no fields|no proof)\]", "evenly spaced cases")
 @pytest.mark.parametrize("name", STRANGE)
 def test_an_unauthenticated_connection_is_dropped_and_logged(
     name: str, caplog: pytest.LogCaptureFixture
@@ -365,6 +370,7 @@ def test_ranks_come_through_a_throng(caplog: pytest.LogCaptureFixture) -> None:
     assert "its end before the first message" in caplog.text
 
 
+@pytest.mark.slow
 def test_unauthenticated_connections_do_not_slow_the_job(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     with job(2) as made:
@@ -559,6 +565,7 @@ NONSENSE: list[dict[str, object]] = [
 ]
 
 
+@pytest.mark.representative(r"\[(nonsense0|nonsense8|nonsense15)\]", "evenly spaced cases")
 @pytest.mark.parametrize("nonsense", NONSENSE)
 def test_a_rank_that_says_nonsense_is_lost(nonsense: dict[str, object]) -> None:
     with job(2) as made:

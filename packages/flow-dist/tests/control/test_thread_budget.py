@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from launching import lines_of, mpich, run_script
 
 from flow_core.base.thread_budget import usable_cores
@@ -15,6 +16,7 @@ print(session.world.gather(str(session.budget).encode(), "a test"))
 """
 
 
+@pytest.mark.slow
 def test_two_processes_divide_the_cores_that_both_may_use(tmp_path: Path) -> None:
     mpich()  # which binds no process to cores
     script = tmp_path / "shares.py"
@@ -25,6 +27,7 @@ def test_two_processes_divide_the_cores_that_both_may_use(tmp_path: Path) -> Non
     assert lines_of(run_script(2, script, **settings)) == [str((share, share))] * 2
 
 
+@pytest.mark.slow
 def test_a_wish_goes_before_the_share(tmp_path: Path) -> None:
     script = tmp_path / "shares.py"
     script.write_text(SHARES)

@@ -148,6 +148,7 @@ def test_thread_budgets_divide_the_cores_of_a_host(
     assert (found.count, found.pool, found.pools) == (count, pool, pools)
 
 
+@pytest.mark.slow
 def test_a_wait_ends_when_it_is_done_or_with_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     polls = iter(range(10_000))
     wait(lambda: next(polls) > WAIT_POLICY.spins + 2 * waiting.YIELDS_BEFORE_SLEEP)

@@ -16,6 +16,7 @@ values = st.recursive(
 messages = st.dictionaries(st.text(max_size=8), values, max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(messages, max_size=3), st.data())
 def test_any_split_of_the_stream_yields_the_same_messages(

@@ -185,6 +185,7 @@ ENDS = {
 SAMPLE = ("three", "text", "raised", "interrupted", "terminated")
 
 
+@pytest.mark.slow
 @pytest.mark.representative(r"\[(three|raised)\]", "a status and an error")
 @pytest.mark.parametrize("end", [pytest.param(e, marks=() if e in SAMPLE else slow) for e in ENDS])
 def test_a_script_ends_as_under_python(tmp_path: Path, end: str) -> None:
@@ -228,6 +229,8 @@ def _indented(text: str) -> str:
     return "".join(f"    {line}\n" for line in text.splitlines())
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[<lambda>\]", "evenly spaced cases")
 @pytest.mark.parametrize("arrange", [shutil.rmtree, lambda path: None])
 def test_a_folder_that_is_no_script(tmp_path: Path, arrange: Callable[[Path], object]) -> None:
     folder = tmp_path / "folder"

@@ -139,7 +139,9 @@ WORDS = {
 SOME = ("kill", "stop")
 
 
-@pytest.mark.representative(r"\[(kill|raise)\]", "a signal and an error; nox -s exhaustive has the others")
+@pytest.mark.representative(
+    r"\[(kill|raise)\]", "a signal and an error; nox -s exhaustive has the others"
+)
 @pytest.mark.parametrize(
     "fault", [*SOME, *(pytest.param(f, marks=pytest.mark.slow) for f in WORDS if f not in SOME)]
 )

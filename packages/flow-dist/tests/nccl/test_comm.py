@@ -15,6 +15,12 @@ from flow_core.testing import CommKit, comm_cases, comms
 from flow_dist.nccl.comm import NcclComm
 from flow_dist.nccl.communicators import Communicators
 
+pytestmark = pytest.mark.representative(
+    r"test_moves\[.*-(float32|bool)\]|test_(?!moves|is_bound_once|counts)|_(uneven|empty)\]",
+    "most transfers do not depend on the type; uneven and empty parts are edge cases",
+)
+
+
 DEVICES = tuple(Device("gpu", 0, index) for index in range(4))
 
 

@@ -280,6 +280,7 @@ def test_exchanges_take_turns_in_the_memory_for_packing(monkeypatch: pytest.Monk
 # ---------------------------------------------------------------------------------- in a run
 
 
+@pytest.mark.slow
 def test_a_rank_that_diverges() -> None:
     """Another count, and another order, are seen by the fake; NCCL itself would hang."""
     other = replace(comm_cases.all_reduce((5,))(DEVICES, float32), name="grads", line="train.py:9")

@@ -120,6 +120,7 @@ def together(size: int) -> None:
     WAIT_POLICY.spins, WAIT_POLICY.home, WAIT_POLICY.same_core = 0, 0, frozenset(range(size))
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     st.integers(2, 4),

@@ -54,6 +54,9 @@ def random(seed: int, *shape: int) -> Any:
     return np.random.default_rng(seed).uniform(0.1, 2, shape).astype(np.float32)
 
 
+@pytest.mark.representative(
+    r"\[(leaky_relu|scalar_add|scalar_mul|dropout_grad)\]", "evenly spaced cases"
+)
 @pytest.mark.parametrize("op", SCALARS)
 def test_loops_that_differ_in_a_scalar_share_their_code(
     op: str, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +118,7 @@ def member(op: str, refs: tuple[int, ...], shape: Any, **attrs: Any) -> Any:
     return (op, refs, tuple(sorted(attrs.items())), shape, "float32")
 
 
+@pytest.mark.slow
 def test_groups_with_several_results_and_broadcast_inputs() -> None:
     shape = (3, 4, 5)
     arrays = [random(1, *shape), random(2, 5), random(3, 3, 1, 1), random(4)]

@@ -149,6 +149,7 @@ def train_job(mixed: bool) -> Any:
     return job
 
 
+@pytest.mark.slow
 def test_mixed_precision_trains_on_our_kernels(caplog: pytest.LogCaptureFixture) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(0, 1, (8, 3, 16, 16)).astype(np.float32)

@@ -30,6 +30,7 @@ def test_incomplete_subclasses_cannot_be_instantiated(base: type, missing: str) 
         incomplete()
 
 
+@pytest.mark.slow
 def test_no_method_raises_not_implemented_error() -> None:
     found = [
         f"{path}:{node.lineno}"

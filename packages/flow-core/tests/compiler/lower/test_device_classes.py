@@ -174,6 +174,7 @@ IN_PART = ("shapes", "blocks", "fills", "whole")
 """The attributes of an exchange that depend on the devices in the plan."""
 
 
+@pytest.mark.representative(r"\[normalization\]", "evenly spaced cases")
 @pytest.mark.parametrize("case", CASES)
 def test_a_plan_of_classes_is_a_part_of_the_whole_plan(case: str) -> None:
     body, scope, rows, *more = CASES[case]
@@ -185,6 +186,7 @@ def test_a_plan_of_classes_is_a_part_of_the_whole_plan(case: str) -> None:
         assert found[name] == value, name
 
 
+@pytest.mark.representative(r"\[6-uneven data\]", "evenly spaced cases")
 @pytest.mark.parametrize("case", ["uneven data", "uneven grid", "zero", "pipeline"])
 @pytest.mark.parametrize("rank", [3, 6])
 def test_a_plan_may_have_any_other_device(case: str, rank: int) -> None:
@@ -196,6 +198,7 @@ def test_a_plan_may_have_any_other_device(case: str, rank: int) -> None:
     assert restricted(part.plan, kept) == restricted(whole.plan, kept)
 
 
+@pytest.mark.representative(r"\[normalization\]", "evenly spaced cases")
 @pytest.mark.parametrize("case", CASES)
 def test_devices_of_a_class_have_equal_arenas_and_as_many_tasks(case: str) -> None:
     body, scope, rows, *more = CASES[case]

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ blocks = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(blocks)
 @settings(deadline=None)
 def test_live_blocks_never_overlap(items: list[Block]) -> None:
@@ -34,6 +36,7 @@ def test_live_blocks_never_overlap(items: list[Block]) -> None:
             assert apart or not together or not a.nbytes or not b.nbytes
 
 
+@pytest.mark.slow
 @given(blocks)
 @settings(deadline=None)
 def test_lower_bound_is_the_largest_live_set(items: list[Block]) -> None:
@@ -59,6 +62,7 @@ def test_planning_many_blocks_is_fast() -> None:
     assert layout.nbytes <= 1.6 * layout.lower_bound
 
 
+@pytest.mark.slow
 @given(blocks, st.randoms(use_true_random=False))
 @settings(deadline=None)
 def test_array_and_loop_placement_agree(items: list[Block], random: Random) -> None:

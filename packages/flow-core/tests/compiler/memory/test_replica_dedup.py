@@ -158,6 +158,7 @@ def run(
     return [x for results in found for x in results], after, executable.sent()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(
     devices=st.integers(2, 3),

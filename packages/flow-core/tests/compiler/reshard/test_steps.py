@@ -190,6 +190,7 @@ def tensor(shape: tuple[int, ...], rng: Any) -> Any:
     return rng.integers(-9, 9, shape).astype(float)
 
 
+@pytest.mark.representative(r"\[0:0-3-0:0-3\]", "evenly spaced cases")
 @pytest.mark.parametrize("a", ONE_DIMENSION)
 @pytest.mark.parametrize("b", [*ONE_DIMENSION, "cpu 0:0-2"])
 def test_every_transition_in_one_dimension(a: str, b: str) -> None:
@@ -201,6 +202,8 @@ def test_every_transition_in_one_dimension(a: str, b: str) -> None:
             check(x, target, source, rng)
 
 
+@pytest.mark.slow
+@pytest.mark.representative(r"\[0:0-3\]", "evenly spaced cases")
 @pytest.mark.parametrize("a", ONE_DIMENSION)
 def test_every_transition_between_devices_that_the_host_cannot_read(a: str) -> None:
     rng = np.random.default_rng(0)
@@ -210,6 +213,7 @@ def test_every_transition_between_devices_that_the_host_cannot_read(a: str) -> N
                 check(tensor(shape, rng), source, target, rng, OpaqueComm)
 
 
+@pytest.mark.slow
 def test_every_transition_in_two_dimensions_between_such_devices() -> None:
     rng = np.random.default_rng(1)
     grid, sbps = placed("0:0-3 2x2"), (S(0), S(1), B, P)

@@ -45,6 +45,7 @@ def least(net: Network) -> int:
     return min(net.cost(states) for states in itertools.product(*map(range, net.sizes)))
 
 
+@pytest.mark.slow
 @given(networks())
 @settings(deadline=None)
 def test_elimination_finds_the_minimum_cost(net: Network) -> None:
@@ -138,6 +139,7 @@ def test_equal_parts_of_a_chain_are_solved_once() -> None:
 # ------------------------------------------------------------------- elimination orders
 
 
+@pytest.mark.representative(r"\[fewest states related\]", "evenly spaced cases")
 @pytest.mark.parametrize("rule", RULES)
 @given(net=networks())
 @settings(deadline=None, max_examples=50)

@@ -290,6 +290,7 @@ def run_process(
     return done
 
 
+@pytest.mark.slow
 @calm
 @given(joint_programs)
 def test_processes_exchange_in_plan_order(

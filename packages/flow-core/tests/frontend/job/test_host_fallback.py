@@ -60,6 +60,7 @@ UPDATE = ("momentum_update",)
 STEPS = ("learning_rate_schedule", "advance_step")
 
 
+@pytest.mark.representative(r"\[(ops0-0:0|ops3-0:0-1)\]", "evenly spaced cases")
 @pytest.mark.parametrize("ids", ["0:0", "0:0-1"])
 @pytest.mark.parametrize(
     "ops", [("tanh",), ("tanh", "tanh_grad", "relu_grad", "matmul"), UPDATE, (*UPDATE, *STEPS)]
@@ -209,6 +210,7 @@ def test_micro_batches() -> None:
     np.testing.assert_allclose(losses("plain"), losses("cpu"), rtol=1e-5)
 
 
+@pytest.mark.representative(r"\[queued\]", "evenly spaced cases")
 @pytest.mark.parametrize("device", ["opaque", "queued"])
 def test_devices_whose_memory_the_host_can_only_copy(device: str) -> None:
     """The second one is asynchronous."""
@@ -226,6 +228,7 @@ def test_devices_whose_memory_the_host_can_only_copy(device: str) -> None:
     np.testing.assert_allclose(losses, trained("cpu", "0:0", ()), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_oracle_verifies_plans_with_ops_on_the_cpu() -> None:
     with lacking("tanh", *UPDATE):
         job = plain_device.perceptron("plain", "0:0-1", config("silent"))
