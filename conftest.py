@@ -15,7 +15,7 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["leftovers", "parts", "representative"]
+pytest_plugins = ["suite.leftovers", "suite.parts", "suite.representative"]
 
 
 @pytest.fixture(autouse=True)

@@ -50,6 +50,7 @@ QUIET = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "XDG_CACHE_HOME": str(ROOT / ".nox" / "cache"),
+    "PYTHONDONTWRITEBYTECODE": "",  # else each of hundreds of programs compiles all modules
 }
 
 

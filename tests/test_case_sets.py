@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-import representative
+from suite import representative
 
 pytest_plugins = ["pytester"]
 CASES = """
@@ -23,6 +23,7 @@ def test_alone(): pass
 @pytest.mark.exhaustive
 def test_long(): pass
 """
+PLUGINS = ("-p", "suite.representative", "-p", "no:xdist")
 MARKERS = "markers =\n    representative(expression, reason): some\n    exhaustive: all"
 
 
@@ -30,7 +31,9 @@ def ran(pytester: pytest.Pytester, *options: str) -> dict[str, set[str]]:
     """Return the cases that ran, by test."""
     pytester.makeini(f"[pytest]\n{MARKERS}")
     pytester.makepyfile(test_cases=CASES)
-    done = pytester.runpytest_inprocess("-v", "-p", "representative", "-p", "no:xdist", *options)
+    done = pytester.runpytest_inprocess(
+        "-v", "-p", "suite.representative", "-p", "no:xdist", *options
+    )
     found: dict[str, set[str]] = {}
     for test, case in re.findall(r"::(\w+)(\[\d+\])? ", done.stdout.str()):
         found.setdefault(test, set()).add(case)
@@ -58,15 +61,16 @@ def test_representatives_and_the_others_are_all_cases(pytester: pytest.Pytester)
 def test_a_failed_case_shows_how_to_add_it(pytester: pytest.Pytester) -> None:
     pytester.makeini(f"[pytest]\n{MARKERS}")
     pytester.makepyfile(test_cases=CASES)
-    done = pytester.runpytest_inprocess("-p", "representative", "-p", "no:xdist", "-k", "test_many")
+    done = pytester.runpytest_inprocess(
+        "-p", "suite.representative", "-p", "no:xdist", "-k", "test_many"
+    )
     done.stdout.fnmatch_lines(["*mark.representative(r*7*5*, 'odd primes')"])
 
 
 def test_a_marker_that_names_no_case_is_an_error(pytester: pytest.Pytester) -> None:
     pytester.makeini(f"[pytest]\n{MARKERS}")
     pytester.makepyfile(test_cases=CASES.replace("[37]", "x"))
-    done = pytester.runpytest_inprocess("-p", "representative", "-p", "no:xdist",
-                                        "--cases=representative")  # fmt: skip
+    done = pytester.runpytest_inprocess(*PLUGINS, "--cases=representative")  # fmt: skip
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines(["*test_cases.py: representative(*) matches no case"])
 

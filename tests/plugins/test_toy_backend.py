@@ -40,6 +40,12 @@ def package() -> TemporaryDirectory[str]:
     return folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _package() -> Iterator[None]:
+    with package():
+        yield
+
+
 def load(*more: str) -> Registry:
     paths = [str(Path(package().name, "toy", "src")), str(COMM.parent)]
     sys.path[:0] = paths

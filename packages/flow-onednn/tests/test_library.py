@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,10 @@ def test_declarations_are_parsed_once(cache: Path, monkeypatch: pytest.MonkeyPat
     assert again.dlopen(None).SIX == 6
 
 
-def test_declarations_use_a_temporary_folder_if_the_cache_is_unusable(cache: Path) -> None:
+def test_declarations_use_a_temporary_folder_if_the_cache_is_unusable(
+    cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
     cache.write_text("a file where the folder should be")
     with pytest.warns(CacheWarning, match="cannot be used"):
         assert declared("long labs(long);").dlopen(None).labs(-3) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -116,7 +117,16 @@ def test_entries_of_another_user_are_not_used(cache: DiskCache) -> None:
         assert cache.read(KEY) is None
 
 
+@pytest.fixture
+def own_temporary_folder(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of a cache that replaces an unusable one is removed at exit, after the test."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
+
+
 @needs_root
+@pytest.mark.usefixtures("own_temporary_folder")
 def test_folder_of_another_user_is_replaced(cache: DiskCache) -> None:
     cache.write(KEY, b"content")
     theirs = cache.folder
@@ -128,6 +138,7 @@ def test_folder_of_another_user_is_replaced(cache: DiskCache) -> None:
     assert cache.read(KEY) == b"mine"
 
 
+@pytest.mark.usefixtures("own_temporary_folder")
 def test_unusable_folder_is_replaced_with_one_warning(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
@@ -141,6 +152,7 @@ def test_unusable_folder_is_replaced_with_one_warning(tmp_path: Path) -> None:
     assert "XDG_CACHE_HOME" in str(warned[0].message)
 
 
+@pytest.mark.usefixtures("own_temporary_folder")
 def test_full_disk_is_not_an_error(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
     full = cache.folder
     write = disk_cache._write_synced
@@ -156,6 +168,7 @@ def test_full_disk_is_not_an_error(cache: DiskCache, monkeypatch: pytest.MonkeyP
     assert cache.get(KEY, refuse) == b"content"
 
 
+@pytest.mark.usefixtures("own_temporary_folder")
 def test_content_is_used_if_no_folder_can_store_it(
     cache: DiskCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:

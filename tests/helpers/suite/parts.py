@@ -97,9 +97,10 @@ class Parts:
     def pytest_report_teststatus(
         self, report: pytest.TestReport | pytest.CollectReport
     ) -> tuple[str, str, str] | None:
-        """Print no character for a test that passes or is skipped."""
-        quiet = report.when == "call" and report.passed and not hasattr(report, "wasxfail")
-        return ("passed", "", "") if quiet else None
+        """Print no character for a test that passes, is skipped, or fails as expected."""
+        if report.skipped:
+            return ("xfailed" if hasattr(report, "wasxfail") else "skipped", "", "")
+        return ("passed", "", "") if report.when == "call" and report.passed else None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add a phase of a test to its part; report the part after its last test."""

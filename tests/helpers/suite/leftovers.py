@@ -1,8 +1,8 @@
-"""Fail each test that leaves a process, thread, socket, shared memory or temporary file behind.
+"""Fail each test that leaves a process, shared memory or a temporary file behind.
 
 A pytest plugin, which the root ``conftest.py`` loads.  What a fixture of a module or session makes
 may stay until that fixture ends.  Leftovers are removed, so that they cannot disturb other tests.
-Where /proc is missing, only threads and temporary files are checked.
+Where /proc is missing, only temporary files are checked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -26,14 +25,13 @@ import pytest
 from processes import scaled
 
 PATIENCE = 5.0
-"""Seconds, on an idle machine, in which threads and processes told to end may do so."""
+"""Seconds, on an idle machine, in which processes told to end may do so."""
 
-LASTING_THREADS = (
-    "MainThread",
-    "flow-stream",  # the pool of kernels' helpers, which lives as long as the process
-    "flow-cuda-staging",  # the same for staged copies
+LASTING_FILES = (
+    "pytest-of-",  # of pytest, which removes it
+    ".ses",  # of onnxruntime, which notes the session of its telemetry
 )
-"""Name prefixes of threads that a process keeps once it has used them."""
+"""Name prefixes of files in the temporary folder that outlast a test."""
 
 _SHARED_MEMORY = Path("/dev/shm")
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl
@@ -45,15 +43,11 @@ class Held:
 
     Attributes:
         processes: child processes and adopted orphans, by "pid command".
-        threads: Python threads, by "ident name".
-        descriptors: open pipes, sockets and files, by "number target".
         segments: files in shared memory that no other process uses.
         files: entries of the temporary folder.
     """
 
     processes: frozenset[str] = frozenset()
-    threads: frozenset[str] = frozenset()
-    descriptors: frozenset[str] = frozenset()
     segments: frozenset[str] = frozenset()
     files: frozenset[str] = frozenset()
 
@@ -73,11 +67,15 @@ class Held:
 
 def held() -> Held:
     """Return what this process holds now."""
-    return Held(_processes(), _threads(), _descriptors(), _segments(), _files())
+    return Held(_processes(), _segments(), _files())
 
 
 def _processes() -> frozenset[str]:
     pids = []
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (AttributeError, ChildProcessError):  # no child: spares a file per thread
+        return frozenset()
     for task in _entries("/proc/self/task"):
         with contextlib.suppress(OSError):
             pids += Path(f"/proc/self/task/{task}/children").read_text().split()
@@ -94,29 +92,15 @@ def _command(pid: str) -> str:
     return f"{pid} {words[:160]}" if words and not lasting else ""
 
 
-def _threads() -> frozenset[str]:
-    return frozenset(
-        f"{thread.ident} {thread.name}"
-        for thread in threading.enumerate()
-        if not thread.name.startswith(LASTING_THREADS)
-    )
-
-
-def _descriptors() -> frozenset[str]:
-    found = set()
-    for number in _entries("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
-    return frozenset(found)
-
-
 def _segments() -> frozenset[str]:
-    return frozenset(_entries(_SHARED_MEMORY))
+    """Return the names of shared memory; folders are of programs that prefer this file system."""
+    names = _entries(_SHARED_MEMORY)
+    return frozenset(name for name in names if not (_SHARED_MEMORY / name).is_dir())
 
 
 def _files() -> frozenset[str]:
     names = _entries(tempfile.gettempdir())
-    return frozenset(name for name in names if not name.startswith("pytest-of-"))
+    return frozenset(name for name in names if not name.startswith(LASTING_FILES))
 
 
 def _entries(folder: str | Path) -> list[str]:
@@ -148,21 +132,19 @@ def _left(before: Held) -> Held:
         left = replace(left, segments=frozenset(n for n in left.segments if not _in_use(n)))
         if not left or time.monotonic() > until:
             return left
-        gc.collect()  # closes what only cycles hold, and blames this test for its warnings
+        gc.collect()  # removes what only cycles hold, and blames this test for its warnings
         time.sleep(0.01)
 
 
 def _remove(left: Held) -> None:
-    """Kill processes and delete files; threads cannot be ended from outside."""
+    """Kill processes and delete files."""
     for text in left.processes:
         pid = int(text.split()[0])
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-    for segment in left.segments:
-        (_SHARED_MEMORY / segment).unlink(missing_ok=True)
-    for name in left.files:
-        path = Path(tempfile.gettempdir(), name)
+    paths = [_SHARED_MEMORY / name for name in left.segments]
+    for path in [*paths, *(Path(tempfile.gettempdir(), name) for name in left.files)]:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
