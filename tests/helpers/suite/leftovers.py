@@ -29,6 +29,7 @@ PATIENCE = 5.0
 
 LASTING_FILES = (
     "pytest-of-",  # of pytest, which removes it
+    "flow-data-",  # copies of remote files, which flow-data removes at exit
     ".ses",  # of onnxruntime, which notes the session of its telemetry
 )
 """Name prefixes of files in the temporary folder that outlast a test."""
