@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ import pytest
 # handler is not inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# On Linux, importing onnxruntime else writes an identifier into the temporary folder, and reports.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 pytest_plugins = ["suite.leftovers", "suite.parts", "suite.representative"]
 

@@ -36,9 +36,9 @@ PROGRAMS = (
     "imageio", "matplotlib", "opencv-python-headless", "pillow", "scikit-learn", "scipy", "six",
 )  # fmt: skip
 CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
-# More workers than cores, because many tests wait for other processes.  Long tests come last, so
-# idle workers steal tests from others.
-WORKERS = ("-n", str(2 * (os.cpu_count() or 1)), "--dist=worksteal", "--timeout=1800")
+# One worker more than cores, because some tests wait for other processes; each worker imports and
+# collects all tests.  Idle workers steal tests from others.
+WORKERS = ("-n", str(1 + (os.cpu_count() or 1)), "--dist=worksteal", "--timeout=1800")
 # The fixed set of cases; without this option, pytest runs all of them.
 REPRESENTATIVE = ("--cases=representative", "--parts")
 QUICK = "not slow and not exhaustive"
@@ -208,7 +208,8 @@ def typecheck(session: nox.Session) -> None:
 def run_tests(session: nox.Session, *arguments: str, **settings: str) -> None:
     """Run pytest with options of the session, or with those given on the command line."""
     workspace(session)
-    options = session.posargs or (*WORKERS, *REPRESENTATIVE, *arguments)
+    in_workspace(session, "python", "-m", "compileall", "-q", "-j0", *SOURCES, env=QUIET)
+    options = session.posargs or (*WORKERS, *REPRESENTATIVE, "--durations=15", *arguments)
     env = {**QUIET, "FLOW_PLUGIN_STRICT": "1", **settings}
     in_workspace(session, "pytest", "-q", *options, env=env)
 
