@@ -3,9 +3,10 @@
 import queue
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,10 @@ class Ranks:
         devices = tuple(Device("cpu", 0, rank) for rank in range(size))
         self.exchange = comm_cases.all_reduce(*[(n,) for n in lengths])(devices, float32)
         self.sums: Counter[int] = Counter()
-        self._mail: defaultdict[tuple[int, int], queue.Queue[bytes]] = defaultdict(queue.Queue)
+        # Made here: two threads that find a defaultdict without a key may get different queues.
+        self._mail: dict[tuple[int, int], queue.Queue[bytes]] = {
+            pair: queue.Queue() for pair in product(range(size), repeat=2)
+        }
 
     def bind(self, rank: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
         """The launch of a rank."""
