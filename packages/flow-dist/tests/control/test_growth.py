@@ -26,6 +26,8 @@ def operations(call: Callable[[], Any]) -> int:
         return trace
 
     previous = sys.gettrace()
+    # Python 3.12 counts instructions only if a frame has asked for them before `settrace`.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(trace)
     try:
         call()
