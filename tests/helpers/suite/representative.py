@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     number, count = config.getoption(SUBSET)
     chosen = [item for item in items if place_of(test_of(item)) % count == number]
     if config.getoption(CASES) != "all":
-        named = {item: is_representative(item) for item in chosen}
+        named = {item: is_representative(item) for item in items}
         check(named)
         exhaustive = {item for item in chosen if item.get_closest_marker("exhaustive")}
         wanted = config.getoption(CASES) == "representative"
