@@ -6,6 +6,7 @@ import copy
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,14 @@ def _one_machine() -> Iterator[None]:
         resources = session.resources
         resources.machine_num = 1
         resources.others = {k: v for k, v in resources.others.items() if not k.startswith("env.")}
+
+
+@pytest.fixture
+def own_temporary_folder(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Make temporary files that are kept until exit in a folder that pytest removes."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
 
 @pytest.fixture(autouse=True)

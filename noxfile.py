@@ -233,7 +233,7 @@ def later(session: nox.Session) -> None:
     run_tests(session, "-m", f"{QUICK} and not arithmetic", subset, "--ignore=tests/static")
 
 
-@nox.session(python=PYTHONS[0])
+@nox.session(python=PYTHONS[0], tags=["ci"])
 @timed
 def slow(session: nox.Session) -> None:
     """Run tests that take seconds each: several hosts, faults, memory, simulated GPUs."""

@@ -6,7 +6,6 @@ import ctypes
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,10 +66,8 @@ def test_declarations_are_parsed_once(cache: Path, monkeypatch: pytest.MonkeyPat
     assert again.dlopen(None).SIX == 6
 
 
-def test_declarations_use_a_temporary_folder_if_the_cache_is_unusable(
-    cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
+@pytest.mark.usefixtures("own_temporary_folder")
+def test_declarations_use_a_temporary_folder_if_the_cache_is_unusable(cache: Path) -> None:
     cache.write_text("a file where the folder should be")
     with pytest.warns(CacheWarning, match="cannot be used"):
         assert declared("long labs(long);").dlopen(None).labs(-3) == 3

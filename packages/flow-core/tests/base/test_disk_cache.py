@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -115,14 +114,6 @@ def test_entries_of_another_user_are_not_used(cache: DiskCache) -> None:
     os.chown(cache.entry(KEY), 12345, 12345)
     with pytest.warns(CacheWarning, match="belongs to user 12345"):
         assert cache.read(KEY) is None
-
-
-@pytest.fixture
-def own_temporary_folder(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The folder of a cache that replaces an unusable one is removed at exit, after the test."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
 
 @needs_root

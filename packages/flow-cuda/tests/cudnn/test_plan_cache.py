@@ -188,6 +188,7 @@ def test_unavailable_engine_is_replaced(tmp_path: Path) -> None:
     assert choice.plan == "eng77"
 
 
+@pytest.mark.usefixtures("own_temporary_folder")
 def test_plans_use_a_temporary_folder_if_the_cache_is_unusable(tmp_path: Path) -> None:
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where a folder should be")
