@@ -88,7 +88,7 @@ def test_wrong_settings_are_refused(name: str, wrong: int) -> None:
 
 
 def test_settings_of_the_session_reach_the_pass() -> None:
-    from flow_core.frontend.job.compile_settings import bucket_options
+    from flow_core.frontend.job.compile_request import bucket_options
     from flow_core.frontend.session.session import default_session
 
     class Build:

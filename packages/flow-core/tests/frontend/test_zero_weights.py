@@ -13,7 +13,7 @@ import pytest
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.errors import FlowWarning, ZeroWeightsWarning
-from flow_core.frontend.job.checks.zero_weights import (
+from flow_core.frontend.job.zero_weights import (
     ALL,
     CONSTANTS,
     ONLY_FIRST_RESULT,

@@ -11,9 +11,9 @@ from typing import Any
 from flow_core.base.decoding import Decoder, Mismatch, parsed, shown
 from flow_core.base.errors import PlanError
 from flow_core.compiler.lower.physical_graph import Physical
+from flow_core.compiler.request import Compiled
 from flow_core.compiler.select.hints import relaxations
 from flow_core.compiler.select.price import microseconds
-from flow_core.frontend.job.compile import Compiled
 from flow_core.frontend.job.function import AnyJob
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.plan import Plan, decode_plan, unreadable

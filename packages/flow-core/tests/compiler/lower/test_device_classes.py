@@ -10,7 +10,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.errors import PlanError
 from flow_core.comm.exchange import BOXING, exchanges
-from flow_core.frontend.job.compile import Compiled
+from flow_core.compiler.request import Compiled
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task
 from flow_core.sharding.topology import Device
 

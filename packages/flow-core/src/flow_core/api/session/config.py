@@ -7,7 +7,7 @@ from typing import Any
 
 from flow_core.base.config import HOST_FALLBACK
 from flow_core.base.errors import ConfigError, UnsupportedError, shown, user_line
-from flow_core.frontend.job.compile_settings import TENSOR_FLOAT_32
+from flow_core.frontend.job.compile_request import TENSOR_FLOAT_32
 from flow_core.frontend.session.session import default_session
 from flow_core.passes.bucket_all_reduces import FUSIBLE
 from flow_core.sharding.topology import MOST_DEVICES

@@ -21,9 +21,8 @@ def evaluate_blob(blob: BlobDef) -> LocalBlob:
     """
     build: JobBuild = blob.job
     results = [*blob.parts, *(() if blob.rows is None else blob.rows.count.parts)]
-    session, kept = build.session, build.builder.results
+    session = build.session
     compiled = compile_graph(build, results, build.inputs, effects=False)
-    build.builder.results = kept
     executable = Executable(
         compiled.plan,
         session.registry,

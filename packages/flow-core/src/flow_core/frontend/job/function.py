@@ -26,11 +26,12 @@ from flow_core.base.arrays import Array
 from flow_core.base.config import Settings
 from flow_core.base.errors import JobError, SourceLine, nearest, user_line
 from flow_core.base.planning import end_script, is_planning
+from flow_core.compiler.replicas import updated_variables
+from flow_core.compiler.request import Compiled
 from flow_core.compiler.select import Selector
 from flow_core.device import AgreedJob
 from flow_core.frontend.config.function_config import FunctionConfig, default_placement
-from flow_core.frontend.job.checks.zero_weights import warn_of_zero_weights
-from flow_core.frontend.job.compile import Compiled, compile_graph
+from flow_core.frontend.job.compile import compile_graph
 from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate, log_notes
 from flow_core.frontend.job.eager import evaluate_blob
 from flow_core.frontend.job.feeding import Feeding, Shapes, StagingBuffers
@@ -42,8 +43,8 @@ from flow_core.frontend.job.plan_agreement import (
 )
 from flow_core.frontend.job.progress import stage
 from flow_core.frontend.job.redefinition import replaces
-from flow_core.frontend.job.replica_sharing import updated_variables
 from flow_core.frontend.job.tracing import Traced, trace
+from flow_core.frontend.job.zero_weights import warn_of_zero_weights
 from flow_core.frontend.session.session import Session, default_session
 from flow_core.frontend.trace.job_build import (
     BlobMethods,

@@ -9,50 +9,51 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from math import isqrt
-from typing import Any, TypeVar
 
 from flow_core.base.errors import FlowError, OutOfMemoryError
+from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.frontend.config.function_config import optimizer_placement
+from flow_core.frontend.job.host_fallback import compile_with_fallback
 from flow_core.frontend.trace.job_build import JobBuild
 
 PRICES = (10.0, 100.0, 1e3, 1e4)
 """The factors on the price of memory, in the order in which they are tried."""
 
-Found = TypeVar("Found")
-Attempt = Callable[[JobBuild, float], Found]
-"""A function that compiles a job, given the factor on the price of memory."""
+MakeRequest = Callable[[JobBuild], CompileRequest]
 
 
-def compile_within_memory(build: JobBuild, attempt: Attempt[Found]) -> Found:
+def compile_within_memory(build: JobBuild, request: MakeRequest) -> Compiled:
     """Compile a job to a plan that fits into memory.
 
     Args:
         build: the job.
-        attempt: compiles a job, without changing the session.
+        request: returns the request to compile a job or a variant of it.
 
     Raises:
         OutOfMemoryError: no plan fits; the error names variants of the job that would fit.
     """
     try:
-        return _cheapest(build, attempt)
+        return _cheapest(request(build))
     except OutOfMemoryError as error:
         raise error.with_context(
-            hint=_advice(error, tuple(_compiled_variants(build, attempt)))
+            hint=_advice(error, tuple(_compiled_variants(build, request)))
         ) from None
 
 
-def _cheapest(build: JobBuild, attempt: Attempt[Found]) -> Found:
+def _cheapest(request: CompileRequest) -> Compiled:
     """Return the first plan that fits, trying increasing prices of memory."""
     try:
-        return attempt(build, 1.0)
+        return compile_with_fallback(request)
     except OutOfMemoryError as first:
-        if build.config.get("sbp_selector") == "greedy" or not _on_several_devices(build):
+        distributed = any(op.placement.size > 1 for op in request.graph.ops.values())
+        if request.selector == "greedy" or not distributed:
             raise
         least = first
         for price in PRICES:
             try:
-                return attempt(build, price)
+                return compile_with_fallback(replace(request, memory_price=price))
             except OutOfMemoryError as error:
                 least = min(least, error, key=lambda e: e.nbytes)
         raise least from None
@@ -126,13 +127,13 @@ VARIANTS: tuple[tuple[str, Callable[[JobBuild], JobBuild | None]], ...] = (
 that form already or cannot be."""
 
 
-def _compiled_variants(build: JobBuild, attempt: Attempt[Any]) -> Iterator[tuple[str, int | None]]:
+def _compiled_variants(build: JobBuild, request: MakeRequest) -> Iterator[tuple[str, int | None]]:
     """Compile the variants, and yield for each the bytes that it needs (None if it fits)."""
     for text, change in VARIANTS:
         changed = change(build)
         if changed is not None:
             try:
-                _cheapest(changed, attempt)
+                _cheapest(request(changed))
             except OutOfMemoryError as error:
                 yield text, error.nbytes
             except FlowError:

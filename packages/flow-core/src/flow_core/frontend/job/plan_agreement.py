@@ -9,13 +9,13 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from flow_core.base.errors import JobError
+from flow_core.compiler.pass_list import stages
+from flow_core.compiler.request import Compiled
 from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection
 from flow_core.compiler.select.costs import Costs
 from flow_core.compiler.select.report import Report
 from flow_core.device import World
 from flow_core.frontend.config.function_config import FunctionConfig
-from flow_core.frontend.job.compile import Compiled
-from flow_core.frontend.job.pass_pipeline import stages
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.frontend.trace.job_session import JobSession
 from flow_core.ir.graph import Graph
@@ -136,10 +136,7 @@ def _task_line(task: Task, names: list[str]) -> str:
 def _difference(world: World, build: JobBuild, compiled: Compiled, what: str) -> JobError:
     """Return the error for plans that differ; it is the same in every process."""
     texts = {START: list(_start_lines(build))}
-    texts |= {
-        name: print_graph(graph).splitlines()
-        for name, graph in stages(build, compiled.logical, compiled.physical)
-    }
+    texts |= {name: print_graph(graph).splitlines() for name, graph in stages(compiled)}
     texts["lower"] = list(_plan_lines(compiled.plan))
     digests = [[name, _digest(lines).hex()] for name, lines in texts.items()]
     found = [json.loads(text) for text in world.gather(json.dumps(digests).encode(), what)]

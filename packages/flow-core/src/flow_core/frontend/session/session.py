@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ from flow_core.base.shapes import Shape, num_elements
 from flow_core.base.shutdown import run_shutdown_calls
 from flow_core.base.thread_budget import Budget, find_budget, host_memory
 from flow_core.base.thread_pools import set_budget
+from flow_core.compiler.request import Held
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.device import Driver, World
 from flow_core.frontend.session.resource_config import ResourceConfig
@@ -176,28 +177,16 @@ class Session:
             return free
         return max(0, free - reserved)
 
-    def holds(self, name: str, device: Device) -> bool:
-        """Return whether a device holds its part of a variable already."""
-        return name in self._stored and device in self._stored[name].parts
-
-    def held_region(self, name: str, device: Device) -> Region | None:
-        """Return the part of a variable that a device holds; None if none, or if provisional."""
-        stored = self._stored.get(name)
-        part = None if stored is None or stored.provisional else stored.parts.get(device)
-        return None if part is None else part.region
+    def held(self) -> Held:
+        """Return the parts of variables that devices hold; None for provisional parts."""
+        return {
+            name: {d: None if stored.provisional else p.region for d, p in stored.parts.items()}
+            for name, stored in self._stored.items()
+        }
 
     def memory(self, device: Device) -> str:
         """Return the memory kind of a device: the device type whose kernels can read its memory."""
         return self.registry.devices[device.type].kernels or device.type
-
-    def shares_memory(self, devices: Sequence[Device]) -> bool:
-        """Return whether all devices belong to this process and read the same memory."""
-        if len({self.memory(device) for device in devices}) > 1:
-            return False
-        try:
-            return self.registry.comm_spec(devices).shares_memory
-        except DeviceUnavailableError:  # no communicator (comm) connects the devices
-            return False
 
     # ---------------------------------------------------------------- variables
 

@@ -72,21 +72,6 @@ class BlobMethods:
     cast: Callable[..., BlobDef]
 
 
-@dataclass(frozen=True, slots=True)
-class HostedOp:
-    """An op that runs on the CPU for lack of a kernel.
-
-    Attributes:
-        type: the op's type.
-        device_type: the device type that has no kernel for the op.
-        line: the source line of the op, if known.
-    """
-
-    type: str
-    device_type: str
-    line: SourceLine | None
-
-
 class JobBuild:
     """The graph of one job while its function runs.
 
@@ -114,7 +99,6 @@ class JobBuild:
         stale: for the value of a variable, the stale value that replaces it (see `Scope.stale`).
         evaluated: whether the job function has read values of blobs.
         methods: methods of blobs that need more than the graph.
-        hosted: the ops that run on the CPU for lack of a kernel, by name in the logical graph.
     """
 
     def __init__(
@@ -151,7 +135,6 @@ class JobBuild:
         self.stale: dict[Value, BlobDef] = {}
         self.evaluated = False
         self.methods = methods
-        self.hosted: dict[str, HostedOp] = {}
 
     def add(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from flow_core.base.arrays import Array, DeviceArray
@@ -10,6 +10,7 @@ from flow_core.base.config import Settings
 from flow_core.base.errors import FlowWarning, SourceLine
 from flow_core.base.shapes import Shape
 from flow_core.base.thread_budget import Budget
+from flow_core.compiler.request import Held
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.device import Driver
 from flow_core.frontend.config.function_config import FunctionConfig
@@ -91,20 +92,14 @@ class JobSession(Protocol):
     def value(self, name: str) -> Array:
         """Return a copy of the value of a variable that a job uses."""
 
-    def holds(self, name: str, device: Device) -> bool:
-        """Return whether a device holds its part of a variable already."""
-
-    def held_region(self, name: str, device: Device) -> Region | None:
-        """Return the part of a variable that a device holds, None if it holds none."""
+    def held(self) -> Held:
+        """Return the parts of variables that devices hold."""
 
     def driver(self, device: Device) -> Driver:
         """Return the driver of a device."""
 
     def free_memory(self, device: Device) -> int | None:
         """Return how many bytes of a device a plan may take, None if no limit is known."""
-
-    def shares_memory(self, devices: Sequence[Device]) -> bool:
-        """Return whether devices belong to this process and read the same memory."""
 
     def warn(self, text: str, category: type[FlowWarning], at: SourceLine | None) -> None:
         """Issue a warning, on rank 0 only."""

@@ -8,15 +8,17 @@ update them separately, as the mirrored view does with the moving statistics of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 
-from flow_core.base.errors import UnsupportedError
+from flow_core.base.errors import DeviceUnavailableError, UnsupportedError
 from flow_core.compiler.lower.physical_graph import Physical
 from flow_core.compiler.memory.aliases import alias_roots, overwritten
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup, find_sharing
-from flow_core.frontend.trace.job_build import JobBuild
-from flow_core.ir.graph import Graph, Op
+from flow_core.compiler.request import CompileRequest
+from flow_core.ir.graph import Graph
 from flow_core.plan import Plan
+from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import OpSpec
 from flow_core.sharding.sbp import Region
 from flow_core.sharding.topology import Device
@@ -25,11 +27,24 @@ Copies = dict[str, list[list[str]]]
 """For each logical variable, the names of its physical variables, grouped by equal parts."""
 
 
-def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> ReplicaDedup:
-    """Find the tensors and ops that devices share; record shared variables in the session.
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What devices share.
+
+    Attributes:
+        replicas: the shared tensors and ops.
+        decided: for each variable with equal parts on several devices, whether these share a copy.
+    """
+
+    replicas: ReplicaDedup = NO_DEDUP
+    decided: Mapping[str, bool] = field(default_factory=dict)
+
+
+def find_shared(request: CompileRequest, graph: Graph, physical: Physical) -> Sharing:
+    """Find the tensors and ops that devices share.
 
     Args:
-        build: the job.
+        request: the job.
         graph: the physical graph, after all passes.
         physical: the physical graph before its passes.
 
@@ -37,45 +52,54 @@ def shared_by_devices(build: JobBuild, graph: Graph, physical: Physical) -> Repl
         UnsupportedError: the job updates the copies of a variable separately, while an earlier job
             of the session shares one copy.
     """
-    session, copies = build.session, _copies(physical)
-    sharing, updated = NO_DEDUP, _updated(build, graph, physical)
-    if _may_share(build, graph):
-        wanted = _wanted(build, copies, updated)
-        sharing = find_sharing(graph, session.registry.ops, wanted)
+    copies, updated = _copies(physical), _updated(request, graph, physical)
+    sharing, decided = NO_DEDUP, dict[str, bool]()
+    if _may_share(request, graph):
+        wanted = _wanted(request, copies, updated)
+        sharing = find_sharing(graph, request.registry.ops, wanted)
     for logical, groups in copies.items():
         shared = groups[0][1] in sharing.shared_variables
-        if session.sharing.setdefault(logical, shared) and not shared and logical in updated:
-            raise _updated_apart(build, logical)
-    return sharing
+        decided[logical] = request.shared.get(logical, shared)
+        if decided[logical] and not shared and logical in updated:
+            raise _updated_apart(request, logical)
+    return Sharing(sharing, decided)
 
 
-def shared_copies(build: JobBuild, physical: Physical) -> tuple[tuple[str, ...], ...]:
+def shared_copies(request: CompileRequest, physical: Physical) -> tuple[tuple[str, ...], ...]:
     """Return the groups of copies of variables of which devices are to share one.
 
     Device classes describe devices with separate memories.
     """
     graph = physical.graph
-    if physical.classes or not _may_share(build, graph):
+    if physical.classes or not _may_share(request, graph):
         return ()
-    wanted = _wanted(build, _copies(physical), _updated(build, graph, physical))
+    wanted = _wanted(request, _copies(physical), _updated(request, graph, physical))
     return tuple(tuple(names) for groups in wanted for names in groups)
 
 
-def _wanted(build: JobBuild, copies: Copies, updated: Set[str]) -> list[list[list[str]]]:
+def _wanted(request: CompileRequest, copies: Copies, updated: Set[str]) -> list[list[list[str]]]:
     """Return the groups of copies to share, by the rules in the module's docstring."""
-    decided = build.session.sharing
+    decided = request.shared
     return [groups for name, groups in copies.items() if decided.get(name, name in updated)]
 
 
-def _may_share(build: JobBuild, graph: Graph) -> bool:
-    devices = {d for op in graph.ops.values() for d in map(op.placement.device, _ranks(op))}
-    is_limited = build.session.settings.emulate_gpu_memory is not None
-    is_enabled = bool(build.config.get("share_replicas")) and not is_limited
-    return is_enabled and len(devices) > 1 and build.session.shares_memory(sorted(devices))
+def _may_share(request: CompileRequest, graph: Graph) -> bool:
+    if not request.share_replicas:
+        return False
+    placements = {op.placement for op in graph.ops.values()}
+    devices = {p.device(rank) for p in placements for rank in range(p.size)}
+    return len(devices) > 1 and shares_memory(request.registry, sorted(devices))
 
 
-def _ranks(op: Op) -> range:
-    return range(op.placement.size)
+def shares_memory(registry: Registry, devices: Sequence[Device]) -> bool:
+    """Return whether all devices belong to this process and read the same memory."""
+    kinds = {registry.devices[device.type].kernels or device.type for device in devices}
+    if len(kinds) > 1:
+        return False
+    try:
+        return registry.comm_spec(devices).shares_memory
+    except DeviceUnavailableError:  # no communicator (comm) connects the devices
+        return False
 
 
 def _copies(physical: Physical) -> Copies:
@@ -90,19 +114,18 @@ def _copies(physical: Physical) -> Copies:
     return {logical: parts for logical, parts in groups.items() if parts}
 
 
-def _updated(build: JobBuild, graph: Graph, physical: Physical) -> set[str]:
+def _updated(request: CompileRequest, graph: Graph, physical: Physical) -> set[str]:
     """Return the logical variables that a job overwrites."""
-    specs = build.session.registry.ops
+    specs = request.registry.ops
     roots = alias_roots(graph, specs)
     values = (v for op in graph.ops.values() for v in overwritten(op, specs, roots))
     return {physical.shards[v.op].variable for v in values if v.op in physical.shards}
 
 
-def _updated_apart(build: JobBuild, logical: str) -> UnsupportedError:
-    info = build.session.declared[logical]
+def _updated_apart(request: CompileRequest, logical: str) -> UnsupportedError:
     return UnsupportedError(
-        f"compiling job {build.name!r}",
-        at=info.line,
+        f"compiling job {request.job!r}",
+        at=request.graph.lines.get(logical),
         found=f"updates of variable {logical!r} that differ between devices, or are not shared, "
         "while an earlier job has the devices hold it in one memory",
         allowed="jobs of one session that agree on sharing the variable",

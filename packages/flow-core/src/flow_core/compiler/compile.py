@@ -1,0 +1,162 @@
+"""Compilation of a logical graph to a plan: run the passes, select SBP signatures, lower.
+
+Nothing but the request is read, and nothing is changed: equal requests give equal plans.  What to
+try if a job does not fit, or lacks kernels, is the caller's decision.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from flow_core.compiler.checks import check_placements
+from flow_core.compiler.host_fallback import explained
+from flow_core.compiler.lower.physical_graph import Physical, to_physical
+from flow_core.compiler.lower.tasks import lower
+from flow_core.compiler.pass_list import logical_pipeline, physical_pipeline
+from flow_core.compiler.replicas import Sharing, find_shared
+from flow_core.compiler.request import Compiled, CompileRequest
+from flow_core.compiler.reshard.ledger import BoxingEntry, completed
+from flow_core.compiler.reshard.planner import TensorLayout
+from flow_core.compiler.reshard.plugin_steps import BoxingMethods
+from flow_core.compiler.select import Problem
+from flow_core.ir.graph import Graph, Value, verify
+from flow_core.passes.base import PassTiming
+from flow_core.passes.gradient_accumulation import micro_inputs
+from flow_core.plan import Plan, Transfer
+from flow_core.sharding.sbp import B
+
+
+@contextmanager
+def gc_paused() -> Iterator[None]:
+    """Pause cyclic garbage collection for a ``with`` block.
+
+    Compilation creates many long-lived objects and hardly any reference cycles; with repeated
+    collections, its time would grow faster than the size of the graph.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@gc_paused()
+def compile_plan(request: CompileRequest) -> Compiled:
+    """Compile the logical graph of a job to its plan.
+
+    Raises:
+        KernelNotFoundError: a device type has no kernel for an op.
+        OutOfMemoryError: the plan does not fit into the memory of a device.
+        JobError: the graph does not fit the devices, or the layouts of earlier jobs.
+        FlowError: other errors of passes, rules and kernels.
+    """
+    verify(request.graph)
+    before, context = logical_pipeline(request)
+    optimized = before.run(request.graph, context)
+    check_placements(request, optimized)
+    physical, distributing = _timed(
+        "to_physical", len(optimized), lambda: _distribute(request, optimized)
+    )
+    after, context = physical_pipeline(request, physical)
+    graph = after.run(physical.graph, context)
+    inputs, parts = request.inputs, request.micro_batches
+    if parts > 1:
+        inputs = tuple(micro_inputs(inputs, parts))
+    sharing = Sharing() if physical.classes else find_shared(request, graph, physical)
+    options = replace(
+        request.options,
+        memory_limit=request.limits.memory,
+        is_resident=_residency(request, physical),
+        sharing=sharing.replicas,
+    )
+    plan, lowering = _timed(
+        "lower", len(graph), lambda: lower(graph, request.registry, inputs, request.job, options)
+    )
+    ledger = completed(physical.ledger, plan, physical.is_part)
+    physical = replace(physical, ledger=list(explained(ledger, request.hosted, optimized)))
+    return Compiled(
+        request=request,
+        optimized_logical=optimized,
+        graph=graph,
+        plan=_annotated(plan, physical, parts),
+        timings=(*before.timings, distributing, *after.timings, lowering),
+        physical=physical,
+        inputs=inputs,
+        variables=_variables(optimized, physical.layouts),
+        shared=sharing.decided,
+    )
+
+
+def _distribute(request: CompileRequest, graph: Graph) -> Physical:
+    """Select SBP signatures and expand the logical graph over its devices."""
+    registry = request.registry
+    problem = Problem(
+        graph,
+        registry.ops,
+        fixed=dict(request.layouts),
+        seconds=request.selector_seconds,
+        memory=request.memory_price,
+        host_numbers=registry.host_numbers,
+    )
+    methods = BoxingMethods.of(registry)
+    return to_physical(problem, request.selector, methods, request.devices)
+
+
+def _residency(request: CompileRequest, physical: Physical) -> Callable[..., bool]:
+    """Return whether a physical variable already has memory on a device."""
+    held, shards = request.limits.held, physical.shards
+
+    def is_resident(name: str, device: object) -> bool:
+        shard = shards.get(name)
+        return device in held.get(name if shard is None else shard.variable, ())
+
+    return is_resident
+
+
+def _annotated(plan: Plan, physical: Physical, parts: int) -> Plan:
+    """Return the plan with records of its shards, micro-batches and ledger."""
+    shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
+    ledger = tuple(map(_transfer, physical.ledger))
+    return replace(plan, shards=shards, micro_batches=parts, ledger=ledger)
+
+
+def _transfer(entry: BoxingEntry) -> Transfer:
+    """Return the plan's record of a ledger entry: bytes per step, 0 for boxing that runs once."""
+    links = {} if entry.once else {f"{a}->{b}": n for a, b, n in entry.links}
+    return Transfer(
+        value=entry.value,
+        steps=(entry.hop,),
+        source=entry.source,
+        target=entry.target,
+        nbytes=0 if entry.once else entry.sent,
+        seconds=entry.seconds,
+        line=entry.line,
+        links=links,
+        why=entry.why + ("; once, when the plan is loaded" if entry.once else ""),
+        alternatives=tuple(dict.fromkeys(map(str, entry.runners_up))),
+    )
+
+
+def _variables(graph: Graph, layouts: Mapping[Value, TensorLayout]) -> dict[str, TensorLayout]:
+    """Return the layouts of the variables of a graph."""
+    return {
+        op.name: layouts.get(op.output()) or TensorLayout(op.placement, (B,))
+        for op in graph.of_type("variable")
+    }
+
+
+T = TypeVar("T", Plan, Physical)
+
+
+def _timed(name: str, before: int, work: Callable[[], T]) -> tuple[T, PassTiming]:
+    started = time.perf_counter()
+    result = work()
+    after = len(result.tasks) if isinstance(result, Plan) else len(result.graph)
+    return result, PassTiming(name, before, after, time.perf_counter() - started)

@@ -1,0 +1,202 @@
+"""The compile request of a job: its graph, with the settings of session and job."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from flow_core.compiler.lower.inputs import CompileOptions
+from flow_core.compiler.request import CompileRequest, Limits
+from flow_core.compiler.select import Selector
+from flow_core.frontend.config.function_config import (
+    HALF,
+    MIXED,
+    cudnn_options,
+    indexed_tables,
+    micro_batches,
+    optimizer_placement,
+)
+from flow_core.frontend.config.precision import half_type
+from flow_core.frontend.job.host_fallback import fallback_policy
+from flow_core.frontend.trace.job_build import JobBuild
+from flow_core.frontend.trace.job_session import SessionJob
+from flow_core.ir.graph import Attrs, Graph, Value
+from flow_core.passes.base import Pass
+from flow_core.passes.bucket_all_reduces import FUSIBLE
+from flow_core.passes.checkpointing import Checkpointing
+from flow_core.passes.gradient_accumulation import GradientAccumulation
+from flow_core.passes.indexed_slices import IndexedSlices
+from flow_core.passes.mixed_precision import MixedPrecision
+from flow_core.passes.optimizer_placement import Owned, SharedPlacement, owners
+from flow_core.passes.split_norms import SplitNorms, takes_apart
+from flow_core.sharding.topology import Device
+
+TENSOR_FLOAT_32 = "enable_tensor_float_32_compute"
+
+FUSED_BY_DEFAULT = ("all_reduce",)
+"""The collectives that are bucketed (combined into larger ones) by default."""
+
+GROUPS = "fuse_elementwise"
+"""Name of the pass that fuses elementwise ops."""
+
+
+def compile_request(
+    build: JobBuild,
+    results: Sequence[Value],
+    inputs: Sequence[str],
+    effects: bool = True,
+    select: Selector | None = None,
+    devices: Collection[Device] | None = None,
+) -> CompileRequest:
+    """Return the request to compile a job.
+
+    Train jobs of the session that shard variables of this job are compiled first.
+
+    Args:
+        build: the job, including its backward pass and updates.
+        results: values to fetch at each step.
+        inputs: names of the ``input`` ops in the order in which arrays are fed to them.
+        effects: whether to keep ops that only have side effects.
+        select: the selector of SBP signatures; None for the selector that the job's settings name.
+        devices: the devices that the plan has tasks for, in addition to the devices that stand for
+            their classes; None for all devices.
+    """
+    session, config = build.session, build.config
+    graph = replace(build.builder.build(), results=tuple(results))
+    requested = tuple(_requested_passes(build))
+    return CompileRequest(
+        job=build.name,
+        graph=graph if effects else replace(graph, effects=()),
+        inputs=tuple(inputs),
+        registry=session.registry,
+        requested=requested,
+        skipped=frozenset({GROUPS} if session.settings.check_finite != "off" else ()),
+        pass_options=pass_options(build),
+        options=lowering_options(build),
+        limits=Limits(session.resources.machine_num, session.free_memory, session.held()),
+        layouts=dict(session.layouts),
+        shared=dict(session.sharing),
+        share_replicas=bool(config.get("share_replicas"))
+        and session.settings.emulate_gpu_memory is None,
+        may_host=fallback_policy(build) != "off",
+        selector=select or str(config.get("sbp_selector")),
+        selector_seconds=float(config.get("sbp_selector_seconds")),
+        micro_batches=micro_batches(config, build.kind),
+        verify_passes=session.settings.verify_passes,
+        devices=devices,
+    )
+
+
+def _requested_passes(build: JobBuild) -> Iterator[Pass]:
+    """Yield the passes that a job's own settings request, with their options."""
+    if build.config.get(MIXED):
+        made = frozenset(build.builder.ops) - build.forward if build.forward else frozenset()
+        yield MixedPrecision(half_type_of(build), made)
+    if build.segments and build.forward:
+        yield Checkpointing(tuple(map(tuple, build.segments.values())), build.forward)
+    tables = indexed_tables(build.config)
+    if tables:
+        yield IndexedSlices(tables)
+    parts = micro_batches(build.config, build.kind)
+    if parts > 1:
+        yield GradientAccumulation(parts, tuple(build.gradient_sums))
+    placed = optimizer_placement(build.config) if build.kind == "train" else None
+    if placed is not None:
+        yield placed
+    shared = _owners_in_other_jobs(build, compiles=placed is None)
+    if shared:
+        yield SharedPlacement(shared)
+    if any(map(takes_apart, build.builder.ops.values())):
+        yield SplitNorms({name: layout.sbp for name, layout in build.session.layouts.items()})
+
+
+def _owners_in_other_jobs(build: JobBuild, compiles: bool) -> dict[str, Owned]:
+    """Return the variables that other jobs of the session shard over devices, and their owners.
+
+    Args:
+        build: the job, which must follow the sharding of train jobs that share its variables.
+        compiles: whether to compile those train jobs first, if that has not been done.
+    """
+
+    def optimized(job: SessionJob) -> Graph | None:
+        if job.name == build.name or job.kind != "train" or not optimizer_placement(job.config):
+            return None
+        if compiles:
+            job.compile()
+        return job.optimized_logical
+
+    found: dict[str, Owned] = {}
+    for graph in build.session.each(optimized):
+        if graph is not None:
+            found.update(owners(graph))
+    return found
+
+
+def pass_options(build: JobBuild) -> dict[str, Any]:
+    """Return the options of passes on the logical graph."""
+    config = build.config
+    return {
+        **bucket_options(build),
+        "math_mode": config.get("math_mode"),
+        "cudnn": cudnn_options(config),
+        "kernels": kernel_settings(build),
+    }
+
+
+def bucket_options(build: JobBuild) -> dict[str, Any]:
+    """Return the options of the pass that combines small collectives into buckets."""
+    settings, config = build.session.resources.others, build.config
+
+    def session(name: str, default: object) -> Any:
+        return settings.get(f"collective_boxing.{name}", default)
+
+    fused = tuple(
+        name for name in FUSIBLE if session(f"nccl_fusion_{name}", name in FUSED_BY_DEFAULT)
+    )
+    if not config.get("enable_all_reduce_group"):
+        fused = tuple(name for name in fused if name != "all_reduce")
+    megabytes = session("nccl_fusion_threshold_mb", 16)
+    if config.is_set("all_reduce_group_min_mbyte"):
+        megabytes = config.get("all_reduce_group_min_mbyte")
+    return {
+        "bucket_mb": megabytes,
+        "bucket_ops": session("nccl_fusion_max_ops", 64),
+        "bucket_collectives": fused if session("enable_fusion", True) else (),
+    }
+
+
+def half_type_of(build: JobBuild) -> str:
+    """Return the half-precision type of a mixed-precision job."""
+    ops = build.builder.ops.values()
+    return half_type(build.session.registry, ops, build.config.get(HALF))
+
+
+def kernel_settings(build: JobBuild) -> Attrs:
+    """Return the settings of kernels, which are part of the plan."""
+    allowed = build.session.resources.others.get(TENSOR_FLOAT_32, True)
+    mixed = {HALF: half_type_of(build)} if build.config.get(MIXED) else {}
+    return Attrs({TENSOR_FLOAT_32: allowed, **mixed})
+
+
+def lowering_options(build: JobBuild) -> CompileOptions:
+    """Return the options for lowering a physical graph to a plan."""
+    config, session = build.config, build.session
+    return CompileOptions(
+        seed=int(config.get("random_seed") or 0),
+        width=int(config.get("concurrency_width")),
+        inplace=bool(config.get("enable_inplace")),
+        reuse=bool(config.get("enable_reused_mem")),
+        workers=session.settings.stream_threads,
+        budget=session.budget,
+        settings=kernel_settings(build),
+        recording=_recording(build),
+        alignment={kind: spec.alignment for kind, spec in session.registry.devices.items()},
+    )
+
+
+def _recording(build: JobBuild) -> frozenset[str]:
+    """Return those device types of a job whose drivers record steps, as CUDA graphs for example."""
+    devices = build.session.registry.devices
+    asked = {op.placement.device_type for op in build.builder.ops.values()}
+    return frozenset(kind for kind in asked if kind in devices and devices[kind].records_launches)
