@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import snapshots
-from snapshots.pages import NAMES, agree
+from snapshots.pages import PATHS, agree
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_programs_print_what_the_page_says(name: str) -> None:
-    snapshots.check(f"docs/{name}")
+@pytest.mark.parametrize("path", PATHS)
+def test_programs_print_what_the_page_says(path: str) -> None:
+    snapshots.check(path)
 
 
 def test_what_depends_on_the_processor_is_not_compared_and_the_rest_is() -> None:

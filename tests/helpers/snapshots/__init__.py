@@ -43,7 +43,7 @@ ALL = (
     ),
     Snapshot("docs/adr/index.md", decisions.index),
     Snapshot("mkdocs.yml", decisions.navigation),
-    *(Snapshot(f"docs/{name}", partial(pages.text, name)) for name in pages.NAMES),
+    *(Snapshot(path, partial(pages.text, path)) for path in pages.PATHS),
 )
 
 

@@ -25,30 +25,35 @@ from pathlib import Path
 import processes
 import pytest
 
-DOCS = Path(__file__).parents[3] / "docs"
-NAMES = (
-    "tutorial.md",
-    "architecture.md",
-    "checkpoints.md",
-    "onnx.md",
-    "howto/best-checkpoint.md",
-    "howto/custom-op.md",
-    "howto/data-parallel.md",
-    "howto/evaluation.md",
-    "howto/from-oneflow.md",
-    "howto/from-pytorch.md",
-    "howto/last-batch.md",
-    "howto/mixed-precision.md",
-    "howto/nan.md",
-    "howto/notebooks.md",
-    "howto/profiling.md",
-    "howto/pytorch-weights.md",
-    "howto/serving.md",
-    "howto/tensorboard.md",
-    "plugins/backend.md",
-    "plugins/passes.md",
-    "plugins/formats.md",
-    "adr/0007-philox.md",
+PATHS = (
+    "README.md",
+    *(
+        f"docs/{name}.md"
+        for name in (
+            "tutorial",
+            "architecture",
+            "checkpoints",
+            "onnx",
+            "howto/best-checkpoint",
+            "howto/custom-op",
+            "howto/data-parallel",
+            "howto/evaluation",
+            "howto/from-oneflow",
+            "howto/from-pytorch",
+            "howto/last-batch",
+            "howto/mixed-precision",
+            "howto/nan",
+            "howto/notebooks",
+            "howto/profiling",
+            "howto/pytorch-weights",
+            "howto/serving",
+            "howto/tensorboard",
+            "plugins/backend",
+            "plugins/passes",
+            "plugins/formats",
+            "adr/0007-philox",
+        )
+    ),
 )
 FENCED = re.compile(
     r'^```(?P<kind>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL
