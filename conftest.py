@@ -25,10 +25,11 @@ pytest_plugins = ["suite.leftovers", "suite.parts", "suite.representative"]
 
 @pytest.fixture(autouse=True)
 def _one_machine() -> Iterator[None]:
-    """Restore the machines of the program, which outlive the default session."""
+    """Restore the machines of the program, which outlive the default session; end its threads."""
     yield
     sessions = sys.modules.get("flow_core.frontend.session.session")
     for session in sessions._default if sessions else ():
+        session.pipeline.close()
         resources = session.resources
         resources.machine_num = 1
         resources.others = {k: v for k, v in resources.others.items() if not k.startswith("env.")}

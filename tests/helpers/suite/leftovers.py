@@ -1,8 +1,8 @@
-"""Fail each test that leaves a process, shared memory or a temporary file behind.
+"""Fail each test that leaves a process, thread, socket, shared memory or temporary file behind.
 
 A pytest plugin, which the root ``conftest.py`` loads.  What a fixture of a module or session makes
 may stay until that fixture ends.  Leftovers are removed, so that they cannot disturb other tests.
-Where /proc is missing, only temporary files are checked.
+Where /proc is missing, only threads and temporary files are checked.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import contextlib
 import ctypes
 import gc
 import os
+import re
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -33,6 +35,16 @@ LASTING_FILES = (
 )
 """Name prefixes of files in the temporary folder that outlast a test."""
 
+LASTING_THREADS = re.compile(
+    r"MainThread|pytest_timeout .*|Dummy-\d+"
+    r"|.*\(do_work\)"  # execnet's, which serves the workers of pytest-xdist
+    r"|flow-stream_\d+|flow-data-\d+"  # pools of the process, which later steps use
+    r"|flow-queued_\d+"  # of test devices, which end with their drivers
+    r"|flow-nccl-join"  # waits in NCCL, which nothing can interrupt
+    r"|IPythonHistorySavingThread"
+)
+"""Names of threads that outlast a test."""
+
 _SHARED_MEMORY = Path("/dev/shm")
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl
 
@@ -43,11 +55,15 @@ class Held:
 
     Attributes:
         processes: child processes and adopted orphans, by "pid command".
+        threads: threads of Python, by "name ident".
+        sockets: open sockets, by "descriptor socket".
         segments: files in shared memory that no other process uses.
         files: entries of the temporary folder.
     """
 
     processes: frozenset[str] = frozenset()
+    threads: frozenset[str] = frozenset()
+    sockets: frozenset[str] = frozenset()
     segments: frozenset[str] = frozenset()
     files: frozenset[str] = frozenset()
 
@@ -67,7 +83,7 @@ class Held:
 
 def held() -> Held:
     """Return what this process holds now."""
-    return Held(_processes(), _segments(), _files())
+    return Held(_processes(), _threads(), _sockets(), _segments(), _files())
 
 
 def _processes() -> frozenset[str]:
@@ -83,13 +99,33 @@ def _processes() -> frozenset[str]:
 
 
 def _command(pid: str) -> str:
-    """Return a child's pid and command; an empty text if it has ended or lasts by design."""
+    """Return a child's pid and command; an empty text if it has ended or lasts by design.
+
+    The command line is empty for a moment while a program starts.
+    """
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        _, _, state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
     except OSError:
         return ""
-    lasting = "multiprocessing.resource_tracker" in words
-    return f"{pid} {words[:160]}" if words and not lasting else ""
+    lasts = "multiprocessing.resource_tracker" in words or state.startswith("Z")
+    return "" if lasts else f"{pid} {words[:160] or 'a program that starts'}"
+
+
+def _threads() -> frozenset[str]:
+    return frozenset(
+        f"{thread.name} {thread.ident}"
+        for thread in threading.enumerate()
+        if not LASTING_THREADS.fullmatch(thread.name)
+    )
+
+
+def _sockets() -> frozenset[str]:
+    links = []
+    for number in _entries("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            links.append(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
+    return frozenset(link for link in links if " socket:" in link)
 
 
 def _segments() -> frozenset[str]:

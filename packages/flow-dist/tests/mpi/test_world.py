@@ -14,7 +14,7 @@ from flow_core.sharding.topology import Device
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.control.waiting import VERDICT, wait
 from flow_dist.mpi.lazy import bootstrap
-from flow_dist.mpi.world import MpiWorld
+from flow_dist.mpi.world import MpiWorld, free_requests
 from flow_dist.phases import Box
 from flow_dist.shm.memory import Segment, SharedMemory, open_segment, shared_memory_peers
 
@@ -126,3 +126,10 @@ assert not loaded, loaded
 """
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "OMPI_"))}
     processes.run([sys.executable, "-c", program], check=True, env=env)
+
+
+def test_a_world_without_requests_does_not_start_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    free_requests([])
+    with pytest.raises(ImportError):
+        free_requests([object()])

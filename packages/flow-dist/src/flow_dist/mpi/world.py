@@ -313,6 +313,8 @@ def _launches(requests: list[Any]) -> tuple[Launch, ...]:
 
 def free_requests(requests: Sequence[Any]) -> None:
     """Free persistent requests, unless MPI has been finalized."""
+    if not requests:
+        return  # importing MPI would initialize it
     from mpi4py import MPI
 
     if not MPI.Is_finalized():

@@ -1,0 +1,60 @@
+"""A test that leaves something behind fails, and what it has left is removed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+TESTS = {
+    "processes": "os.posix_spawn(sys.executable, [sys.executable, '-c', SLEEP], os.environ)",
+    "threads": "threading.Thread(target=END.wait, name='left').start()",
+    "sockets": "KEPT.append(socket.socket())",
+    "segments": "open('/dev/shm/flow-left-behind', 'w').close()",
+    "files": "tempfile.mkstemp()",
+}
+MODULE = """
+import os, socket, sys, tempfile, threading
+import pytest
+KEPT, END, SLEEP = [], threading.Event(), "import time; time.sleep(1000)"
+
+@pytest.fixture(scope="module", autouse=True)
+def end():
+    yield
+    END.set()
+
+def test_it():
+    {}
+
+def test_next():
+    assert not os.path.exists("/dev/shm/flow-left-behind")
+    assert not os.listdir(tempfile.gettempdir())
+"""
+
+
+@pytest.fixture(autouse=True)
+def plugin(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load the plugin, with hardly any patience."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "helpers"))
+    pytester.makeconftest(
+        "import suite.leftovers\nsuite.leftovers.PATIENCE = 0.01\n"
+        "pytest_plugins = ['suite.leftovers']"
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and /dev/shm")
+@pytest.mark.parametrize("kind", list(TESTS))
+def test_each_kind_fails_its_test_alone(kind: str, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(MODULE.format(TESTS[kind]))
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    done.assert_outcomes(passed=2, errors=1)
+    done.stdout.fnmatch_lines([f"*the test has left {kind} *"])
+
+
+def test_no_folder_is_left(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import tempfile\ndef test(): open('where', 'w').write(tempfile.tempdir)")
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+    assert not os.path.exists((pytester.path / "where").read_text())
