@@ -43,6 +43,12 @@ def own_temporary_folder(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
 
+@pytest.fixture(scope="session")
+def fsspec_loop() -> object:
+    """Start the thread in which fsspec runs requests, and which lasts as long as the process."""
+    return pytest.importorskip("fsspec.asyn").get_loop()
+
+
 @pytest.fixture(autouse=True)
 def _modules_of_examples(
     request: pytest.FixtureRequest, doctest_namespace: dict[str, Any]

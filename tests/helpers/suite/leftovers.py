@@ -38,7 +38,7 @@ LASTING_FILES = (
 LASTING_THREADS = re.compile(
     r"MainThread|pytest_timeout .*|Dummy-\d+"
     r"|.*\(do_work\)"  # execnet's, which serves the workers of pytest-xdist
-    r"|flow-stream_\d+|flow-data-\d+"  # pools of the process, which later steps use
+    r"|(flow-stream_|flow-data-|flow-cuda-staging_)\d+|fsspecIO"  # pools of the process
     r"|flow-queued_\d+"  # of test devices, which end with their drivers
     r"|flow-nccl-join"  # waits in NCCL, which nothing can interrupt
     r"|IPythonHistorySavingThread"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import processes
@@ -23,6 +24,14 @@ def double(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
     "double(np.ones((4, 4), np.float32))",
     "1 / 0",
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def event_loop() -> Iterator[None]:
+    """The loop that nbclient would create, and never close."""
+    loop = pytest.importorskip("jupyter_core.utils").ensure_event_loop()
+    yield
+    loop.close()
 
 
 def test_tables_and_folded_errors() -> None:

@@ -137,8 +137,8 @@ def test_files_at_urls(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fsspec_loop")
 def test_records_of_a_server(tmp_path: Path) -> None:
-    pytest.importorskip("fsspec")
     pytest.importorskip("aiohttp")
     with OFRecordWriter(str(tmp_path / "part-0")) as writer:
         for row in range(4):

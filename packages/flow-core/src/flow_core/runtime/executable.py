@@ -78,6 +78,7 @@ class Executable:
         kernels: KernelSource,
         driver: Callable[[Device], Driver],
         variable: VariableSource,
+        *,
         finished: Sequence[Callable[[int, Mapping[str, Any]], object]] = (),
         comm: Callable[[Sequence[Device]], Comm] | None = None,
         step: Array | None = None,

@@ -312,10 +312,17 @@ class JobFunction(Generic[P, R]):
     def _bound_to(self, session: Session, plan: Plan) -> Executable:
         registry = session.registry
         executable = _executable_factory(session.settings)(
-            plan, registry, session.driver, session.variable,
-            registry.observers("flow_step_finished"), registry.comm, self._step, session.world,
-            session.settings.sync_launches, session.writes,
-        )  # fmt: skip
+            plan,
+            registry,
+            session.driver,
+            session.variable,
+            finished=registry.observers("flow_step_finished"),
+            comm=registry.comm,
+            step=self._step,
+            world=session.world,
+            sync_launches=session.settings.sync_launches,
+            writes=session.writes,
+        )
         session.drop_initial_values()
         session.check_replicas(self.name, updated_variables(plan, registry.ops))
         if not self._bound:

@@ -1,0 +1,115 @@
+"""Compilation reads its request alone: equal requests give equal plans, and nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
+
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.base.errors import OutOfMemoryError
+from flow_core.compiler.compile import compile_plan
+from flow_core.compiler.request import Compiled
+from flow_core.frontend.session.session import default_session
+from flow_core.ir.text import print_graph
+
+DEVICES = "0:0-3"
+WEIGHTS = flow.random_normal_initializer(stddev=0.1)
+
+
+@pytest.fixture(autouse=True)
+def devices() -> None:
+    flow.clear_default_session()
+    flow.config.cpu_device_num(4)
+
+
+def network(x: Any, name: str) -> Any:
+    hidden = flow.layers.dense(
+        x, 16, activation=flow.nn.relu, kernel_initializer=WEIGHTS, name=f"{name}-hidden"
+    )
+    return flow.layers.dense(hidden, 3, kernel_initializer=WEIGHTS, name=f"{name}-output")
+
+
+def train_job(name: str = "net", **settings: Any) -> Any:
+    config = flow.function_config()
+    for setting, value in settings.items():
+        getattr(config, setting)(value)
+
+    def train(
+        x: tp.Numpy.Placeholder((8, 4)), y: tp.Numpy.Placeholder((8,), flow.int32)
+    ) -> tp.Numpy:
+        with flow.scope.placement("cpu", DEVICES):
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, network(x, name))
+            flow.optimizer.Adam(0.1).minimize(loss)
+            return loss
+
+    train.__name__ = f"train_{name}"
+    return flow.global_function("train", config)(train)
+
+
+def predict_job() -> Any:
+    @flow.global_function()
+    def predict(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
+        return network(x, "net")
+
+    return predict
+
+
+FORMS: dict[str, Callable[[], Any]] = {
+    "predict": predict_job,
+    "train": train_job,
+    "bfloat16": lambda: train_job(enable_auto_mixed_precision=True),
+    "sharded-states": lambda: train_job(
+        optimizer_placement_optimization_mode="distributed_split",
+        optimizer_placement_optimization_threshold=1,
+    ),
+    "optimal": lambda: train_job(sbp_selector="optimal"),
+}
+
+
+def described(compiled: Compiled) -> tuple[Any, ...]:
+    """Return all that is compiled but its times."""
+    plan = [getattr(compiled.plan, f.name) for f in fields(compiled.plan)]
+    passes = [(t.name, t.before, t.after) for t in compiled.timings]
+    graphs = [
+        print_graph(g) for g in (compiled.logical, compiled.optimized_logical, compiled.graph)
+    ]
+    return plan, passes, graphs, compiled.variables, compiled.shared, compiled.inputs
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_equal_requests_give_equal_plans(form: str) -> None:
+    job, session = FORMS[form](), default_session()
+    first = job.compile()
+    other = train_job("other", sbp_selector="greedy")
+    other.compile()  # records layouts in the session, which the request does not see
+    layouts, sharing = dict(session.layouts), dict(session.sharing)
+    again = compile_plan(first.request)
+    assert described(again) == described(first)
+    assert (session.layouts, session.sharing) == (layouts, sharing)
+
+
+def test_a_request_cannot_be_changed() -> None:
+    request = train_job().compile().request
+    with pytest.raises(FrozenInstanceError):
+        request.memory_price = 10.0
+
+
+def test_a_refused_request_leaves_nothing_behind() -> None:
+    request, session = train_job().compile().request, default_session()
+    layouts, sharing = dict(session.layouts), dict(session.sharing)
+    small = replace(request, limits=replace(request.limits, memory=lambda _: 64))
+    with pytest.raises(OutOfMemoryError):
+        compile_plan(small)
+    assert (session.layouts, session.sharing) == (layouts, sharing)
+    assert described(compile_plan(request)) == described(compile_plan(request))
+
+
+def test_the_price_of_memory_is_part_of_the_request() -> None:
+    request = train_job(sbp_selector="optimal").compile().request
+    cheap, dear = (compile_plan(replace(request, memory_price=p)) for p in (1.0, 1e4))
+    needed = [sum(a.nbytes for a in found.plan.arenas) for found in (cheap, dear)]
+    assert needed[1] <= needed[0]
