@@ -206,3 +206,11 @@ def test_damaged_files(tmp_path: Path, wrong: Any, text: str) -> None:
     file.write_text(wrong(file.read_text()))
     with pytest.raises(FlowError, match=text):
         launched(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs pipes with names")
+def test_a_pipe_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    os.mkfifo(tmp_path / "1" / "saved_model.json")
+    with pytest.raises(CheckpointError, match="a pipe"):
+        cpu_session().load_saved_model(str(tmp_path))

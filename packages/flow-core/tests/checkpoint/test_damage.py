@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import random
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -303,13 +305,16 @@ def test_digest_list_with_paths_outside_the_folder_is_rejected(name: str) -> Non
     assert parse_sums((text.replace(name, "a/out")).encode()) is None
 
 
-def test_named_pipe_is_rejected_without_blocking(tmp_path: Path) -> None:
-    import os
-
-    if not hasattr(os, "mkfifo"):
-        pytest.skip("the system has no named pipes")
-    (tmp_path / "w").mkdir()
-    os.mkfifo(tmp_path / "w" / "out")
-    (tmp_path / "snapshot_done").touch()
+@pytest.mark.skipif(sys.platform == "win32", reason="needs pipes with names")
+@pytest.mark.parametrize("name", ["w/out", "flow.sha256"])
+def test_named_pipe_is_rejected_without_blocking(name: str, tmp_path: Path) -> None:
+    save(tmp_path / "model", {"w": np.ones(2, np.int8)})
+    if name != "flow.sha256":
+        (tmp_path / "model" / "flow.sha256").unlink()
+    (tmp_path / "model" / name).unlink()
+    os.mkfifo(tmp_path / "model" / name)
     with pytest.raises(CheckpointError):
-        {**load(tmp_path, types={"w": stored_type([2], "int8")})}  # type: ignore[dict-item]
+        {**load(tmp_path / "model", types={"w": stored_type([2], "int8")})}  # type: ignore[dict-item]
+    if name == "flow.sha256":
+        with pytest.raises(CheckpointError, match="a pipe"):
+            open_path(tmp_path / "model" / "w")

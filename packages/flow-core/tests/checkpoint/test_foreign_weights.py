@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import sys
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
@@ -174,6 +176,24 @@ def test_sharded_safetensors(tmp_path: Path) -> None:
         flow.weights.load(index)
     index.write_text('{"weight_map": {"h.0.q": "model-1.safetensors"}}')
     with pytest.raises(CheckpointError, match=r"'h\.0\.b' in the index or in a file only"):
+        flow.weights.load(index)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs pipes with names")
+@pytest.mark.parametrize("name", ["model-2.safetensors", "model.safetensors.index.json"])
+def test_a_pipe_among_shards_is_refused(name: str, tmp_path: Path) -> None:
+    sharded(tmp_path / "model")
+    (tmp_path / "model" / name).unlink()
+    os.mkfifo(tmp_path / "model" / name)
+    with pytest.raises(CheckpointError, match=f"reading .*{name}\n.*a pipe"):
+        flow.weights.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800", "", ".", "..", "a" * 5000])
+def test_names_of_shards_that_no_file_has(name: str, tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"w": name}}))
+    with pytest.raises(CheckpointError, match="reading"):
         flow.weights.load(index)
 
 

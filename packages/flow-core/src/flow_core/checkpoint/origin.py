@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.errors import CheckpointError, CheckpointReplacedError
+from flow_core.base.regular_files import open_regular
 from flow_core.checkpoint.layout import DATA, META, SUMS
 from flow_core.checkpoint.sums import Sums, read_all, read_sums
 
@@ -131,12 +132,12 @@ class Origin:
         return CheckpointError(f"reading {file}", found=found, allowed=allowed)
 
     def _opened(self, file: Path) -> Any:
-        known = stamp(file)  # check before opening: opening a named pipe would wait for a writer
+        known = stamp(file)
         if known is None:
             raise self.refused(file, "no file")
         if self.sums is None and known != self.stamps.get(file):
             raise self.refused(file, "a file that changed after the checkpoint was opened")
-        return file.open("rb")
+        return open_regular(file)
 
     def _check(self, file: Path, data: memoryview, nbytes: int) -> None:
         if self.sums is None:

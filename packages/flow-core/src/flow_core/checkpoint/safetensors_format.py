@@ -27,6 +27,7 @@ import ml_dtypes  # noqa: F401 - registers "bfloat16" with numpy for safetensors
 import numpy as np
 
 from flow_core.base.errors import CheckpointError, CheckpointReplacedError
+from flow_core.base.regular_files import open_regular
 from flow_core.checkpoint.layout import check_names, stored_type
 from flow_core.checkpoint.origin import Array, Stamp, stamp
 from flow_core.checkpoint.snapshot import variable_type
@@ -111,7 +112,7 @@ class SafeTensors(Mapping[str, Array]):
     def _opened(self) -> Iterator[BinaryIO]:
         """Open the file; check before and after the ``with`` block that it is unchanged."""
         try:
-            with self.file.open("rb") as handle:
+            with open_regular(self.file) as handle:
                 self._check_same(handle)
                 yield handle
                 self._check_same(handle)

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flow_core.base.errors import CheckpointError
+from flow_core.base.regular_files import read_regular
 from flow_core.checkpoint.origin import Array
 from flow_core.checkpoint.safetensors_format import SafeTensors
 from flow_core.ir.graph import TensorType
 
 SUFFIX = ".safetensors.index.json"
+LONGEST_INDEX = 1 << 27
+"""Largest size of an index in bytes; the index is read as a whole."""
 
 
 def _index(path: Path) -> Path | None:
@@ -63,7 +66,7 @@ class Shards(Mapping[str, Array]):
 def _places(index: Path) -> dict[str, str]:
     """Return the file of each tensor; only files beside the index are accepted."""
     try:
-        places = json.loads(index.read_text())["weight_map"]
+        places = json.loads(read_regular(index, LONGEST_INDEX))["weight_map"]
         good = all(isinstance(text, str) for pair in places.items() for text in pair)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _corrupt(index, f"an invalid index: {error!s:.100}") from None

@@ -235,7 +235,8 @@ def open_path(
     """
     _resolved(path, f"loading {path!s:.200}")
     if (Path(path) / DATA).is_file():
-        return StoredVariable(Path(path).absolute())
+        with _explained(f"loading {path!s:.200}"):
+            return StoredVariable(Path(path).absolute())
     return load(path, formats, strict=strict)
 
 

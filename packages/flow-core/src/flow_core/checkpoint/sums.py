@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from flow_core.base.errors import CheckpointError
+from flow_core.base.regular_files import open_regular
 from flow_core.checkpoint.layout import DONE, SUMS
 
 LONGEST = 1 << 26
@@ -58,7 +59,7 @@ def read_sums(folder: Path) -> Sums | None:
     """
     file = folder / SUMS
     try:
-        with file.open("rb") as handle:
+        with open_regular(file) as handle:
             raw = read_all(handle, LONGEST)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -32,6 +32,7 @@ import numpy as np
 from flow_core.authoring.specs import Region, TensorType, region_shape
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import CheckpointError, CheckpointReplacedError
+from flow_core.base.regular_files import open_regular
 from flow_core.base.shapes import num_elements
 from flow_core.checkpoint.layout import DONE, MOST_BYTES, stored_type
 from flow_core.checkpoint.origin import stamp
@@ -192,7 +193,7 @@ def read_list(path: Path) -> Contents:
         CheckpointError: the list is missing, damaged or invalid, or has another version.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             outer = json.loads(read_all(file, MAX_LIST_BYTES) or b"")
         text = outer["body"]
         if outer["crc"] != zlib.crc32(text.encode()):
@@ -376,7 +377,7 @@ class Parts(Mapping[str, Array]):
         path = data_file(self.folder, rank)
         try:
             raw = np.empty(piece.nbytes, np.uint8)
-            with path.open("rb", 0) as file:
+            with open_regular(path) as file:
                 file.seek(piece.offset)
                 size = read_into(file, raw.data)
         except (OSError, MemoryError) as error:

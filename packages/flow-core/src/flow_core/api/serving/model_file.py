@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from flow_core.base.errors import CheckpointError
+from flow_core.base.regular_files import read_regular
 
 FILE = "saved_model.json"
 FORMAT = 1
+LONGEST = 1 << 30
+"""Largest size of the file in bytes; it is read as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ def read_model(folder: Path) -> SavedModel:
     """
     path = folder / FILE
     try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
+        found: Any = json.loads(read_regular(path, LONGEST))
         if found.pop("format") != FORMAT:
             raise ValueError(f"another format than {FORMAT}")
         graphs = {name: _graph(**entry) for name, entry in found.pop("graphs").items()}
