@@ -185,7 +185,7 @@ def test_a_pipe_among_shards_is_refused(name: str, tmp_path: Path) -> None:
     sharded(tmp_path / "model")
     (tmp_path / "model" / name).unlink()
     os.mkfifo(tmp_path / "model" / name)
-    with pytest.raises(CheckpointError, match=f"reading .*{name}\n.*a pipe"):
+    with pytest.raises(CheckpointError, match=f"reading .*{name} .*\n.*a pipe"):
         flow.weights.load(tmp_path / "model")
 
 
@@ -243,3 +243,77 @@ def test_a_suffix_of_another_program_is_not_the_name_of_a_folder(tmp_path: Path)
         with pytest.raises(FlowError, match="read-only"):
             flow.checkpoint.save(str(tmp_path / name))
         assert not (tmp_path / name).exists()
+
+
+class Broken:
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("no data")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "names", "text"),
+    [
+        ({"block0/bias": BIAS}, {"(a": "b"}, r"the pattern '\(a': missing \)"),
+        ({"block0/bias": BIAS}, {3: "b"}, "the pattern 3: first argument"),
+        ({"block0/bias": BIAS}, {".*": r"\1"}, r"'\\\\1' for the pattern '\.\*': invalid group"),
+        ({"block0/bias": BIAS}, {".*": [r"\g<x>"]}, "for the pattern '.\\*'"),
+        ({"block0/bias": BIAS}, {".*": flow.weights.Rule([r"\g<x>"])}, "unknown group name 'x'"),
+        ({"block0/bias": BIAS}, {".*": None}, "None for the pattern"),
+        ({"block0/bias": BIAS}, lambda name: 3, r"3, which names\('block0/bias'\) returned"),
+        ({"block0/bias": BIAS}, ["block0/bias"], "names=\\['block0/bias'\\]"),
+        ({0: BIAS}, None, "the name 0"),
+        ({"block0/bias": Broken()}, None, "unreadable 'block0/bias': RuntimeError: no data"),
+        ({"block0/bias": np.array(["a"] * 4)}, None, "mistyped   'block0/bias': .*<U1"),
+        ({"block0/bias": np.array([None] * 4)}, None, "mistyped   'block0/bias': .*object"),
+        ({"block0/bias": np.zeros(4, complex)}, None, "mistyped   'block0/bias': .*complex128"),
+        ({"block0/bias": np.array([0, 1e99, 1, 2])}, None, "overflow   'block0/bias': .* 1e.99"),
+    ],
+)  # fmt: skip
+def test_wrong_rules_and_arrays(arrays: Any, names: Any, text: str) -> None:
+    before = values()["block0/bias"]
+    with pytest.raises(CheckpointError, match=text) as found:
+        flow.weights.load(arrays, names)
+    assert f"(at {__file__}:" in str(found.value)
+    np.testing.assert_array_equal(values()["block0/bias"], before)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"to": 3}, "to=3"),
+        ({"to": ["a", 3]}, r"to=\['a', 3\]"),
+        ({"to": "a", "transpose": ("x", "y")}, r"transpose=\('x', 'y'\)"),
+        ({"to": "a", "transpose": 5}, "transpose=5"),
+        ({"to": ["a", "b"], "split": "x"}, "split='x'"),
+    ],
+)
+def test_wrong_attributes_of_rules(options: Any, text: str) -> None:
+    with pytest.raises(CheckpointError, match=text) as found:
+        flow.weights.Rule(**options)
+    assert f"(at {__file__}:" in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "wrong"),
+    [
+        (flow.int32, np.array([2**31 - 1, -(2**31)]), np.array([0, 2**40 + 5])),
+        (flow.int8, np.array([127, -128]), np.array([300, 0])),
+        (flow.uint8, np.array([255, 0]), np.array([0, -1])),
+        (flow.int64, np.array([2**63 - 1, 0], np.uint64), np.array([2**63, 0], np.uint64)),
+        (flow.float16, np.array([65504, np.inf], "f4"), np.array([np.inf, 1e6], "f4")),
+        (flow.float32, np.array([np.nan, -np.inf]), np.array([-1e39, 0])),
+        (flow.bfloat16, np.array([3e38, 1], "f4"), np.array([0, 1e300])),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(dtype: Any, given: Any, wrong: Any) -> None:
+    flow.clear_default_session()
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        return flow.get_variable("w", (2,), dtype=dtype, initializer=flow.ones_initializer())
+
+    flow.weights.load({"w": given})
+    np.testing.assert_array_equal(values()["w"], given.astype(dtype.numpy))
+    with pytest.raises(CheckpointError, match="overflow   'w'"):
+        flow.weights.load({"w": wrong})
+    np.testing.assert_array_equal(values()["w"], given.astype(dtype.numpy))

@@ -12,8 +12,18 @@ import numpy as np
 
 from flow_core.api.session.train import is_state, opened
 from flow_core.base.arrays import Array
-from flow_core.base.dtypes import as_dtype
-from flow_core.base.errors import CheckpointError, SourceLine, nearest, user_line
+from flow_core.base.dtypes import DType
+from flow_core.base.errors import (
+    CheckpointError,
+    CheckpointReplacedError,
+    FlowError,
+    SourceLine,
+    described,
+    located,
+    nearest,
+    shown,
+    user_line,
+)
 from flow_core.base.host_arrays import host_array
 from flow_core.base.planning import end_script
 from flow_core.frontend.session.rank_zero import load_collectively
@@ -33,11 +43,34 @@ class Rule:
         transpose: the order of the axes, or None to keep it.
         split: the axis along which the (transposed) array is divided among several variables, in
             the order of ``to`` and by their sizes.
+
+    Raises:
+        CheckpointError: an attribute has another type.
     """
 
     to: str | Sequence[str]
     transpose: Sequence[int] | None = None
     split: int | None = None
+
+    def __post_init__(self) -> None:
+        parts = {"to": _are(str, [self.to] if isinstance(self.to, str) else self.to)}
+        parts["transpose"] = self.transpose is None or _are(int, self.transpose)
+        parts["split"] = self.split is None or _are(int, [self.split])
+        wrong = next((name for name, good in parts.items() if not good), None)
+        if wrong:
+            found = f"{wrong}={shown(getattr(self, wrong))}"
+            allowed = "a name or several as to, numbers of axes as transpose, an axis as split"
+            raise CheckpointError(
+                "flow.weights.Rule", at=user_line(2), found=found, allowed=allowed
+            )
+
+
+def _are(kind: type, values: object) -> bool:
+    """Return whether an object is a sequence of a type's instances."""
+    if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str | bytes):
+        return False
+    allowed = (int, np.integer) if kind is int else kind
+    return all(isinstance(value, allowed) for value in values)
 
 
 Names = Mapping[str, str | Rule] | Callable[[str], str | None] | None
@@ -87,17 +120,21 @@ def load(
         The report.  Variables without an array keep their values.
 
     Raises:
-        CheckpointError: the source cannot be read, no name matches, two arrays are for one
-            variable, shapes differ, or ``strict`` is violated.  Nothing is loaded then.
+        CheckpointError: the source cannot be read, a rule is wrong, no name matches, two arrays
+            are for one variable, shapes differ, a number does not fit into its variable's type, or
+            ``strict`` is violated.  Nothing is loaded then.
     """
     attempted, at = "flow.weights.load", user_line(2)
     end_script(attempted)
     session = default_session()
     wanted = session.types()
 
+    rule = _rules(names, attempted, at)
+
     def read() -> tuple[dict[str, Array], Report]:
-        found = source if isinstance(source, Mapping) else opened(source)
-        return _Matching(wanted, found, attempted, at).run(names, strict)
+        with located(at):
+            found = source if isinstance(source, Mapping) else opened(source)
+            return _Matching(wanted, found, attempted, at).run(rule, strict)
 
     if session.world is None or isinstance(source, Mapping):
         values, report = read()
@@ -136,10 +173,15 @@ class _Matching:
     values: dict[str, Array] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
 
-    def run(self, names: Names, strict: bool) -> tuple[dict[str, Array], Report]:
+    def run(
+        self, rule: Callable[[str], Rule | None], strict: bool
+    ) -> tuple[dict[str, Array], Report]:
         """Return the values of variables and the report, or raise `CheckpointError`."""
         for name in self.found:
-            self._match(name, _rule(name, names))
+            if not isinstance(name, str):
+                found, allowed = f"the name {shown(name)}", "arrays by name, which is a text"
+                raise CheckpointError(self.attempted, at=self.at, found=found, allowed=allowed)
+            self._match(name, rule(name))
         report = self.report
         left = [name for name in self.wanted if name not in self.values]
         report.missing = [name for name in left if not is_state(name, self.wanted)]
@@ -172,7 +214,14 @@ class _Matching:
             odd = next(target for target in targets if target not in self.wanted)
             self.problems.append(f"unknown    {odd!r}, for a part of {name!r}")
             return
-        array = host_array(self.found[name])
+        try:
+            array = host_array(self.found[name])
+        except CheckpointReplacedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a foreign object raises
+            what = error.found if isinstance(error, FlowError) else described(error)
+            self.problems.append(f"unreadable {name!r}: {what}")
+            return
         if rule.transpose is not None:
             if sorted(rule.transpose) != list(range(array.ndim)):
                 self.problems.append(f"transpose  {tuple(rule.transpose)} of {name!r}{array.shape}")
@@ -196,25 +245,89 @@ class _Matching:
             self.problems.append(f"twice      {target!r}: {self.report.loaded[target]!r}, {name!r}")
         elif array.shape != kind.shape:
             self.problems.append(f"misshapen  {target!r}: {given}, wanted {kind}")
-        elif kind.dtype.is_floating != as_dtype(array.dtype).is_floating:
+        elif not _is_like(array, kind.dtype):
             self.problems.append(f"mistyped   {target!r}: {given}, wanted {kind}")
+        elif odd := _overflow(array, kind.dtype):
+            self.problems.append(f"overflow   {target!r}: {given} with {odd}, wanted {kind}")
         else:
             self.values[target] = np.ascontiguousarray(array, kind.dtype.numpy).reshape(kind.shape)
             self.report.loaded[target] = name
 
 
-def _rule(name: str, names: Names) -> Rule | None:
-    """Return what becomes of an array; None to skip it."""
+def _is_like(array: Array, dtype: DType) -> bool:
+    """Return whether both an array and a type have floating-point numbers, or both integers."""
+    floating = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+    return floating if dtype.is_floating else array.dtype.kind in "biu"
+
+
+def _overflow(array: Array, dtype: DType) -> str | None:
+    """Return a number of an array that a type cannot hold, or None."""
+    if not array.size or np.can_cast(array.dtype, dtype.numpy):
+        return None
+    if dtype.is_floating:
+        with np.errstate(over="ignore"):
+            lost = np.isinf(array.astype(dtype.numpy)) & ~np.isinf(array)
+        return f"{array[lost][0]}" if lost.any() else None
+    limits = np.iinfo(dtype.numpy) if dtype.is_integer else None
+    low, high = (limits.min, limits.max) if limits else (0, 1)
+    extremes = (int(array.min()), int(array.max()))
+    return next((f"{n}" for n in extremes if not low <= n <= high), None)
+
+
+def _rules(names: Names, attempted: str, at: SourceLine | None) -> Callable[[str], Rule | None]:
+    """Return the function from an array's name to what becomes of it; None skips the array."""
+
+    def wrong(found: str, allowed: str) -> CheckpointError:
+        return CheckpointError(attempted, at=at, found=found, allowed=allowed)
+
     if names is None:
-        return Rule(name)
+        return Rule
     if callable(names):
-        target = names(name)
-        return None if target is None else Rule(target)
-    for pattern, given in names.items():
-        match = re.fullmatch(pattern, name)
-        if match is not None:
-            rule = given if isinstance(given, Rule) else Rule(given)
-            if isinstance(rule.to, str):
-                return Rule(match.expand(rule.to), rule.transpose, rule.split)
-            return Rule([match.expand(text) for text in rule.to], rule.transpose, rule.split)
-    return Rule(name)
+
+        def called(name: str) -> Rule | None:
+            target = names(name)
+            if not isinstance(target, str | None):
+                found = f"{shown(target)}, which names({name!r:.60}) returned"
+                raise wrong(found, "a name, or None to skip the array")
+            return None if target is None else Rule(target)
+
+        return called
+    if not isinstance(names, Mapping):
+        raise wrong(f"names={shown(names)}", "a dict from patterns to names, or a function")
+    patterns = [_compiled(pattern, given, wrong) for pattern, given in names.items()]
+
+    def matched(name: str) -> Rule | None:
+        for pattern, rule in patterns:
+            match = pattern.fullmatch(name)
+            if match is not None:
+                return _expanded(match, rule, wrong)
+        return Rule(name)
+
+    return matched
+
+
+Wrong = Callable[[str, str], CheckpointError]
+
+
+def _compiled(pattern: object, given: object, wrong: Wrong) -> tuple[re.Pattern[str], Rule]:
+    if not isinstance(given, str | Rule):
+        found = f"{shown(given)} for the pattern {shown(pattern)}"
+        raise wrong(found, "a name or a flow.weights.Rule")
+    try:
+        compiled: re.Pattern[Any] = re.compile(pattern)
+        compiled.fullmatch("")
+    except (re.error, TypeError, RecursionError, OverflowError) as error:
+        found = f"the pattern {shown(pattern)}: {error}"
+        raise wrong(found, "regular expressions as keys of names") from None
+    return compiled, given if isinstance(given, Rule) else Rule(given)
+
+
+def _expanded(match: re.Match[str], rule: Rule, wrong: Wrong) -> Rule:
+    """Return a rule with the groups of a match in its names."""
+    try:
+        if isinstance(rule.to, str):
+            return Rule(match.expand(rule.to), rule.transpose, rule.split)
+        return Rule([match.expand(text) for text in rule.to], rule.transpose, rule.split)
+    except (re.error, IndexError) as error:
+        found = f"{shown(rule.to)} for the pattern {shown(match.re.pattern)}: {error}"
+        raise wrong(found, "names with groups of their pattern") from None
