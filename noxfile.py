@@ -298,7 +298,7 @@ def draws(session: nox.Session) -> None:
 @timed
 def fuzz(session: nox.Session) -> None:
     """Read 1,000,000 mutated inputs: ``-- [FORMAT ...] --cases N --seed S --case K``."""
-    extras = ("--extra", "opencv", "--extra", "turbo")
+    extras = ("--extra", "opencv", "--extra", "parquet", "--extra", "turbo")
     sync(session, "--all-packages", *extras, "--group", "test")
     env = QUIET | {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
     session.run("python", "-m", "fuzzing", *session.posargs, env=env)

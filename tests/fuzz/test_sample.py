@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from fuzzing import caches, pictures, plans, records, states, tables, wire
+from fuzzing import caches, columns, pictures, plans, records, states, tables, wire
 from fuzzing.__main__ import rows as table_of
 from fuzzing.__main__ import show, split
 from fuzzing.harness import Run
@@ -14,11 +14,11 @@ from fuzzing.worker import Limits
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits come from Linux")
 
 GROUPS = {
-    "data": (records, pictures, tables),
+    "data": (records, columns, pictures, tables),
     "plans and wire": (plans, caches, wire),
     "checkpoints": (states,),
 }
-CASES = {"data": 600, "plans and wire": 400, "checkpoints": 200}
+CASES = {"data": 700, "plans and wire": 400, "checkpoints": 200}
 SEED = 20261128
 
 

@@ -70,13 +70,17 @@ def _read_all(files: Any) -> None:
     while (place := files.place(0, number)) is not None:
         files.origin(0, number, place)
         try:
-            record = files.read(0, number, place)
-            for name in record.fields:
-                _decode(record, name)
+            decode_all(files.read(0, number, place))
         except RowError:
             if not files.skipping:
                 raise
         number += 1
+
+
+def decode_all(record: Any) -> None:
+    """Read all fields of a record."""
+    for name in record.fields:
+        _decode(record, name)
 
 
 def _decode(record: Any, name: str) -> None:

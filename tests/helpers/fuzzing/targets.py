@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fuzzing import caches, pictures, plans, records, states, tables, wire
+from fuzzing import caches, columns, pictures, plans, records, states, tables, wire
 from fuzzing.target import Target
 
 TARGETS: Mapping[str, Target] = {
     target.name: target
-    for module in (records, pictures, tables, plans, caches, states, wire)
+    for module in (records, columns, pictures, tables, plans, caches, states, wire)
     for target in module.TARGETS
 }

@@ -11,6 +11,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
+from flow_core.base.regular_files import open_regular
 from flow_data.instances import Array
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -38,7 +39,7 @@ def read_archive(
         OSError: the file cannot be opened.
         ValueError: the file is not a valid archive, or lacks an array.
     """
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 members = {_name(member): member for member in archive.infolist()}

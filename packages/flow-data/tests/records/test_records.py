@@ -18,7 +18,10 @@ from onerec_files import example as onerec
 from onerec_files import framed
 
 from flow_core.base.errors import DataError
+from flow_data.cli.convert import CsvSamples, NpzSamples
 from flow_data.codec import encode_jpeg
+from flow_data.loading.coco import CocoAnnotations
+from flow_data.records import tables
 from flow_data.records.folder import FolderFiles
 from flow_data.records.ofrecord import (
     OFRecordFiles,
@@ -410,6 +413,32 @@ def test_no_input_crashes_the_tar_reader(
     except DataError as error:
         message = str(error)
     assert not message or str(path) in message
+
+
+def arrow_of(files: Any) -> Any:
+    pytest.importorskip("pyarrow")
+    return getattr(tables, files)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+@pytest.mark.parametrize("format", [*FORMATS, "tar", "Parquet", "Arrow", "COCO", "CSV", "npz"])
+def test_only_regular_files_are_read(tmp_path: Path, format: str, kind: str) -> None:
+    """Opening a pipe would wait for its writer."""
+    path = tmp_path / "x.csv" if format == "CSV" else tmp_path / "x.npz"
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        (os.mkfifo if kind == "pipe" else os.mkdir)(path)
+    opened = {
+        "tar": lambda: WebDatasetFiles([str(path)]).place(0, 0),
+        "Parquet": lambda: arrow_of("ParquetFiles")([str(path)]),
+        "Arrow": lambda: arrow_of("ArrowFiles")([str(path)]),
+        "COCO": lambda: CocoAnnotations(str(path), ".", False),
+        "CSV": lambda: CsvSamples(str(path)),
+        "npz": lambda: NpzSamples(str(path)),
+    }.get(format) or (lambda: FORMATS[format][0]([str(path)]).place(0, 0))
+    with pytest.raises(DataError, match=f"{path}(?s:.*){kind} instead of a regular file"):
+        opened()
 
 
 def test_folder_of_images(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from flow_core.base.errors import DataError
+from flow_core.base.regular_files import open_regular
 from flow_data.arrays import read_archive
 from flow_data.records.folder import image_files
 from flow_data.records.ofrecord import OFRecordWriter, part_path
@@ -61,7 +63,7 @@ class CsvSamples:
 
     def __init__(self, path: str) -> None:
         try:
-            with open(path, newline="", encoding="utf-8") as file:
+            with TextIOWrapper(open_regular(path), "utf-8", newline="") as file:
                 rows = list(csv.reader(file))
         except (OSError, ValueError, csv.Error) as error:
             allowed = "a CSV file in UTF-8"

@@ -16,6 +16,7 @@ import numpy as np
 from flow_core.authoring.specs import AttrValue
 from flow_core.base.arrays import Array
 from flow_core.base.errors import DataError
+from flow_core.base.regular_files import open_regular
 from flow_data.records.record import Origin, corrupt
 
 _KEYPOINTS = 10
@@ -119,8 +120,8 @@ def _floats(rows: Sequence[Any], width: int) -> Array:
 
 def _load(path: str) -> Mapping[str, Any]:
     try:
-        with open(path, encoding="utf-8") as file:
-            data: Mapping[str, Any] = json.load(file)
+        with open_regular(path) as file:
+            data: Mapping[str, Any] = json.loads(file.read().decode())
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"reading {path}",
@@ -133,6 +134,11 @@ def _load(path: str) -> Mapping[str, Any]:
     if absent:
         raise DataError(f"reading {path}", found=f"no {', '.join(absent)}")
     return data
+
+
+def _pixels(path: str) -> Array:
+    with open_regular(path) as file:
+        return np.fromfile(file, np.uint8)
 
 
 def _usable(objects: Sequence[Any]) -> bool:
@@ -259,7 +265,7 @@ class CocoSource:
         """Read an image and its objects into a row of the outputs."""
         image, image_id, size, boxes, labels, points, index = outputs
         try:
-            image[row] = np.fromfile(self._known.path(ref), np.uint8)
+            image[row] = _pixels(self._known.path(ref))
         except OSError as error:
             raise corrupt(self.origin(ref), f"{error.strerror}", "an image file") from error
         try:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from flow_core.base.errors import DataError
+from flow_core.base.regular_files import open_regular
 from flow_data.records.record import Field, Origin, Record, corrupt
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
@@ -62,7 +63,7 @@ class FolderFiles:
         path, label = place
         origin = self.origin(part, number, place)
         try:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 payload: Mapping[str, object] = {"encoded": file.read(), "class/label": label}
         except OSError as error:
             raise corrupt(origin, str(error.strerror), "a readable file") from error

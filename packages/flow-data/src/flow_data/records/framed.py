@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from flow_core.base.errors import DataError
+from flow_core.base.regular_files import open_regular
 from flow_data.records.record import Field, Origin, Record, corrupt
 
 Place = Any
@@ -53,7 +54,8 @@ class _Part:
 
     def __init__(self, path: str) -> None:
         try:
-            self.descriptor = os.open(path, os.O_RDONLY)
+            with open_regular(path) as file:
+                self.descriptor = os.dup(file.fileno())
         except OSError as error:
             raise missing(path, error) from error
         self.size = os.fstat(self.descriptor).st_size

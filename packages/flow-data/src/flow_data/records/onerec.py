@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -12,6 +12,7 @@ import xxhash
 from flatbuffers import number_types
 from flatbuffers.table import Table
 
+from flow_data.records.flat import child, content, counted, need, root, tables, vector
 from flow_data.records.framed import FramedFiles
 from flow_data.records.record import Field, Record
 
@@ -54,65 +55,29 @@ class OneRecFrame:
 
 # ------------------------------------------------------------------------------- flatbuffers
 
-_OFFSET = number_types.UOffsetTFlags
 _NAME, _TENSOR = 4, 6  # of a feature
 _SHAPE, _KIND, _DATA = 4, 6, 8  # of a tensor
 _ONLY = 4  # of every other table, which has one field
 
 
-def _vector(table: Table, slot: int) -> tuple[int, int] | None:
-    """Return the first byte and the length of a vector, or None if the field is absent."""
-    offset = table.Offset(slot)
-    return (table.Vector(offset), table.VectorLen(offset)) if offset else None
-
-
-def _need(found: Any, what: str) -> Any:
-    if found is None:
-        raise ValueError(f"no {what}")
-    return found
-
-
-def _tables(table: Table, slot: int, what: str) -> Iterator[Table]:
-    start, count = _need(_vector(table, slot), what)
-    if start + 4 * count > len(table.Bytes):
-        raise ValueError(f"{count} {what} in {len(table.Bytes)} bytes")
-    for at in range(start, start + 4 * count, 4):
-        yield Table(table.Bytes, table.Indirect(at))
-
-
-def _bytes(table: Table, slot: int, what: str) -> bytes:
-    start, count = _need(_vector(table, slot), what)
-    if start + count > len(table.Bytes):
-        raise ValueError(f"{what} of {count} bytes in {len(table.Bytes)}")
-    return bytes(table.Bytes[start : start + count])
-
-
 def _numbers(dtype: str) -> Callable[[Table], Any]:
     def read(table: Table) -> Any:
-        start, count = _need(_vector(table, _ONLY), "values")
+        start, count = need(vector(table, _ONLY), "values")
         return np.frombuffer(table.Bytes, dtype, count, start)
 
     return read
 
 
 def _strings(table: Table) -> tuple[bytes, ...]:
-    start, count = _need(_vector(table, _ONLY), "values")
+    start, count = need(vector(table, _ONLY), "values")
     if start + 4 * count > len(table.Bytes):
         raise ValueError(f"{count} strings in {len(table.Bytes)} bytes")
     places = [Table(table.Bytes, 0).Indirect(start + 4 * i) for i in range(count)]
-    return tuple(_counted(table.Bytes, place) for place in places)
-
-
-def _counted(data: bytes, place: int) -> bytes:
-    start = place + 4
-    count: int = Table(data, 0).Get(_OFFSET, place)
-    if start + count > len(data):
-        raise ValueError(f"a string of {count} bytes in {len(data)}")
-    return bytes(data[start : start + count])
+    return tuple(counted(table.Bytes, place) for place in places)
 
 
 def _binaries(table: Table) -> tuple[bytes, ...]:
-    return tuple(_bytes(inner, _ONLY, "buffer") for inner in _tables(table, _ONLY, "values"))
+    return tuple(content(inner, _ONLY, "buffer") for inner in tables(table, _ONLY, "values"))
 
 
 _LISTS: Sequence[tuple[str, Callable[[Table], Any]]] = (
@@ -129,16 +94,13 @@ _LISTS: Sequence[tuple[str, Callable[[Table], Any]]] = (
 
 
 def _tensor(feature: Table) -> Field:
-    tensor = Table(feature.Bytes, 0)
-    feature.Union(tensor, _need(feature.Offset(_TENSOR) or None, "tensor"))
+    tensor = child(feature, _TENSOR, "tensor")
     number = tensor.GetSlot(_KIND, 0, number_types.Uint8Flags)
     if not 0 < number <= len(_LISTS):
         raise ValueError(f"data of kind {number}")
     kind, read = _LISTS[number - 1]
-    data = Table(tensor.Bytes, 0)
-    tensor.Union(data, _need(tensor.Offset(_DATA) or None, "data"))
-    values = read(data)
-    start, rank = _need(_vector(tensor, _SHAPE), "shape")
+    values = read(child(tensor, _DATA, "data"))
+    start, rank = need(vector(tensor, _SHAPE), "shape")
     shape = np.frombuffer(tensor.Bytes, "<i4", rank, start).tolist()
     if min(shape, default=0) < 0 or prod(shape) != len(values):
         raise ValueError(f"{len(values)} values of shape {shape}")
@@ -147,9 +109,8 @@ def _tensor(feature: Table) -> Field:
 
 def parse_onerec(payload: bytes) -> dict[str, Field]:
     """Parse the tensors of a record; the values of a numeric tensor are an array of its shape."""
-    root = Table(payload, Table(payload, 0).Get(_OFFSET, 0))
-    features = _tables(root, _ONLY, "features")
-    return {_bytes(f, _NAME, "name").decode(): _tensor(f) for f in features}
+    features = tables(root(payload), _ONLY, "features")
+    return {content(f, _NAME, "name").decode(): _tensor(f) for f in features}
 
 
 class OneRecFiles(FramedFiles):

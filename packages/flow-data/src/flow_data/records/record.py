@@ -12,6 +12,9 @@ from flow_data.instances import RowError
 Field = tuple[str, Any]
 """The kind of a field ("bytes_list", "float_list", ...), and the field's values."""
 
+REFUSED = "refused"
+"""The kind of a field whose values are not read; a text that says why stands for the values."""
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -93,6 +96,10 @@ class Record:
             hint = nearest(name, self.fields) or "name one of them"
             known = ", ".join(map(repr, self.fields)) or "none"
             raise corrupt(self.origin, f"no field {name!r}", f"the fields {known}", hint)
+        if found[0] == REFUSED:
+            allowed = "numbers, texts, bytes, lists of these, and parts of structs"
+            hint = "write the file again with a field of such values"
+            raise corrupt(self.origin, f"{found[1]}, in {name!r}", allowed, hint)
         return found
 
     def blob(self, name: str) -> bytes:

@@ -1,8 +1,8 @@
 """Rows of Parquet and Arrow files as records, read with pyarrow (``flow-data[parquet]``).
 
-A column is a field of the record; a row of a column is a number, a text, bytes, or a list of one of
-these.  Rows of a group (Parquet's row group, Arrow's record batch) are read together, and the
-groups read last are kept.
+A column is a field of the record; a row of a column is a number, a text, bytes, a list or nested
+lists of one of these, or a struct.  Rows of a group (Parquet's row group, Arrow's record batch) are
+read together, and the groups read last are kept.
 """
 
 from __future__ import annotations
@@ -10,13 +10,18 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from importlib import import_module
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
+import numpy as np
+
 from flow_core.base.errors import DataError, described
-from flow_data.records.record import Field, Origin, Record, corrupt
+from flow_core.base.regular_files import open_regular
+from flow_data.records.arrow import ArrowFile
+from flow_data.records.record import REFUSED, Field, Origin, Record, corrupt
 
 KEPT = 4
 """How many groups of rows a data set keeps in memory."""
@@ -33,26 +38,76 @@ def _library(path: str) -> Any:
         ) from None
 
 
+Group = Sequence[tuple[str, Any]]
+"""The columns of some rows by name; a text instead of the values if these are not read."""
+
+
 class _Table:
     """An open file: the first row of each group, and a function that reads a group."""
 
-    def __init__(self, sizes: Sequence[int], group: Callable[[int], Any]) -> None:
+    def __init__(self, sizes: Sequence[int], group: Callable[[int], Group]) -> None:
         self.starts = [0, *accumulate(sizes)]
         self.group = group
 
 
 def _parquet(path: str) -> _Table:
-    _library(path)
-    file = import_module("pyarrow.parquet").ParquetFile(path)
+    library = _library(path)
+    with open_regular(path):  # pyarrow would wait for the writer of a pipe
+        file = import_module("pyarrow.parquet").ParquetFile(path)
     sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-    return _Table(sizes, file.read_row_group)
+
+    def group(number: int) -> Group:
+        table = file.read_row_group(number)
+        return [
+            (name, _plain(column, library))
+            for name, column in zip(table.schema.names, table.columns, strict=True)
+        ]
+
+    return _Table(sizes, group)
+
+
+def _plain(column: Any, library: Any) -> Any:
+    """Convert texts to bytes and times to integers, the values that `ArrowFile` returns."""
+    kind = _plain_type(column.type, library)
+    if kind is None:
+        return str(column.type)
+    return column if kind == column.type else column.cast(kind)
+
+
+def _plain_type(kind: Any, library: Any) -> Any:
+    """Return the type to which a column is converted; None if the column is not read."""
+    types = library.types
+    if isinstance(kind, library.BaseExtensionType):
+        return _plain_type(kind.storage_type, library)
+    for is_kind, plain in _PLAIN:
+        if getattr(types, is_kind)(kind):
+            return getattr(library, plain)()
+    if types.is_struct(kind):
+        parts = [(part.name, _plain_type(part.type, library)) for part in kind]
+        return None if any(part is None for _, part in parts) else library.struct(parts)
+    for is_kind, make in _LISTS:
+        if getattr(types, is_kind)(kind):
+            inner = _plain_type(kind.value_type, library)
+            size = (kind.list_size,) if make == "list_" and "fixed" in is_kind else ()
+            return None if inner is None else getattr(library, make)(inner, *size)
+    refused = types.is_map(kind) or types.is_union(kind) or types.is_interval(kind)
+    return None if refused or kind.num_fields else kind
+
+
+_PLAIN = (
+    ("is_string", "binary"), ("is_large_string", "large_binary"), ("is_date32", "int32"),
+    ("is_date64", "int64"), ("is_time32", "int32"), ("is_time64", "int64"),
+    ("is_timestamp", "int64"), ("is_duration", "int64"), ("is_decimal", "float64"),
+)  # fmt: skip
+"""A test of a type, and the type to which its columns are converted."""
+
+_LISTS = (("is_list", "list_"), ("is_large_list", "large_list"), ("is_fixed_size_list", "list_"))
 
 
 def _arrow(path: str) -> _Table:
     library = _library(path)
-    file = library.ipc.open_file(library.memory_map(path))
-    batches = [file.get_batch(i) for i in range(file.num_record_batches)]
-    return _Table([batch.num_rows for batch in batches], batches.__getitem__)
+    file = ArrowFile(path, library)
+    return _Table([batch.rows for batch in file.batches], file.read)
 
 
 class _TableFiles:
@@ -95,17 +150,18 @@ class _TableFiles:
         group, row = place
         table = self._group(part, group)
         origin = self.origin(part, number, place)
-        columns = zip(table.schema.names, table.columns, strict=True)
-        return Record({name: column[row].as_py() for name, column in columns}, origin, _fields)
+        return Record(_Row(table, row), origin, _fields)
 
-    def _group(self, part: int, group: int) -> Any:
+    def _group(self, part: int, group: int) -> Group:
         with self._lock:
             found = self._groups.get((part, group))
             if found is None:
                 try:
                     found = self._tables[part].group(group)
+                    _check_rows(found, self._tables[part].starts, group)
                 except Exception as error:
-                    origin = Origin(self.paths[part], -1, self._tables[part].starts[group])
+                    first = self._tables[part].starts[group]
+                    origin = Origin(f"{self.paths[part]}, rows from {first}", -1, first)
                     raise corrupt(origin, described(error), "readable columns") from error
                 self._groups[part, group] = found
                 if len(self._groups) > KEPT:
@@ -125,23 +181,92 @@ class ParquetFiles(_TableFiles):
 
 
 class ArrowFiles(_TableFiles):
-    """The rows of Arrow IPC (Feather) files as records."""
+    """The rows of Arrow IPC files (Feather) and streams as records."""
 
     _open = staticmethod(_arrow)
 
 
-def _fields(row: Mapping[str, Any]) -> dict[str, Field]:
-    """Return the fields of a row; columns of other types are left out."""
-    found = {name: _field(value) for name, value in row.items()}
-    return {name: field for name, field in found.items() if field is not None}
+def _check_rows(found: Group, starts: Sequence[int], group: int) -> None:
+    rows = starts[group + 1] - starts[group]
+    short = [name for name, column in found if not isinstance(column, str) and len(column) != rows]
+    if short:
+        raise ValueError(f"another number of rows than {rows} in {short[0]!r}")
 
 
-def _field(value: Any) -> Field | None:
-    values = value if isinstance(value, list) else [] if value is None else [value]
-    if all(isinstance(v, bytes | str) for v in values) and values:
-        return "bytes_list", tuple(v.encode() if isinstance(v, str) else v for v in values)
-    if all(isinstance(v, int) for v in values):
-        return "int64_list", tuple(map(int, values))
-    if all(isinstance(v, int | float) for v in values):
-        return "double_list", tuple(map(float, values))
-    return None
+class Refused(str):
+    """Why the values of a column are not read."""
+
+    __slots__ = ()
+
+
+class _Row:
+    """A row of a group, whose values are converted when a field is read."""
+
+    def __init__(self, group: Group, number: int) -> None:
+        self._group = group
+        self._number = number
+
+    def __len__(self) -> int:
+        return len(self._group)
+
+    def values(self) -> Iterator[tuple[str, Any]]:
+        """Yield the name and the value of each column; a `Refused` if it is not read."""
+        for name, column in self._group:
+            if isinstance(column, str):
+                yield name, Refused(f"a column of type {column}")
+            else:
+                yield name, column[self._number].as_py()
+
+
+def _fields(row: _Row) -> dict[str, Field]:
+    """Return the fields of a row, with those of the parts of structs."""
+    found: dict[str, Field] = {}
+    for name, value in row.values():
+        for key, field in _named(name, value):
+            found[key] = (REFUSED, f"two columns of the name {key!r}") if key in found else field
+    return found
+
+
+def _named(name: str, value: Any) -> Iterator[tuple[str, Field]]:
+    """Yield the field of a value; for a struct, also a field ``name.part`` for each part.
+
+    A struct with a part ``bytes``, such as an image of Hugging Face's data sets, has this part's
+    value.
+    """
+    if not isinstance(value, dict):
+        yield name, _field(value)
+        return
+    own: Field = (REFUSED, f"a struct of {', '.join(map(repr, value)) or 'no parts'}; name a part")
+    if "bytes" in value:
+        data = value["bytes"]
+        own = _field(data) if data is not None else (REFUSED, "a struct without bytes")
+    yield name, own
+    for part, inner in value.items():
+        yield from _named(f"{name}.{part}", inner)
+
+
+def _field(value: Any) -> Field:
+    if isinstance(value, Refused):
+        return REFUSED, str(value)
+    values = list(value) if isinstance(value, list) else [] if value is None else [value]
+    while values and all(isinstance(v, list) for v in values):
+        if len({len(v) for v in values}) > 1:
+            return REFUSED, "nested lists of different lengths"
+        values = list(chain.from_iterable(values))
+    if any(v is None for v in values):
+        return REFUSED, "a list in which a value is missing"
+    for kind, types, convert in _KINDS:
+        if all(isinstance(v, types) for v in values) and (values or kind != "bytes_list"):
+            return kind, tuple(map(convert, values))
+    return REFUSED, f"values of type {type(values[0]).__name__}"
+
+
+def _bytes(value: bytes | str) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+_KINDS: tuple[tuple[str, Any, Callable[[Any], Any]], ...] = (
+    ("bytes_list", bytes | str, _bytes),
+    ("int64_list", int, int),
+    ("double_list", int | float | np.floating | Decimal, float),
+)

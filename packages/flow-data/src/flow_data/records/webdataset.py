@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
+from flow_core.base.regular_files import open_regular
 from flow_data.records.framed import missing
 from flow_data.records.record import Field, Origin, Record, corrupt
 
@@ -49,13 +50,14 @@ class WebDatasetFiles:
     def _index(self, part: int) -> list[_Members]:
         path = self.paths[part]
         try:
-            self._descriptors[part] = os.open(path, os.O_RDONLY)
+            with open_regular(path) as file:
+                self._descriptors[part] = os.dup(file.fileno())
         except OSError as error:
             raise missing(path, error) from error
         groups: dict[str, list[tuple[str, int, int]]] = {}
         end, size = 0, os.fstat(self._descriptors[part]).st_size
         try:
-            with open(path, "rb") as file, _opened(file) as tar:
+            with open_regular(path) as file, _opened(file) as tar:
                 for member in tar:
                     end = _end(member, end, size)
                     if member.isfile():
