@@ -339,7 +339,9 @@ def coco_reader(
 
     Args:
         annotation_file: JSON file of the objects; crowds and images without objects are omitted.
-        image_dir: folder of the images.
+            An object is omitted with its box, label and polygons if its box, clipped to the image,
+            is not more than a pixel wide and high. ``iscrowd`` and ``segmentation`` may be absent.
+        image_dir: folder of the images; each ``file_name`` is a relative path in this folder.
         batch_size: number of images per step, over all devices.
         shuffle: whether to use another order in each epoch.
         random_seed: seed of the orders.

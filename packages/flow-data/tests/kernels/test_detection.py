@@ -14,6 +14,7 @@ from flow_core.plugins.specs import BindContext, KernelQuery
 from flow_data import codec
 from flow_data.instances import InstanceError
 from flow_data.kernels import detection
+from flow_data.kernels.polygons import fill
 
 
 def objects(*instances: Any) -> Any:
@@ -66,10 +67,7 @@ def test_scaling() -> None:
     assert found.tolist() == [[2, 1]]
 
 
-@pytest.mark.parametrize("installed", [True, False])
-def test_masks(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not installed:
-        monkeypatch.setattr(codec, "opencv", lambda: None)
+def test_masks() -> None:
     square = [(1, 1), (4, 1), (4, 3), (1, 3)]
     points = np.array([*square, (6, 6), (8, 6), (8, 8), (6, 8), *square], np.float32)
     index = np.array(
@@ -78,9 +76,58 @@ def test_masks(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     (masks,) = run(detection.polygon_to_mask, objects(points), objects(index), SIZE)
     wanted = np.zeros((2, 20, 10), np.int8)
-    wanted[:, 1:4, 1:5] = 1
-    wanted[0, 6:9, 6:9] = 1
+    wanted[:, 1:3, 1:4] = 1
+    wanted[0, 6:8, 6:8] = 1
     assert np.array_equal(masks, wanted)
+
+
+def drawn(*points: tuple[float, float], height: int, width: int) -> list[str]:
+    mask = np.zeros((height, width), np.int8)
+    fill(mask, np.array(points, np.float32))
+    return ["".join(map(str, row)) for row in mask]
+
+
+def test_masks_are_those_of_coco() -> None:
+    """The rows are the results of pycocotools 2.0.11."""
+    house = drawn((0, 0), (7, 1), (7, 5), (3, 6), (1, 3), height=7, width=8)
+    assert house == [
+        "11110000", "01111110", "01111110", "01111110", "00111110", "00011000", "00000000"
+    ]  # fmt: skip
+    slim = drawn((1.2, 0.7), (6.9, 2.3), (3.3, 7.1), height=8, width=7)
+    assert slim == [
+        "0000000", "0111000", "0011111", "0011110", "0001100", "0001100", "0001000", "0000000"
+    ]  # fmt: skip
+    beyond = drawn((-3, -2), (5, 4.5), (12, 1), height=6, width=8)
+    assert beyond == ["11111111", "01111111", "00011111", "00001110", "00000000", "00000000"]
+    two_decimals = drawn((0.7, 0.7), (3.7, 0.7), (3.7, 2.7), (0.7, 2.7), height=4, width=5)
+    assert two_decimals == ["00000", "01110", "01110", "00000"]
+    assert drawn((2, 2), (2, 2), (2, 2), height=2, width=2) == ["00", "00"]
+
+
+@pytest.mark.slow
+def test_masks_equal_those_of_the_installed_pycocotools() -> None:
+    tools, rng = pytest.importorskip("pycocotools.mask"), np.random.default_rng(0)
+    for decimals in range(3):
+        for _ in range(300):
+            height, width = map(int, rng.integers(1, 60, 2))
+            points = np.round(rng.uniform(-20, 80, (rng.integers(3, 12), 2)), decimals)
+            encoded = tools.frPyObjects([points.ravel().tolist()], height, width)
+            mask = np.zeros((height, width), np.int8)
+            fill(mask, points.astype(np.float32))
+            np.testing.assert_array_equal(mask, tools.decode(encoded)[..., 0])
+
+
+@pytest.mark.parametrize("far", [1e9, -1e38, np.inf, np.nan])
+def test_points_far_away_are_refused(far: float) -> None:
+    points = np.array([(1, 1), (far, 1), (4, 3)], np.float32)
+    index = np.array([(i, 0, 0) for i in range(3)], np.int32)
+    with pytest.raises(InstanceError, match="a point beyond"):
+        run(detection.polygon_to_mask, objects(points), objects(index), SIZE)
+
+
+def test_long_edges_take_no_more_work_than_the_image() -> None:
+    corners = [(-1e8, -1e8), (1e8, -1e8), (1e8, 1e8), (-1e8, 1e8)]
+    assert drawn(*corners, height=2, width=3) == ["111", "111"]
 
 
 def test_invalid_boxes_error_names_the_image() -> None:

@@ -63,6 +63,51 @@ def test_annotations(tmp_path: Path) -> None:
     assert index.tolist() == [[i, 0, 0] for i in range(4)]
 
 
+def changed(folder: Path, change: Any) -> CocoAnnotations:
+    """Return annotations, three of which have the image 100, after a change."""
+    path = Path(coco(folder, 3))
+    content = json.loads(path.read_text())
+    for number, thing in enumerate(content["annotations"]):
+        x, category = 1 + 5 * number, (3, 7, 3)[number]
+        thing |= {"image_id": 100, "category_id": category, "bbox": [x, 1, 4, 6]}
+        thing["segmentation"] = [[x, 1, x + 4, 1, x + 4, 7], [x, 2, x, 3, x + 1, 3]]
+    change(content)
+    path.write_text(json.dumps(content))
+    return CocoAnnotations(str(path), str(folder), False)
+
+
+@pytest.mark.parametrize("flat", [[6, 1, 1.03, 0.0], [6, 1, 0, 9], [90, 90, 5, 5], [6, 1, -2, 5]])
+def test_object_without_area_is_left_out_as_a_whole(tmp_path: Path, flat: Any) -> None:
+    """COCO train2017 has boxes of height 0; the labels behind them must not move."""
+    known = changed(tmp_path, lambda c: c["annotations"][1].update(bbox=flat))
+    boxes, labels = known.boxes(100)
+    assert boxes[:, 0].tolist() == [1, 11]
+    assert labels.tolist() == [1, 1]
+    points, index = known.polygons(100)
+    assert points[:, 0].tolist() == [1, 5, 5, 1, 1, 2, 11, 15, 15, 11, 11, 12]
+    assert index[:, 2].tolist() == [0] * 6 + [1] * 6
+
+
+def test_optional_parts_of_annotations(tmp_path: Path) -> None:
+    def change(content: Any) -> None:
+        first, second, third = content["annotations"]
+        del first["iscrowd"], first["segmentation"]
+        third["iscrowd"] = 1
+        second["segmentation"] = None
+
+    known = changed(tmp_path, change)
+    assert known.boxes(100)[1].tolist() == [1, 2]
+    assert known.polygons(100)[0].shape == (0, 2)
+
+
+@pytest.mark.parametrize("name", ["../a.jpg", "/etc/passwd", "a/../../b.jpg", "..", "a/../.."])
+def test_file_names_stay_in_their_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=r"annotations\.json(?s:.*)outside of image_dir"):
+        changed(tmp_path, lambda c: c["images"][0].update(file_name=name))
+    below = changed(tmp_path, lambda c: c["images"][0].update(file_name="train/..a/../b.jpg"))
+    assert below.path(100) == str(tmp_path / "train/..a/../b.jpg")
+
+
 def test_batches_group_images_by_aspect_ratio(tmp_path: Path) -> None:
     path = coco(tmp_path)
     source = CocoSource(attrs(path, tmp_path), 4)

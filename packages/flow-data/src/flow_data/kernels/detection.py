@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext
-from flow_data import codec
 from flow_data.headers import check_pixels
 from flow_data.instances import Array, describe, instance_error, pooled_copy
 from flow_data.kernels.images import flip_codes
+from flow_data.kernels.polygons import FARTHEST, fill
 from flow_data.rows import for_each_row
 
 
@@ -91,10 +90,13 @@ def polygon_to_mask(ctx: BindContext) -> Launch:
             )
         width, height = int(size[row, 0]), int(size[row, 1])
         check_pixels(width, height)
-        objects = list(_objects(np.rint(points[row]).astype(np.int32), where))
+        if not (np.abs(points[row]) <= FARTHEST).all():
+            raise instance_error(op, row, "a point beyond", f"coordinates up to {FARTHEST:g}")
+        objects = list(_objects(points[row], where))
         masks = np.zeros((len(objects), height, width), np.int8)
         for mask, polygons in zip(masks, objects, strict=True):
-            _fill(mask, polygons)
+            for polygon in polygons:
+                fill(mask, polygon)
         out[row] = masks
 
     return for_each_row(op, len(points), one)
@@ -111,17 +113,3 @@ def _objects(points: Array, index: Array) -> Iterator[list[Array]]:
         if not found:
             raise ValueError(f"no polygon of object {number}")
         yield found
-
-
-def _fill(mask: Array, polygons: list[Array]) -> None:
-    cv2: Any = codec.opencv()
-    if cv2 is not None:
-        cv2.fillPoly(mask.view(np.uint8), polygons, 1, cv2.LINE_8)
-        return
-    from PIL import Image, ImageDraw
-
-    canvas = Image.new("L", (mask.shape[1], mask.shape[0]))
-    draw = ImageDraw.Draw(canvas)
-    for polygon in polygons:
-        draw.polygon([tuple(p) for p in polygon.tolist()], fill=1, outline=1)
-    np.copyto(mask, np.asarray(canvas), casting="unsafe")

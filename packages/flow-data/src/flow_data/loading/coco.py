@@ -24,8 +24,8 @@ _KEYPOINTS = 10
 
 _MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
 _CONTENT = (
-    "images with id, file_name, height and width; annotations with image_id, category_id, bbox, "
-    "iscrowd and segmentation; categories with id"
+    "images with id, file_name below image_dir, height and width; annotations with image_id, "
+    "category_id and bbox, and optionally iscrowd and segmentation; categories with id"
 )
 
 _MAX_SIDE = 2**31 - 1
@@ -37,6 +37,9 @@ _KEPT = 1000
 
 class CocoAnnotations:
     """The images of an annotation file and their objects, except crowds.
+
+    An object is left out with its box, label and polygons if its box, clipped to the image, is not
+    more than a pixel wide and high; COCO has such boxes.
 
     Args:
         path: the JSON file.
@@ -64,12 +67,14 @@ class CocoAnnotations:
         self._images = {int(image["id"]): image for image in data["images"]}
         self._objects: dict[int, list[Any]] = {i: [] for i in self._images}
         for thing in data["annotations"]:
-            if not thing["iscrowd"]:
+            if not thing.get("iscrowd", 0):
                 self._objects[int(thing["image_id"])].append(thing)
         categories = sorted(int(c["id"]) for c in data["categories"])
         self._labels = {c: i for i, c in enumerate(categories, 1)}
         for image_id in self._images:
             size, path = self.size(image_id), self.path(image_id)
+            if not _is_below(self._images[image_id]["file_name"]):
+                raise ValueError(f"the file_name {path!r} outside of image_dir")
             if b"\0" in os.fsencode(path) or not 1 <= min(size) <= max(size) <= _MAX_SIDE:
                 raise ValueError(f"image {path} of {size} pixels")
 
@@ -84,21 +89,22 @@ class CocoAnnotations:
 
     def boxes(self, image_id: int) -> tuple[Array, Array]:
         """Return boxes (xmin, ymin, xmax, ymax) clipped to the image, and labels of at least 1."""
+        found = self._boxed(image_id)
+        labels = [self._labels[int(thing["category_id"])] for thing, _ in found]
+        return _floats([box for _, box in found], 4), np.array(labels, np.int32)
+
+    def _boxed(self, image_id: int) -> list[tuple[Any, tuple[float, ...]]]:
+        """Return the objects whose box, clipped to the image, has an area, and these boxes."""
         height, width = self.size(image_id)
-        boxes, labels = [], []
-        for thing in self._objects[image_id]:
-            box = _corners(thing["bbox"], height, width)
-            labels.append(self._labels[int(thing["category_id"])])
-            if box is not None:
-                boxes.append(box)
-        return _floats(boxes, 4), np.array(labels, np.int32)
+        found = [(o, _corners(o["bbox"], height, width)) for o in self._objects[image_id]]
+        return [(thing, box) for thing, box in found if box is not None]
 
     def polygons(self, image_id: int) -> tuple[Array, Array]:
         """Return the polygon points (x, y), and indices (point, polygon, object) from 0."""
         points: list[Any] = []
         index: list[tuple[int, int, int]] = []
-        for number, thing in enumerate(self._objects[image_id]):
-            outlines = thing["segmentation"]
+        for number, (thing, _) in enumerate(self._boxed(image_id)):
+            outlines = thing.get("segmentation")
             for i, outline in enumerate(outlines if isinstance(outlines, list) else ()):
                 pairs = list(zip(outline[::2], outline[1::2], strict=True))
                 points += pairs
@@ -108,6 +114,11 @@ class CocoAnnotations:
 
 def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def _is_below(name: str) -> bool:
+    """Return whether a path stays in the folder that it is relative to."""
+    return not (os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == os.pardir)
 
 
 def _floats(rows: Sequence[Any], width: int) -> Array:
