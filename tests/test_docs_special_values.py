@@ -96,6 +96,11 @@ def one(function: Callable[[Any], Any], x: Any) -> Callable[[], str]:
     return lambda: run(function, x)
 
 
+def half(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Compute a function in float16."""
+    return lambda x: flow.cast(function(flow.cast(x, flow.float16)), flow.float)
+
+
 SOME, ZEROS, PAIR = integers(1, -1, 0), integers(0, 0, 0), floats(1, 2)
 PROGRAMS: dict[str, Callable[[], str]] = {
     "gather([1, 2], [5, 1])": both(flow.gather, PAIR, integers(5, 1)),
@@ -147,6 +152,26 @@ PROGRAMS: dict[str, Callable[[], str]] = {
     "softmax([inf, 1, 2])": one(flow.nn.softmax, floats(inf, 1, 2)),
     "softmax([-inf, 0, 0])": one(flow.nn.softmax, floats(-inf, 0, 0)),
     "reduce_max([1, nan, 3])": one(flow.math.reduce_max, floats(1, nan, 3)),
+    "reduce_mean of 4096 float16 numbers of 100": one(
+        half(flow.math.reduce_mean), floats(*[100] * 4096)
+    ),
+    "reduce_std of float16 [1000, -1000]": one(half(flow.math.reduce_std), floats(1000, -1000)),
+    "int32: reduce_mean([2147483647, 2147483645])": one(
+        flow.math.reduce_mean, integers(2**31 - 1, 2**31 - 3)
+    ),
+    "reduce_logsumexp([-inf, -inf])": one(flow.math.reduce_logsumexp, floats(-inf, -inf)),
+    "reduce_logsumexp([inf, 1])": one(flow.math.reduce_logsumexp, floats(inf, 1)),
+    "gradient of reduce_logsumexp([-inf, -inf])": lambda: gradient(
+        flow.math.reduce_logsumexp, floats(-inf, -inf)
+    ),
+    "gradient of reduce_logsumexp([inf, 1])": lambda: gradient(
+        flow.math.reduce_logsumexp, floats(inf, 1)
+    ),
+    "gradient of reduce_euclidean_norm([0, 0])": lambda: gradient(
+        flow.math.reduce_euclidean_norm, floats(0, 0)
+    ),
+    "gradient of reduce_std([2, 2])": lambda: gradient(flow.math.reduce_std, floats(2, 2)),
+    "gradient of sqrt(0)": lambda: gradient(flow.math.sqrt, floats(0)),
     "maximum([nan, 1], [1, nan])": both(flow.math.maximum, floats(nan, 1), floats(1, nan)),
     "clip_by_value([nan, inf], -1, 1)": one(
         lambda x: flow.clip_by_value(x, -1, 1), floats(nan, inf)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flow_core.base.dtypes import as_dtype
 from flow_core.builtin.numpy_kernels.math import reduce
 from flow_core.ops.math import reduce as ops
 from flow_core.plugins.specs import BindContext, load
@@ -96,3 +97,27 @@ def test_launches_make_no_copies(op: str, axes: tuple[int, ...]) -> None:
         tracemalloc.stop()
     # numpy's iterator over the axes, freed when the call returns
     assert peak < 2048
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+def test_means_of_integers_do_not_overflow(dtype: Any, axes: tuple[int, ...]) -> None:
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    x = np.array([[high] * 3, [low] * 3, [low, high, -2], [7, -8, 0]], dtype)
+    total = x.astype(object).sum(axes, keepdims=True)
+    count = x.size // total.size
+    exact = [[abs(n) // count * (1 if n > 0 else -1) for n in row] for row in total]
+    np.testing.assert_array_equal(run("reduce_mean", x, axis=axes, keepdims=True), exact)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_means_of_16_bits_are_summed_in_float32(dtype: str) -> None:
+    x = np.random.default_rng(0).uniform(90, 110, (3, 4096)).astype(as_dtype(dtype).numpy)
+    found = run("reduce_mean", x, axis=(1,), keepdims=False)
+    np.testing.assert_allclose(found.astype(float), x.astype(float).mean(1), rtol=4e-3)
+
+
+def test_a_part_of_a_mean_divides_by_the_elements_of_all_devices() -> None:
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    found = run("reduce_mean", x, axis=(0,), keepdims=False, count=12)
+    np.testing.assert_allclose(found, x.sum(0) / 12)

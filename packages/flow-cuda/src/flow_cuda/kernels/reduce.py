@@ -8,11 +8,12 @@ from math import prod
 from typing import Any
 
 from flow_core.authoring.backends import Launch
-from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, tensor_type
+from flow_core.base.dtypes import DType, int64
 from flow_cuda.codegen.elementwise import AXES
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, call, space, strides
-from flow_cuda.kernels.binding import aligned, c_type, kernel
+from flow_cuda.kernels.binding import aligned, c_type, collect_launches, kernel
 from flow_cuda.kernels.columns import Matrix, column_sums, leading_matrix
 
 HEADER = "reduce.h"
@@ -25,6 +26,7 @@ SUM = ("Sum", "Plain")
 REDUCTIONS = {
     "reduce_sum": SUM,
     "reduce_sum_like": SUM,
+    "reduce_mean": SUM,
     "reduce_prod": ("Product", "Plain"),
     "reduce_max": ("Largest", "Plain"),
     "reduce_min": ("Least", "Plain"),
@@ -69,29 +71,67 @@ def _columns(query: KernelQuery) -> Matrix | None:
 
 def _columns_bytes(query: KernelQuery) -> int:
     matrix = _columns(query)
-    return 0 if matrix is None else matrix.nbytes
+    return 0 if matrix is None else aligned(matrix.nbytes)
 
 
-def _reduce(ctx: BindContext) -> Launch | Sequence[Launch]:
+def _reduce(ctx: BindContext) -> Sequence[Launch]:
     query = ctx.query
-    x, y = query.inputs[0], query.outputs[0]
+    type_ = query.outputs[0]
+    return tuple(_reduced(query, ctx.inputs[0], ctx.outputs[0], type_.dtype, ctx.workspace))
+
+
+def _reduced(
+    query: KernelQuery, x: DeviceArray, y: DeviceArray, dtype: DType, workspace: DeviceArray
+) -> Iterator[Launch]:
+    """Yield launches that write the reduction of ``x`` to ``y``, of element type ``dtype``."""
     matrix = _columns(query)
     if matrix is not None:
-        out = (ctx.outputs[0], y)
-        return tuple(column_sums("Own", matrix, ctx.inputs[:1], out, ctx.workspace))
+        out = (y, tensor_type(query.outputs[0].shape, dtype))
+        yield from column_sums("Own", matrix, (x,), out, workspace)
+        return
     spaces = _spaces(query)
-    gone = int(spaces[2].packed[0])
-    wide = gone >= WIDE
-    return call(
+    wide = int(spaces[2].packed[0]) >= WIDE
+    kinds = [c_type(query.inputs[0]), c_type(dtype)]
+    if query.op == "reduce_mean":
+        kinds.append(c_type(dtype))
+    yield call(
         "reduce_wide" if wide else "reduce",
         HEADER,
-        (*REDUCTIONS[query.op], c_type(x), c_type(y)),
-        Read(ctx.inputs[0]),
-        ctx.outputs[0],
+        (*REDUCTIONS[query.op], *kinds),
+        Read(x),
+        y,
         *spaces,
         items=int(spaces[0].packed[0]),
         blocks=wide,
     )
+
+
+def _sum_dtype(query: KernelQuery) -> DType:
+    """Return the type in which a mean is summed: it holds any sum of the 32-bit integers."""
+    dtype = query.inputs[0].dtype
+    return dtype.accumulate if dtype.is_floating else int64
+
+
+def _mean(ctx: BindContext) -> Iterator[Launch]:
+    query, type_, wide = ctx.query, ctx.query.outputs[0], _sum_dtype(ctx.query)
+    workspace: DeviceArray = ctx.workspace
+    sums = workspace.part(_columns_bytes(query), type_.shape, wide.numpy)
+    given: Any = query.attrs["count"]
+    count = given or prod(query.inputs[0].shape[i] for i in _axes(query))
+    yield from _reduced(query, ctx.inputs[0], sums, wide, workspace)
+    yield call(
+        "quotients", HEADER, (c_type(wide), c_type(type_)), Read(sums), ctx.outputs[0],
+        type_.size, count if type_.dtype.is_floating else max(count, 1), items=type_.size,
+    )  # fmt: skip
+
+
+def _mean_fits(query: KernelQuery) -> bool:
+    """Whether a mean's sums do not overflow; other means are computed on the CPU."""
+    return _rank_fits(query) and query.inputs[0].dtype is not int64
+
+
+def _mean_bytes(query: KernelQuery) -> int:
+    return _columns_bytes(query) + aligned(query.outputs[0].size * _sum_dtype(query).itemsize)
 
 
 def _product_grad(ctx: BindContext) -> Launch:
@@ -137,7 +177,8 @@ def _sum_workspace(query: KernelQuery) -> int:
 SUMS = {"square_sum": "Squared", "multi_square_sum": "Squared", "count_not_finite": "NotFinite"}
 
 KERNELS: tuple[KernelSpec, ...] = (
-    *(kernel(op, _reduce, _rank_fits, _columns_bytes) for op in REDUCTIONS),
+    *(kernel(op, _reduce, _rank_fits, _columns_bytes) for op in REDUCTIONS if op != "reduce_mean"),
+    kernel("reduce_mean", collect_launches(_mean), _mean_fits, _mean_bytes),
     kernel("reduce_prod_grad", _product_grad, _rank_fits),
     *(kernel(op, partial(_sums, how), None, _sum_workspace) for op, how in SUMS.items()),
 )

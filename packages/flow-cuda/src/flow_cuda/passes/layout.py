@@ -91,6 +91,7 @@ def table(wants: Wants) -> LayoutTable:
             "normalization": rules.norm,
             "normalization_grad": rules.norm,
             "bias_add": rules.bias_add,
+            "reduce_mean": rules.reduce,
             "reduce_sum": rules.reduce,
             "broadcast_like": rules.broadcast_like,
             "concat": rules.concat,

@@ -25,10 +25,9 @@ template <class V> struct Nothing<Largest, V> {
 };
 template <class V> struct Nothing<Least, V> { __device__ static V is() { return End<V, true>::is(); } };
 
-// One thread per result.
-template <class How, class Map, class T, class Y>
+// One thread per result.  V: the computation type.
+template <class How, class Map, class T, class Y, class V = typename In<T>::type>
 FN void reduce(const T *x, Y *y, Space kept, Strides outer, Space gone, Strides inner) {
-    typedef typename In<T>::type V;
     EACH(j, kept.size) {
         const T *from = x + place(j, kept, outer);
         V result = Nothing<How, V>::is();
@@ -40,9 +39,8 @@ FN void reduce(const T *x, Y *y, Space kept, Strides outer, Space gone, Strides 
 }
 
 // One block per result.
-template <class How, class Map, class T, class Y>
+template <class How, class Map, class T, class Y, class V = typename In<T>::type>
 FN void reduce_wide(const T *x, Y *y, Space kept, Strides outer, Space gone, Strides inner) {
-    typedef typename In<T>::type V;
     EACH_BLOCK(j, kept.size) {
         const T *from = x + place(j, kept, outer);
         V result = Nothing<How, V>::is();
@@ -52,6 +50,11 @@ FN void reduce_wide(const T *x, Y *y, Space kept, Strides outer, Space gone, Str
         result = over_block<How>(result);
         if (threadIdx.x == 0) store(y + j, result);
     }
+}
+
+// Means from sums; those of integers are truncated.
+template <class V, class Y> FN void quotients(const V *sums, Y *y, i64 size, V count) {
+    EACH(j, size) store(y + j, sums[j] / count);
 }
 
 // A sum of all elements in two steps: first ``parts`` partial sums, regardless of the grid size.

@@ -90,6 +90,7 @@ TABLE = LayoutTable(
     },
     follows={
         "bias_add": rules.bias_add,
+        "reduce_mean": rules.reduce,
         "reduce_sum": rules.reduce,
         "broadcast_like": rules.broadcast_like,
     },

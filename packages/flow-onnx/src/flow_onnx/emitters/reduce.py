@@ -39,6 +39,16 @@ def _reduce(e: Emission, op_type: str, x: str, axes: list[int]) -> str:
     return e.as_output(result) if len(axes) == e.rank and not keepdims else result
 
 
+def _mean(e: Emission) -> str:
+    """Emit a mean; those of integers are truncated quotients of sums of 64 bits."""
+    axes = _axes(e)
+    if e.dtype.is_floating or not axes:
+        return _reduce(e, "ReduceMean", e.x, axes)
+    total = _reduce(e, "ReduceSum", e.cast(e.x, "int64"), axes)
+    count = e.node("Div", e.node("Size", e.x), e.node("Size", total))
+    return e.cast(e.node("Div", total, count), e.dtype)
+
+
 def _truth(op_type: str) -> Emit:
     """Return the emitter of ``any`` or ``all``, the maximum or minimum of zeros and ones."""
 
@@ -68,6 +78,7 @@ def _square_sum(e: Emission) -> str:
 EMITTERS: Mapping[str, Emit] = {
     "reduce_sum": _reduction("ReduceSum"),
     "reduce_max": _reduction("ReduceMax"),
+    "reduce_mean": _mean,
     "reduce_min": _reduction("ReduceMin"),
     "reduce_prod": _reduction("ReduceProd"),
     "reduce_any": _truth("ReduceMax"),

@@ -7,8 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Callable, Sequence
+from math import inf, prod
 
 from flow_core.api.arguments import inner
 from flow_core.api.math.binary import add, divide, multiply, subtract
@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 Axis = int | Sequence[int] | None
+Reduce = Callable[[Blob, Axis, bool, str | None], BlobDef]
 
 
 def _axes(x: Blob, axis: Axis, function: str) -> tuple[int, ...]:
@@ -239,20 +240,28 @@ def reduce_mean(
     axes = _axes(input_blob, axis, "reduce_mean")
     if not axes:
         return input_blob
-    total = reduce_sum(input_blob, axes, keepdims, inner(name, "reduce_sum"))
     rows = input_blob.rows
     if rows is not None and rows.axis in axes:
-        return _mean_of_rows(input_blob, total, axes, name)
-    count = prod(input_blob.shape[i] for i in axes)
-    if input_blob.dtype.is_floating:
-        return multiply(total, 1.0 / count if count else float("nan"), name)
-    return divide(total, max(count, 1), name)
+        return in_float32(_mean_of_rows, input_blob, axes, keepdims, name)
+    return emit_one("reduce_mean", input_blob, axis=axes, keepdims=bool(keepdims), name=name)
 
 
-def _mean_of_rows(x: Blob, total: Blob, axes: Sequence[int], name: str | None) -> BlobDef:
+def in_float32(function: Reduce, x: Blob, axes: Axis, keepdims: bool, name: str | None) -> BlobDef:
+    """Call a reduction; its steps compute 16-bit types in float32, whose range is larger."""
+    x = checked_blob(x)
+    if x.dtype.accumulate is x.dtype:
+        return function(x, axes, keepdims, name)
+    wide = emit_one("cast", x, dtype=x.dtype.accumulate.name)
+    result = function(wide, axes, keepdims, inner(name, "wide"))
+    return emit_one("cast", result, dtype=x.dtype.name, name=name)
+
+
+def _mean_of_rows(x: Blob, axes: Axis, keepdims: bool, name: str | None) -> BlobDef:
     """Return a sum divided by the number of valid elements, or 0 if there are none."""
     x = checked_blob(x)
+    axes = _axes(x, axes, "reduce_mean")
     rows = x.rows
+    total = reduce_sum(x, axes, keepdims, inner(name, "reduce_sum"))
     rest = prod(x.shape[i] for i in axes if i != rows.axis)
     count = emit_one("cast", maximum(rows.count, 1), dtype=x.dtype.name)
     return divide(total, multiply(count, rest), name)
@@ -280,8 +289,12 @@ def reduce_variance(
     axes = _axes(input_tensor, axis, "reduce_variance")
     if not axes:
         return emit_one("zero_like", input_tensor, name=name)
-    mean = reduce_mean(input_tensor, axes, True, inner(name, "mean"))
-    centred = subtract(input_tensor, mean, inner(name, "subtract"))
+    return in_float32(_variance, input_tensor, axes, keepdims, name)
+
+
+def _variance(x: Blob, axes: Axis, keepdims: bool, name: str | None) -> BlobDef:
+    mean = reduce_mean(x, axes, True, inner(name, "mean"))
+    centred = subtract(x, mean, inner(name, "subtract"))
     return reduce_mean(square(centred, inner(name, "square")), axes, keepdims, name)
 
 
@@ -307,8 +320,20 @@ def reduce_std(
     axes = _axes(input_tensor, axis, "reduce_std")
     if not axes:
         return emit_one("zero_like", input_tensor, name=name)
-    variance = reduce_variance(input_tensor, axes, keepdims, inner(name, "reduce_variance"))
-    return sqrt(variance, name)
+    return in_float32(_std, input_tensor, axes, keepdims, name)
+
+
+def _std(x: Blob, axes: Axis, keepdims: bool, name: str | None) -> BlobDef:
+    return root(_variance(x, axes, keepdims, inner(name, "reduce_variance")), sqrt, name)
+
+
+def root(x: Blob, function: Callable[[BlobDef], BlobDef], name: str | None = None) -> BlobDef:
+    """Return a root of sums of powers, whose gradient at 0 is finite.
+
+    The gradient of the powers is 0 there, so that the gradient of a norm at 0 is 0 and not NaN.
+    """
+    zero = emit_one("cast_like", emit_one("scalar_logical_equal", x, operand=0), x)
+    return subtract(function(add(x, zero)), zero, name)
 
 
 def reduce_euclidean_norm(
@@ -330,8 +355,12 @@ def reduce_euclidean_norm(
         >>> job([[1, 2], [3, 4]]).round(4)
         array([2.2361, 5.    ], dtype=float32)
     """
-    squares = square(input_tensor, inner(name, "square"))
-    return sqrt(reduce_sum(squares, axis, keepdims, inner(name, "reduce_sum")), name)
+    return in_float32(_norm, input_tensor, axis, keepdims, name)
+
+
+def _norm(x: Blob, axis: Axis, keepdims: bool, name: str | None) -> BlobDef:
+    squares = square(x, inner(name, "square"))
+    return root(reduce_sum(squares, axis, keepdims, inner(name, "reduce_sum")), sqrt, name)
 
 
 def reduce_logsumexp(
@@ -357,12 +386,25 @@ def reduce_logsumexp(
     axes = _axes(input_tensor, axis, "reduce_logsumexp")
     if not axes:
         return input_tensor
-    greatest = reduce_max(input_tensor, axes, True, inner(name, "reduce_max"))
-    parts = exp(subtract(input_tensor, greatest, inner(name, "subtract")), inner(name, "exp"))
-    total = log(reduce_sum(parts, axes, keepdims, inner(name, "reduce_sum")), inner(name, "log"))
-    if greatest.shape != total.shape:
-        greatest = emit_one("reshape", greatest, shape=total.shape, name=inner(name, "reshape"))
-    return add(total, greatest, name)
+    return in_float32(_logsumexp, input_tensor, axes, keepdims, name)
+
+
+def _logsumexp(x: Blob, axes: Axis, keepdims: bool, name: str | None) -> BlobDef:
+    """Return ``log(sum(exp(x - m))) + m``, where m is the greatest number if it is finite, else 0.
+
+    If all numbers are -inf, the sum is 0; adding and subtracting 1 there makes the gradient 0.
+    """
+    greatest = reduce_max(x, axes, True, inner(name, "reduce_max"))
+    finite = emit_one("scalar_logical_equal", subtract(greatest, greatest), operand=0)
+    shift = emit_one("where", finite, greatest, emit_one("zero_like", greatest))
+    parts = exp(subtract(x, shift, inner(name, "subtract")), inner(name, "exp"))
+    total = reduce_sum(parts, axes, True, inner(name, "reduce_sum"))
+    none = emit_one("scalar_logical_equal", total, operand=0)
+    safe = log(add(total, emit_one("cast_like", none, total)), inner(name, "log"))
+    lowest = emit_one("constant_like", total, value=-inf, dtype=checked_blob(x).dtype.name)
+    last = name if keepdims else inner(name, "where")
+    result = emit_one("where", none, lowest, add(safe, shift), name=last)
+    return reduce_sum(result, () if keepdims else axes, keepdims, name)
 
 
 def two_stage_reduce_max(

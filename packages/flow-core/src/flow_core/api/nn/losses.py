@@ -10,6 +10,7 @@ from typing import Any
 
 from flow_core.api import math as flow_math
 from flow_core.api.arguments import inner
+from flow_core.api.math.reduce import root
 from flow_core.api.nn.common import check
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
@@ -344,7 +345,7 @@ def KLDivLoss(
 
 
 def _filled(like: Blob, value: float) -> BlobDef:
-    return emit_one("constant", value=value, dtype=like.dtype.name, shape=like.shape)
+    return emit_one("constant_like", like, value=value, dtype=like.dtype.name)
 
 
 def _broadcast_to(x: Blob, like: Blob) -> BlobDef:
@@ -510,13 +511,11 @@ def TripletMarginLoss(
 def _distance(a: Blob, b: Blob, p: float, eps: float) -> BlobDef:
     difference = a - b + float(eps)
     if p == 2:
-        squares = flow_math.reduce_sum(flow_math.square(difference), axis=1)
-        result: BlobDef = flow_math.sqrt(squares)
-        return result
+        norm: BlobDef = flow_math.reduce_euclidean_norm(difference, axis=1)
+        return norm
     powers: Any = flow_math.abs(difference) ** float(p)
     total: Any = flow_math.reduce_sum(powers, axis=1)
-    root: BlobDef = total ** (1.0 / p)
-    return root
+    return root(total, lambda x: x ** (1.0 / p))
 
 
 def smooth_l1_loss(

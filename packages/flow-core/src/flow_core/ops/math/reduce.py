@@ -1,15 +1,13 @@
 """Ops that reduce tensors over sets of axes.
 
 As in OneFlow, the result of a reduction over all axes without ``keepdims`` has shape (1,), and
-truth values are int8.  The API composes means, variances and norms from these ops: since the mean
-of a part is not a partial sum, ``reduce_sum`` times a factor has more SBP signatures than an op for
-means would have.
+truth values are int8.  The API composes variances and norms from these ops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -23,7 +21,15 @@ from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.math.broadcasting import check_kinds
 from flow_core.ops.rules import checked_axis
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_core.plugins.specs import (
+    REQUIRED,
+    AttrValue,
+    InferContext,
+    LocalContext,
+    OpSpec,
+    Sample,
+    SbpContext,
+)
 from flow_core.sharding.sbp import EXTREMES, B, P, Partial, S, Sbp, Signature, Signatures
 
 Gradient = Callable[[GradContext, tuple[int, ...]], Sym]
@@ -225,6 +231,72 @@ def reduction_spec(row: Reduction) -> OpSpec:
     )
 
 
+# means
+
+
+def mean_count(attrs: Mapping[str, Any], shape: Shape) -> int:
+    """Return the number of elements by which the mean of a tensor of some shape divides.
+
+    It follows from the shape, except for one device's part of a tensor, whose attribute ``count``
+    is the number of elements of all devices.
+
+    >>> mean_count({"axis": (0, -1), "count": 0}, (2, 3, 4)), mean_count({"count": 6}, (2,))
+    (8, 6)
+    """
+    own = attrs["count"] or prod(shape[i] for i in normal_axes(attrs["axis"], len(shape)))
+    return int(own)
+
+
+def _mean_local(ctx: LocalContext) -> Mapping[str, AttrValue]:
+    """Return the number of elements of all devices; the sum of their results is the mean."""
+    return {"count": mean_count(ctx.attrs, ctx.inputs[0].type.shape)}
+
+
+def _mean_sbp(ctx: SbpContext) -> Signatures:
+    """Return the SBP rules of sums; truncated means of integers do not add up."""
+    floating = ctx.inputs[0].dtype.is_floating
+    return _sbp(MEAN if floating else replace(MEAN, partial=None, passes=False))(ctx)
+
+
+def _mean_gradient(g: GradContext, axes: tuple[int, ...]) -> Sym:
+    return _spread(g, g.dy / max(1, prod(g.x.shape[i] for i in axes)), axes)
+
+
+def _mean_reference(x: Array, axis: tuple[int, ...], keepdims: bool, count: int = 0) -> Array:
+    axes = normal_axes(axis, x.ndim)
+    n = mean_count({"axis": axes, "count": count}, x.shape)
+    exact = x.dtype.kind in "iu"
+    total = np.sum(x.astype(object) if exact else x, axes, keepdims=True)
+    if exact:  # Python's integers do not overflow; the quotient is truncated
+        total = np.abs(total) // max(n, 1) * np.sign(total)
+    else:
+        total = total / n if n else np.full_like(total, np.nan)
+    return np.asarray(total, x.dtype).reshape(reduced_shape(x.shape, axes, keepdims))
+
+
+MEAN = Reduction("reduce_mean", _mean_reference, _mean_gradient, P, passes=True)
+
+
+def _mean_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    yield from _samples(MEAN)(rng)
+    yield Sample((rng.uniform(90, 110, (2, 4096)),), {"axis": (1,)}, gradient=False, note="long")
+    for dtype in (np.int8, np.uint8, np.int32):
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        x = np.array([[high] * 4, [low] * 4, [low, 3, 0, high]], dtype)
+        for axis in ((1,), (0,), (-1, 0)):
+            yield Sample((x,), {"axis": axis}, gradient=False, note=f"limits of {x.dtype}")
+
+
+REDUCE_MEAN = replace(
+    reduction_spec(MEAN),
+    attrs={"axis": REQUIRED, "keepdims": False, "count": 0},
+    sbp=_mean_sbp,
+    localize=_mean_local,
+    reference=_mean_reference,
+    samples=_mean_samples,
+)
+
+
 # sums to the shape of another value
 
 
@@ -346,4 +418,6 @@ REDUCE_PROD_GRAD = OpSpec(
     samples=_prod_grad_samples,
 )
 
-OPS: tuple[OpSpec, ...] = (*map(reduction_spec, TABLE), REDUCE_SUM_LIKE, REDUCE_PROD_GRAD)
+OPS: tuple[OpSpec, ...] = (
+    *map(reduction_spec, TABLE), REDUCE_MEAN, REDUCE_SUM_LIKE, REDUCE_PROD_GRAD,
+)  # fmt: skip

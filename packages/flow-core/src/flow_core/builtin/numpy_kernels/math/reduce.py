@@ -20,10 +20,10 @@ from numpy.typing import DTypeLike
 from flow_core.base.alignment import ALIGNMENT, aligned
 from flow_core.base.arrays import Array, NumpyType
 from flow_core.builtin.calls import call
-from flow_core.builtin.numpy_kernels.binding import kernel
+from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
 from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
-from flow_core.ops.math.reduce import highest, lowest, normal_axes
+from flow_core.ops.math.reduce import highest, lowest, mean_count, normal_axes
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 DOT_LIMIT = 65536
@@ -159,6 +159,45 @@ def _sum_workspace(query: KernelQuery) -> int:
     return blocks + (sizes[0] * sizes[1] * size + ALIGNMENT if pattern == "rkr" else 0)
 
 
+def _mean(ctx: BindContext) -> Sequence[Launch]:
+    x, out, _, axes = _views(ctx)
+    count = mean_count(ctx.attrs, ctx.query.inputs[0].shape)
+    if x.dtype.kind != "f":
+        return _integer_mean(x, axes, np.array(max(count, 1)), out, ctx.workspace)
+    if count == 0:
+        return (partial(out.fill, np.nan),)
+    return (*_sum(ctx), call(np.divide, out, np.array(count, x.dtype), out=out))
+
+
+def _integer_mean(
+    x: Array, axes: tuple[int, ...], count: Array, out: Array, workspace: Array
+) -> Sequence[Launch]:
+    """Return launches that write truncated means; sums of quotients and rests do not overflow."""
+    shapes = (x.shape, x.shape, out.shape, out.shape, out.shape)
+    each, rest, mean, left, carry = carve(workspace, *((s, np.dtype(np.int64)) for s in shapes))
+    return (
+        partial(np.copyto, each, x),
+        partial(np.divmod, each, count, each, rest),
+        partial(np.add.reduce, each, axes, np.int64, mean),
+        partial(np.add.reduce, rest, axes, np.int64, left),
+        partial(np.divmod, left, count, carry, left),
+        call(np.add, mean, carry, out=mean),  # rounded down; 1 more if negative and not exact
+        call(np.minimum, left, np.array(1), out=left),
+        call(np.right_shift, mean, np.array(63), out=carry),
+        call(np.multiply, carry, left, out=carry),
+        call(np.subtract, mean, carry, out=mean),
+        partial(np.copyto, out, mean, casting="unsafe"),
+    )
+
+
+def _mean_workspace(query: KernelQuery) -> int:
+    x, y = query.inputs[0], query.outputs[0]
+    if x.dtype.is_floating:
+        return _sum_workspace(query)
+    shapes = ((x.size,), (x.size,), (y.size,), (y.size,), (y.size,))
+    return carved_bytes(*((s, np.dtype(np.int64)) for s in shapes))
+
+
 def _extreme(function: Any, identity: Callable[[Any], Any]) -> Callable[[BindContext], Any]:
     def bind(ctx: BindContext) -> Sequence[Launch]:
         x, out, _, axes = _views(ctx)
@@ -229,6 +268,7 @@ def _prod_grad(ctx: BindContext) -> Sequence[Launch]:
 
 KERNELS: tuple[KernelSpec, ...] = (
     widened("reduce_sum", _sum, workspace=_sum_workspace),
+    widened("reduce_mean", _mean, workspace=_mean_workspace),
     widened("reduce_sum_like", _sum, workspace=_sum_workspace),
     widened("reduce_max", _extreme(np.maximum, lowest)),
     widened("reduce_min", _extreme(np.minimum, highest)),
