@@ -175,3 +175,18 @@ def test_mixed_precision_needs_half_products() -> None:
         job = define()
         with pytest.raises(KernelNotFoundError, match="float16"):
             job.compile()
+
+
+@pytest.mark.parametrize("dtype", [flow.float, flow.float16])
+def test_means_without_a_kernel_are_sums(dtype: Any) -> None:
+    x = np.random.default_rng(0).uniform(90, 110, (4, 2000)).astype(np.float32)
+    with plain_device.session(plain_device.registry((*COMBINED, "reduce_mean"))):
+
+        @flow.global_function()
+        def job(x: tp.Numpy.Placeholder(x.shape)) -> tp.Numpy:
+            with flow.scope.placement("plain", "0:0-1"):
+                mean = flow.math.reduce_mean(flow.cast(x, dtype), axis=1)
+                return flow.cast(mean, flow.float)
+
+        np.testing.assert_allclose(job(x), x.mean(1), rtol=2e-3)
+        assert "reduce_mean" not in task_types(job)

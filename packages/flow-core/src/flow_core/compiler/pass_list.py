@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flow_core.base.errors import user_line
+from flow_core.base.missing_kernels import HOST
 from flow_core.compiler.host_fallback import HostFallback
 from flow_core.compiler.lower.physical_graph import Physical
 from flow_core.compiler.replicas import shared_copies
 from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.ir.graph import Graph
 from flow_core.passes.base import Pass, PassContext, Pipeline
+from flow_core.passes.plain_means import MEAN, PlainMeans
 from flow_core.plugins.guards import plugin_code, result_error
 from flow_core.plugins.kinds import show
 from flow_core.plugins.records import Origin
@@ -20,7 +22,7 @@ from flow_core.plugins.specs import PassSpec, load
 
 def logical_pipeline(request: CompileRequest) -> tuple[Pipeline, PassContext]:
     """Return the passes on the logical graph, and their context."""
-    passes = [*request.requested, *_plugin_passes(request, physical=False)]
+    passes = [*request.requested, *_plugin_passes(request, physical=False), *_plain_means(request)]
     if request.may_host:
         fallback = HostFallback(request.job, frozenset(request.hosted), request.layouts)
         passes.append(fallback)
@@ -82,6 +84,13 @@ class _PluginPass:
         if not isinstance(result, Graph):
             raise result_error(attempted, self.origin, show(result), "a Graph", at)
         return result
+
+
+def _plain_means(request: CompileRequest) -> Iterator[Pass]:
+    """Yield the pass for means if there are some on devices that plugins provide."""
+    ops = request.graph.ops.values()
+    if any(op.type == MEAN and op.placement.device_type != HOST for op in ops):
+        yield PlainMeans()
 
 
 def _plugin_passes(request: CompileRequest, physical: bool) -> list[Pass]:

@@ -107,7 +107,7 @@ def _reduced(
 
 
 def _sum_dtype(query: KernelQuery) -> DType:
-    """Return the type in which a mean is summed: it holds any sum of the 32-bit integers."""
+    """Return the type in which a mean is summed: sums of int64 may overflow."""
     dtype = query.inputs[0].dtype
     return dtype.accumulate if dtype.is_floating else int64
 
@@ -123,11 +123,6 @@ def _mean(ctx: BindContext) -> Iterator[Launch]:
         "quotients", HEADER, (c_type(wide), c_type(type_)), Read(sums), ctx.outputs[0],
         type_.size, count if type_.dtype.is_floating else max(count, 1), items=type_.size,
     )  # fmt: skip
-
-
-def _mean_fits(query: KernelQuery) -> bool:
-    """Whether a mean's sums do not overflow; other means are computed on the CPU."""
-    return _rank_fits(query) and query.inputs[0].dtype is not int64
 
 
 def _mean_bytes(query: KernelQuery) -> int:
@@ -178,7 +173,7 @@ SUMS = {"square_sum": "Squared", "multi_square_sum": "Squared", "count_not_finit
 
 KERNELS: tuple[KernelSpec, ...] = (
     *(kernel(op, _reduce, _rank_fits, _columns_bytes) for op in REDUCTIONS if op != "reduce_mean"),
-    kernel("reduce_mean", collect_launches(_mean), _mean_fits, _mean_bytes),
+    kernel("reduce_mean", collect_launches(_mean), _rank_fits, _mean_bytes),
     kernel("reduce_prod_grad", _product_grad, _rank_fits),
     *(kernel(op, partial(_sums, how), None, _sum_workspace) for op, how in SUMS.items()),
 )
