@@ -123,7 +123,7 @@ else:
             raise AttributeError(missing(name, _PROVIDERS[name]))
         if name in _PIECES:
             return import_module(f"oneflow.{name}")
-        return getattr(import_module("flow_data.toplevel"), name)
+        return getattr(import_module("oneflow._from_data"), name)
 
     def _unknown(name):
         """Return the error about a name that does not exist."""

@@ -23,6 +23,7 @@ from flow_core.api.array.padding import *
 from flow_core.api.array.select import *
 from flow_core.api.array.shape import *
 from flow_core.api.array.source import *
+from flow_core.api.calls.published import publish as _publish
 from flow_core.api.compat.later_session import (
     empty_initializer as empty_initializer,
 )
@@ -88,3 +89,5 @@ from flow_core.frontend.trace.blob import BlobDef as BlobDef
 
 ExecutionConfig = FunctionConfig
 function = global_function
+
+_publish(globals())

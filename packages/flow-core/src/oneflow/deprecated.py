@@ -1,5 +1,6 @@
 """``oneflow.deprecated``: older names of functions, which still work."""
 
+from flow_core.api.calls.published import publish as _publish
 from flow_core.api.compat.later_session import (
     delete_worker_by_bootstrap,
     delete_worker_of_multi_process,
@@ -14,3 +15,5 @@ __all__ = [
     "init_worker",
     "variable_scope",
 ]
+
+_publish(globals())

@@ -4,6 +4,7 @@ from typing import NoReturn
 
 from flow_core.api.array.encoding import indexed_slices_reduce_sum, unique_with_counts
 from flow_core.api.array.select import logical_slice, logical_slice_assign
+from flow_core.api.calls.published import publish as _publish
 from flow_core.api.compat.custom_op import custom_op_module
 from flow_core.api.compat.older_names import (
     eager_assign_121,
@@ -45,3 +46,6 @@ def __getattr__(name: str) -> NoReturn:
     from flow_core.api.compat.eager_names import unknown
 
     raise unknown(__name__, name, globals())
+
+
+_publish(globals())

@@ -1,6 +1,9 @@
 """``oneflow.image``: provided by the optional package flow-data."""
 
+from flow_core.api.calls.published import publish as _publish
 from oneflow._pieces import piece
 
 with piece("image", "flow_data"):
     from flow_data.image import *
+
+_publish(globals())

@@ -1,5 +1,6 @@
 """``oneflow.math``; see `flow_core.api.math`."""
 
+from flow_core.api.calls.published import publish as _publish
 from flow_core.api.compat.later_names import (
     fused_scale_tril_softmax_dropout as fused_scale_tril_softmax_dropout,
 )
@@ -12,3 +13,5 @@ from flow_core.api.math.unary import *
 from flow_core.api.math.unary import sigmoid as sigmoid
 
 logistic = sigmoid
+
+_publish(globals())

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from flow_core.api.calls.published import publish as _publish
 from flow_core.api.compat.later_names import (
     distributed_sparse_softmax_cross_entropy_with_logits as distributed_sparse_softmax_cross_entropy_with_logits,  # noqa: E501
 )
@@ -30,3 +31,6 @@ if not TYPE_CHECKING:
         from flow_core.api.compat.eager_names import unknown
 
         raise unknown(__name__, name, globals())
+
+
+_publish(globals())

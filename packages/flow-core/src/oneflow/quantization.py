@@ -1,5 +1,6 @@
 """``oneflow.quantization``; see `flow_core.api.nn.quantization`."""
 
+from flow_core.api.calls.published import publish as _publish
 from flow_core.api.nn.quantization import (
     fake_quantization,
     min_max_observer,
@@ -15,3 +16,5 @@ __all__ = [
     "moving_average_min_maxObserver",
     "moving_average_min_max_observer",
 ]
+
+_publish(globals())

@@ -1,5 +1,6 @@
 """``oneflow.serving``; see `flow_core.api.serving.inference_session`."""
 
+from flow_core.api.calls.published import publish as _publish
 from flow_core.api.serving.inference_session import (
     InferenceSession,
     ModelVersionPolicy,
@@ -7,3 +8,5 @@ from flow_core.api.serving.inference_session import (
 )
 
 __all__ = ["InferenceSession", "ModelVersionPolicy", "SessionOption"]
+
+_publish(globals())

@@ -2,6 +2,7 @@
 `flow_core.api.compat.later_session`.
 """
 
+from flow_core.api.calls.published import publish as _publish
 from flow_core.api.compat.later_session import (
     has_rpc_backend_grpc,
     has_rpc_backend_local,
@@ -20,3 +21,5 @@ __all__ = [
     "with_cuda",
     "with_xla",
 ]
+
+_publish(globals())

@@ -29,6 +29,6 @@ def is_deprecated(func_or_class: object) -> bool:
         False
     """
     try:
-        return func_or_class in _deprecated
+        return getattr(func_or_class, "__wrapped__", func_or_class) in _deprecated
     except TypeError:  # unhashable, so never marked
         return False

@@ -70,12 +70,37 @@ def hide_frames(package: str) -> None:
         _own_files.clear()
 
 
-def _is_own_frame(frame: FrameType) -> bool:
-    """Return whether a frame is skipped; generated code counts as its globals' module."""
+def _file_of(frame: FrameType) -> str:
+    """Return a frame's file; that of its module for generated code."""
     file = frame.f_code.co_filename
     if file == "<string>":
         file = frame.f_globals.get("__file__") or file
-    return _is_own(file)
+    return file
+
+
+def _is_own_frame(frame: FrameType) -> bool:
+    """Return whether a frame is skipped; generated code counts as its globals' module."""
+    return _is_own(_file_of(frame))
+
+
+def called_by_flow(frame: FrameType | None) -> bool:
+    """Return whether a frame is that of a function of `_packages`."""
+    return frame is not None and _file_of(frame).startswith(_package_folders())
+
+
+def _is_installed(frame: FrameType) -> bool:
+    parts = _file_of(frame).split(os.sep)
+    return "site-packages" in parts or "dist-packages" in parts
+
+
+def raised_by_flow(error: BaseException) -> bool:
+    """Return whether a traceback has no function of the program, but only installed ones."""
+    traceback = error.__traceback__
+    while traceback is not None:
+        if not (_is_own_frame(traceback.tb_frame) or _is_installed(traceback.tb_frame)):
+            return False
+        traceback = traceback.tb_next
+    return True
 
 
 def user_line(depth: int = 1) -> SourceLine | None:
@@ -265,6 +290,10 @@ class GraphError(FlowError):
 
 class InferenceError(FlowError, ValueError):
     """An op does not accept its shapes, dtypes or attributes."""
+
+
+class CallError(FlowError, TypeError):
+    """The arguments of a call do not fit the called function or class."""
 
 
 class JobError(FlowError):

@@ -5,10 +5,10 @@ The functions are sequences of existing ops, so that every backend has kernels f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from numbers import Integral
-from typing import Any
+from typing import Any, Self
 
 from flow_core.api.array.select import concat, pad, slice_v2
 from flow_core.api.array.shape import check, inner, reshape
@@ -27,6 +27,10 @@ class Size(tuple[int, ...]):
     """
 
     __slots__ = ()
+
+    def __new__(cls, sizes: Iterable[int] = ()) -> Self:
+        """Return a shape of the given sizes."""
+        return super().__new__(cls, sizes)
 
     def numel(self) -> int:
         """Return the number of elements of a blob of this shape."""

@@ -8,7 +8,10 @@ order.  Other modules below it, such as ``oneflow.compatible.single_client.typin
 
 from typing import TYPE_CHECKING
 
+from flow_core.api.calls.published import publish as _publish
 from flow_core.api.compat.single_client import matmul as matmul
+
+_publish(globals())
 
 if TYPE_CHECKING:
     from oneflow import *  # type: ignore[assignment]

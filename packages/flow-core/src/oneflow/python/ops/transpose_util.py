@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flow_core.api.calls.published import publish as _publish
 from flow_core.base.shapes import normal_axis
 
 __all__ = ["get_inversed_perm", "get_perm_when_transpose_axis_to_last_dim", "is_perm"]
@@ -35,3 +36,6 @@ def get_inversed_perm(perm: Sequence[int]) -> tuple[int, ...]:
     (0, 3, 1, 2)
     """
     return tuple(sorted(range(len(perm)), key=perm.__getitem__))
+
+
+_publish(globals())
