@@ -4,13 +4,14 @@
 last).  Sizes, strides and dilations are one integer for all spatial axes, or one integer for each
 axis.  ``padding`` is "VALID" (no padding), "SAME_UPPER" or "SAME_LOWER" (padding to ceil(size /
 stride) outputs; if it is odd, the additional element comes after or before the input,
-respectively), "SAME" (the same as "SAME_LOWER"), or for every axis of the input a number or a pair
-(before, after), which must be (0, 0) for the batch and channel axes.
+respectively), "SAME" (the same as "SAME_LOWER"), in upper or lower case; one number for both sides
+of all spatial axes; a number or a pair (before, after) for each spatial axis; or one for every axis
+of the input, which must be (0, 0) for the batch and channel axes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -31,7 +32,8 @@ __all__ = [
 ]
 
 Ints = int | Sequence[int]
-Padding = str | Sequence[Any]
+Padding = str | int | Sequence[Any]
+NAMED_PADDING = ("SAME", "SAME_LOWER", "SAME_UPPER", "VALID")
 
 FORMATS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
@@ -68,21 +70,39 @@ def check_rank(function: str, dims: int, **blobs: Blob) -> None:
 def explicit_padding(
     function: str, padding: Padding, dims: int, form: str
 ) -> list[tuple[int, int]]:
-    """Convert numbers or pairs for all axes of the input to pairs for the spatial axes."""
-    pairs = [(p, p) if isinstance(p, Integral) else tuple(p) for p in padding]
+    """Convert a number, or numbers or pairs for the spatial axes or for all axes of the input, to
+    pairs for the spatial axes.
+    """
+    given = [padding] * dims if isinstance(padding, Integral) else _elements(padding)
+    pairs = [(p, p) if isinstance(p, Integral) else tuple(_elements(p)) for p in given]
     space = space_axes(dims + 2, form)
+    if len(pairs) == dims:
+        placed = dict(zip(space, pairs, strict=True))
+        pairs = [placed.get(axis, (0, 0)) for axis in range(dims + 2)]
     ok = len(pairs) == dims + 2 and all(
-        len(p) == 2 and min(p) >= 0 and (i in space or p == (0, 0)) for i, p in enumerate(pairs)
+        _is_pair(p) and (i in space or p == (0, 0)) for i, p in enumerate(pairs)
     )
-    allowed = f"{dims + 2} pairs of numbers of at least 0, (0, 0) on axes other than {space}"
-    check(ok, function, f"padding={padding!r}", allowed)
-    return [(pairs[i][0], pairs[i][1]) for i in space]
+    allowed = (
+        f"{', '.join(NAMED_PADDING)}; a number of at least 0, or {dims} numbers or pairs (before, "
+        f"after) for the spatial axes; or {dims + 2} for all axes, (0, 0) on axes other than "
+        f"{', '.join(map(str, space))}"
+    )
+    check(ok, function, f"padding={padding!r:.60}", allowed)
+    return [(int(pairs[i][0]), int(pairs[i][1])) for i in space]
+
+
+def _elements(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
+
+
+def _is_pair(given: tuple[Any, ...]) -> bool:
+    return len(given) == 2 and all(isinstance(n, Integral) and int(n) >= 0 for n in given)
 
 
 def padding_name(function: str, padding: str) -> str:
     text = padding.upper()
-    names = ("SAME", "SAME_LOWER", "SAME_UPPER", "VALID")
-    check(text in names, function, f"padding={padding!r}", f"{', '.join(names)}, or pairs")
+    allowed = f"{', '.join(NAMED_PADDING)}, a number, or numbers or pairs"
+    check(text in NAMED_PADDING, function, f"padding={padding!r}", allowed)
     return "SAME_LOWER" if text == "SAME" else text
 
 

@@ -4,8 +4,9 @@
 last).  Sizes, strides and dilations are one integer for all spatial axes, or one integer for each
 axis.  ``padding`` is "VALID" (no padding), "SAME_UPPER" or "SAME_LOWER" (padding to ceil(size /
 stride) outputs; if it is odd, the additional element comes after or before the input,
-respectively), "SAME" (the same as "SAME_LOWER"), or for every axis of the input a number or a pair
-(before, after), which must be (0, 0) for the batch and channel axes.
+respectively), "SAME" (the same as "SAME_LOWER"), in upper or lower case; one number for both sides
+of all spatial axes; a number or a pair (before, after) for each spatial axis; or one for every axis
+of the input, which must be (0, 0) for the batch and channel axes.
 """
 
 from __future__ import annotations
