@@ -148,3 +148,37 @@ def test_tokens_are_numbered_as_they_come() -> None:
         lambda x: flow.layers.categorical_ordinal_encoder(x, 16), (tokens,), 1, config
     )
     np.testing.assert_array_equal(found, [[1, 0], [2, 1]])
+
+
+RETURNED = {"cast_to_static_shape", "concat: one", "nn.dropout"}
+"""Calls that return their argument itself."""
+
+
+@pytest.mark.representative(
+    r"\[(math.reduce_mean: None|nn.conv2d_transpose|nn.BCELoss: weight|nn.GroupNorm)\]",
+    "functions that read the sizes of a blob",
+)
+@pytest.mark.parametrize(
+    "key", [key for key, call in CALLS.items() if call[1] and key not in RETURNED]
+)
+def test_one_array_is_divided_in_the_mirrored_view(key: str) -> None:
+    function, arrays, _ = CALLS[key]
+    wanted = expected(key, arrays)
+    config = settings(("gpu", "0:0-1"), mirrored=True)
+    pairs = divided(function, arrays, len(wanted), config)
+    for pair, w in zip(pairs, wanted, strict=True):
+        for y in pair:
+            assert_same(y, w)
+
+
+def divided(function: Any, arrays: Any, results: int, config: Any) -> Any:
+    """What a job gives that is fed arrays whose halves are the given ones."""
+    doubled = [np.concatenate([x, x]) for x in arrays]
+
+    def job(xs: Any) -> Any:
+        found = function(*xs)
+        return tuple(found) if isinstance(found, list | tuple) else (found,)
+
+    places = [tp.Numpy.Placeholder(x.shape, dtype=as_dtype(x.dtype)) for x in doubled]
+    job.__annotations__ = {"xs": tuple[*places], "return": tuple[*[tp.ListNumpy] * results]}
+    return flow.global_function(function_config=config)(job)(tuple(doubled))

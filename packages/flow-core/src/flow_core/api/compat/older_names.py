@@ -19,8 +19,9 @@ from flow_core.base.errors import (
 from flow_core.frontend.session.session import default_session
 from flow_core.frontend.session.variables import stale_value
 from flow_core.frontend.trace.blob import Blob, BlobDef, MirroredBlob, checked_blob
+from flow_core.frontend.trace.division import mirrored_devices
 from flow_core.frontend.trace.job_build import current_job
-from flow_core.frontend.trace.mirrored_view import mirrored_devices, parts_of, to_mirrored, whole_of
+from flow_core.frontend.trace.mirrored_view import parts_of, to_mirrored, whole_of
 from flow_core.sharding.sbp import B, P
 
 __all__ = [

@@ -14,9 +14,10 @@ from typing import Any
 from flow_core.base.errors import InferenceError, JobError, SourceLine, user_line
 from flow_core.frontend.config.scope import Entering, current_scope
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
+from flow_core.frontend.trace.division import flat
 from flow_core.frontend.trace.emit import input_value
 from flow_core.frontend.trace.job_build import JobBuild, current_job
-from flow_core.frontend.trace.mirrored_view import flat, parts_of, whole_of
+from flow_core.frontend.trace.mirrored_view import parts_of, whole_of
 from flow_core.frontend.trace.valid_rows import all_rows
 from flow_core.sharding.sbp import B, P, Sbp, Split
 from flow_core.sharding.topology import Placement

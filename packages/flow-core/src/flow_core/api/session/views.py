@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from flow_core.base.errors import user_line
 from flow_core.frontend.trace.blob import Blob, BlobDef, MirroredBlob, checked_blob
+from flow_core.frontend.trace.division import mirrored_devices
 from flow_core.frontend.trace.job_build import current_job
-from flow_core.frontend.trace.mirrored_view import mirrored_devices, to_consistent, to_mirrored
+from flow_core.frontend.trace.mirrored_view import to_consistent, to_mirrored
 
 __all__ = ["cast_to_current_logical_view"]
 

@@ -30,8 +30,8 @@ from flow_core.base.shapes import Shape
 from flow_core.frontend.config.function_config import MICRO_BATCHES, default_view, micro_batches
 from flow_core.frontend.job.feeding import RAGGED, Shapes, is_list
 from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
+from flow_core.frontend.trace.division import flat
 from flow_core.frontend.trace.job_build import JobBuild, defining
-from flow_core.frontend.trace.mirrored_view import flat
 from flow_core.ir.graph import Value
 from flow_core.sharding.topology import Placement
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import JobError, NoValueError, user_line
-from flow_core.frontend.config.scope import ParallelConf
+from flow_core.frontend.config.scope import ParallelConf, current_scope
+from flow_core.frontend.trace.division import shape_of_parts
 from flow_core.frontend.trace.operators import Operators
 from flow_core.frontend.trace.per_device import per_device
 from flow_core.frontend.trace.sbp_request import Distribution, decode_distribution
@@ -69,8 +70,12 @@ class BlobDef(Operators):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Logical shape; the largest possible shape if the shape changes from step to step."""
-        return tuple((self._bound or self._job.builder.type_of(self._value)).shape)
+        """Logical shape; the largest possible shape if the shape changes from step to step.
+
+        In the mirrored view, this is the shape of each device's part, on which ops compute.
+        """
+        shape = tuple((self._bound or self._job.builder.type_of(self._value)).shape)
+        return shape_of_parts(self, shape) if current_scope().mirrored else shape
 
     @property
     def dtype(self) -> DType:

@@ -7,8 +7,9 @@ from typing import Any
 
 from flow_core.base.errors import JobError, SourceLine, user_line
 from flow_core.frontend.trace.blob import Blob, BlobDef, MirroredBlob, checked_blob
+from flow_core.frontend.trace.division import mirrored_devices
 from flow_core.frontend.trace.job_build import JobBuild, current_job
-from flow_core.frontend.trace.mirrored_view import emit_mirrored, kept_batch_axis, mirrored_devices
+from flow_core.frontend.trace.mirrored_view import emit_mirrored, kept_batch_axis
 from flow_core.frontend.trace.repeat_acc import in_period, joined, periods_of
 from flow_core.frontend.trace.valid_rows import RESIZE, rows_passed
 from flow_core.ir.graph import AttrValue, Value

@@ -11,31 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flow_core.base.errors import InferenceError, JobError, SourceLine
-from flow_core.frontend.config.scope import current_scope
 from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
+from flow_core.frontend.trace.division import division, is_undistributed_variable
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.frontend.trace.per_device import differs, on_device
 from flow_core.frontend.trace.valid_rows import all_rows
 from flow_core.ir.graph import AttrValue, Value
 from flow_core.ops.data_movement.mirrored import local_shapes
-from flow_core.sharding.sbp import B, NdSbp, Partial, Sbp, Split, format_nd_sbp
+from flow_core.sharding.sbp import B, NdSbp, Sbp, Split, format_nd_sbp
 from flow_core.sharding.topology import Placement
-
-
-def mirrored_devices(job: JobBuild) -> Placement | None:
-    """Return the devices of the mirrored view; None in the consistent view or on one device."""
-    scope = current_scope()
-    if not scope.mirrored:
-        return None
-    placement = scope.placement or job.default_placement
-    return flat(placement) if placement.size > 1 else None
-
-
-def flat(placement: Placement) -> Placement:
-    """Return a placement of the same devices with a hierarchy of one dimension."""
-    if len(placement.hierarchy) == 1:
-        return placement
-    return Placement(placement.device_type, placement.devices)
 
 
 def emit_mirrored(
@@ -129,8 +113,8 @@ def to_mirrored(
             )
         return blob
     all_rows(f"use of {attempted} in the mirrored view", blob, line)
-    sbp = _division(job, blob)
-    if blob.requested is None and _is_undistributed_variable(job, blob.value):
+    sbp = division(job, blob)
+    if blob.requested is None and is_undistributed_variable(job, blob.value):
         job.request_broadcast(blob.value.op)
     known = job.mirrored.get((blob.value, devices, sbp))
     if known is None:
@@ -144,27 +128,6 @@ def to_mirrored(
         batch_axis=blob.batch_axis,
         is_dynamic=blob.is_dynamic,
     )
-
-
-def _division(job: JobBuild, blob: BlobDef) -> Sbp:
-    """Return the SBP in which a logical blob enters the mirrored view.
-
-    This is the requested SBP if there is one; otherwise B for a variable, a split along the batch
-    axis for a blob that has one, and B for any other blob.
-    """
-    if blob.requested is not None:
-        return blob.requested
-    asked = job.requested_sbp(blob.value)
-    if asked is not None and len(set(asked)) == 1 and not isinstance(asked[0], Partial):
-        return asked[0]
-    if blob.batch_axis is None or _is_undistributed_variable(job, blob.value):
-        return B
-    return Split(blob.batch_axis)
-
-
-def _is_undistributed_variable(job: JobBuild, value: Value) -> bool:
-    is_variable = job.builder.ops[value.op].type == "variable"
-    return is_variable and job.requested_sbp(value) is None
 
 
 def _divide(

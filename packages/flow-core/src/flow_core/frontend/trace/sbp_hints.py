@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from flow_core.base.errors import GraphError, JobError, SourceLine, user_line
 from flow_core.frontend.config.scope import current_scope
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
+from flow_core.frontend.trace.division import mirrored_devices
 from flow_core.frontend.trace.emit import input_value
 from flow_core.frontend.trace.job_build import JobBuild, current_job
-from flow_core.frontend.trace.mirrored_view import mirrored_devices
 from flow_core.frontend.trace.repeat_acc import per_period
 from flow_core.frontend.trace.sbp_request import (
     Distribution,
