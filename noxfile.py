@@ -240,6 +240,20 @@ def slow(session: nox.Session) -> None:
     run_tests(session, "-m", "slow and not exhaustive")
 
 
+@nox.session(python=PYTHONS[0])
+@timed
+def load(session: nox.Session) -> None:
+    """Run tests, by default all quick ones, three times beside eight busy loops: ``-- PATH``."""
+    busy = (sys.executable, "-c", "while True: pass")
+    loops = [subprocess.Popen(busy) for _ in range(8)]
+    try:
+        for _ in range(3):
+            run_tests(session, "-m", QUICK, "--ignore=tests/static")
+    finally:
+        for loop in loops:
+            loop.kill()
+
+
 @nox.session(python=PYTHONS[0], tags=["ci"])
 @nox.parametrize("kind", list(OLDER), ids=list(OLDER))
 @timed

@@ -11,6 +11,7 @@ from flow_core.base.dtypes import DType
 from flow_core.base.errors import JobError, NoValueError, user_line
 from flow_core.frontend.config.scope import ParallelConf, current_scope
 from flow_core.frontend.trace.division import shape_of_parts
+from flow_core.frontend.trace.indexing import part_of
 from flow_core.frontend.trace.operators import Operators
 from flow_core.frontend.trace.per_device import per_device
 from flow_core.frontend.trace.sbp_request import Distribution, decode_distribution
@@ -208,6 +209,11 @@ class BlobDef(Operators):
     def __len__(self) -> int:
         return self.shape[0]
 
+    def __getitem__(self, key: Any) -> BlobDef:
+        """Return a part of the blob, by numpy's index notation; see `indexing`."""
+        part: BlobDef = part_of(self, key)
+        return part
+
     def __bool__(self) -> bool:
         """Return True, so that ``if bias:`` tests for the presence of an optional blob.
 
@@ -266,12 +272,10 @@ _NUMBER = (
     "compute with flow's functions; sizes are numbers: blob.shape[0]; or return the blob, and go "
     "on with the job's result",
 )
-_PARTS = "a part is flow.slice_v2(blob, [[begin, end, step], ...]), rows by number flow.gather"
 _REFUSED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("__int__", "__float__", "__index__", "__complex__"), _NUMBER),
-    "__iter__": ("a loop over", f"loop over range(blob.shape[0]); {_PARTS}"),
+    "__iter__": ("a loop over", "loop over range(blob.shape[0]), and take row i as blob[i]"),
     "__contains__": ("a search in", "flow.math.equal(blob, number), flow.math.reduce_any"),
-    "__getitem__": ("an index into", _PARTS),
     "__setitem__": (
         "an assignment to a part of",
         "flow.slice_update(blob, part, [[begin, end, step], ...]) gives the changed blob",
