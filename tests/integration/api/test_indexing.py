@@ -105,9 +105,9 @@ def test_each_device_takes_its_own_part_in_the_mirrored_view() -> None:
     @flow.global_function(function_config=config)
     def job(x: tp.Numpy.Placeholder((4, 6, 2))) -> tp.Numpy:
         with flow.scope.placement("cpu", "0:0-1"):
-            return x[:1, ..., -1]
+            return x[..., -1]
 
-    np.testing.assert_array_equal(job(X), X[::2, :, -1])
+    np.testing.assert_array_equal(job(X), X[..., -1])
 
 
 def test_open_sizes_count_from_the_end() -> None:

@@ -233,7 +233,6 @@ def run(body: Callable[[Any], Any], kind: str = "predict") -> Any:
         (lambda x: f"{x:.2f}", "a Python number"),
         (lambda x: list(x), r"range\(blob\.shape\[0\]\)"),
         (lambda x: 1 in x, "reduce_any"),
-        (lambda x: x[0], "slice_v2"),
         (lambda x: x.__setitem__(0, 1), "slice_update"),
         (lambda x: np.exp(x), r"flow\.math"),
         (lambda x: np.asarray(x), r"flow\.math"),
