@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import BinaryIO
+from io import BufferedReader
 
 AnyPath = str | os.PathLike[str]
 
@@ -24,7 +24,7 @@ _KINDS = (
 )
 
 
-def open_regular(path: AnyPath) -> BinaryIO:
+def open_regular(path: AnyPath) -> BufferedReader:
     r"""Open a regular file for reading; never wait for another program.
 
     Raises:
@@ -37,7 +37,7 @@ def open_regular(path: AnyPath) -> BinaryIO:
     """
     try:
         _check(os.stat(path), path)  # before opening, which can have effects on a device
-        handle: BinaryIO = open(path, "rb", opener=_opened)  # noqa: SIM115 - the result
+        handle: BufferedReader = open(path, "rb", opener=_opened)  # noqa: SIM115 - the result
     except ValueError as error:  # a NUL character, or a surrogate that no file name can encode
         reason = getattr(error, "reason", str(error))
         raise OSError(errno.EINVAL, reason, os.fspath(path)) from None

@@ -21,7 +21,7 @@ import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from io import FileIO
+from io import BufferedReader
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -263,8 +263,8 @@ def _covers(regions: Collection[Region], shape: Sequence[int]) -> bool:
     return not any(signs.values())
 
 
-def read_into(file: FileIO, target: memoryview) -> int:
-    """Fill a buffer from an unbuffered file; return the bytes read, fewer at the file's end."""
+def read_into(file: BufferedReader, target: memoryview) -> int:
+    """Fill a buffer from a file; return the bytes read, fewer at the file's end."""
     done = 0
     while done < len(target) and (more := file.readinto(target[done:])):
         done += more

@@ -17,13 +17,12 @@ from numpy.typing import DTypeLike
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import int8
 from flow_core.base.shapes import Shape
-from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.math.broadcasting import check_kinds
 from flow_core.ops.rules import checked_axis
 from flow_core.plugins.specs import (
     REQUIRED,
-    AttrValue,
     InferContext,
     LocalContext,
     OpSpec,
