@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import sys
-import zipfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from torch_files import Saved, called, tensor
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.base.errors import CheckpointError, FlowError
+from flow_core.base.errors import CheckpointError, FlowError, UnsupportedError
 
 RNG = np.random.default_rng(0)
 QUERY, KEY = (RNG.normal(size=(4, 3)).astype(np.float32) for _ in range(2))
@@ -40,55 +39,15 @@ def values() -> dict[str, Any]:
     return {name: variable.numpy() for name, variable in flow.get_all_variables().items()}
 
 
-class _Fake:
-    """An object that pickles as a call of a function of torch."""
-
-    def __init__(self, *call: Any) -> None:
-        self.call = call
-
-    def __reduce__(self) -> Any:
-        return self.call
-
-
-def torch_file(path: Path, tree: Any, storages: dict[str, bytes]) -> Path:
-    """Write a file as ``torch.save`` does."""
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", _text(tree))
-        for key, data in storages.items():
-            archive.writestr(f"archive/data/{key}", data)
-    return path
-
-
-def _text(tree: Any) -> bytes:
-    """Return the opcodes of a pickle of a dict of tensors."""
-    out = b"\x80\x02}("
-    for name, (element, key, count, offset, shape, strides) in tree.items():
-        out += _string(name)
-        out += b"ctorch._utils\n_rebuild_tensor_v2\n(("
-        out += _string("storage") + b"ctorch\n" + element.encode() + b"\n"
-        out += _string(key) + _string("cpu") + _int(count) + b"tQ"
-        out += _int(offset) + b"(" + b"".join(map(_int, shape)) + b"t"
-        out += b"(" + b"".join(map(_int, strides)) + b"t\x89ccollections\nOrderedDict\n)RtR"
-    return out + b"u."
-
-
-def _string(text: str) -> bytes:
-    return b"X" + len(text).to_bytes(4, "little") + text.encode()
-
-
-def _int(number: int) -> bytes:
-    return b"J" + number.to_bytes(4, "little", signed=True)
-
-
 def test_a_file_of_torch(tmp_path: Path) -> None:
     both = np.concatenate([QUERY.T.reshape(-1), KEY.reshape(-1)])
     tree = {
-        "block0/query": ("FloatStorage", "0", 24, 0, (4, 3), (1, 4)),
-        "block0/key": ("FloatStorage", "0", 24, 12, (4, 3), (3, 1)),
-        "block0/bias": ("HalfStorage", "1", 4, 0, (4,), (1,)),
+        "block0/query": tensor((4, 3), (1, 4), count=24),
+        "block0/key": tensor((4, 3), (3, 1), count=24, offset=12),
+        "block0/bias": tensor((4,), (1,), "HalfStorage", key="1"),
     }
     storages = {"0": both.tobytes(), "1": BIAS.astype(np.float16).tobytes()}
-    path = torch_file(tmp_path / "model.pt", tree, storages)
+    path = Saved(tree, storages).write(tmp_path / "model.pt")
     report = flow.weights.load(path)
     assert not report.missing
     assert not report.unused
@@ -117,38 +76,34 @@ def test_files_that_torch_writes(tmp_path: Path) -> None:
 
 def test_a_pickle_that_calls_a_function_is_refused(tmp_path: Path) -> None:
     target = tmp_path / "made"
-    with zipfile.ZipFile(tmp_path / "evil.pt", "w") as archive:
-        archive.writestr("a/data.pkl", pickle.dumps(_Fake(Path.touch, (target,))))
-    with pytest.raises(CheckpointError, match="the object pathlib"):
-        flow.weights.load(tmp_path / "evil.pt")
+    path = Saved(called("os", "mkdir", str(target)), {}).write(tmp_path / "evil.pt")
+    with pytest.raises(CheckpointError, match=r"the object os\.mkdir"):
+        flow.weights.load(path)
     assert not target.exists()
 
 
-@pytest.mark.parametrize(
-    ("tree", "storages", "text"),
-    [
-        (
-            {"w": ("FloatStorage", "0", 4, 2, (4,), (1,))},
-            {"0": bytes(16)},
-            "outside of its",
-        ),
-        ({"w": ("FloatStorage", "0", 4, 0, (4,), (-1,))}, {"0": bytes(16)}, "outside of its"),
-        ({"block0/bias": ("FloatStorage", "0", 4, 0, (4,), (1,))}, {"0": bytes(8)}, "8 bytes"),
-        ({"block0/bias": ("FloatStorage", "0", 4, 0, (4,), (1,))}, {}, "data/0"),
-        (
-            {"w": ("FloatStorage", "0", 4, 0, (2, 2), (1,))},
-            {"0": bytes(16)},
-            r"\(2, 2\) and \(1,\)",
-        ),
-        ({"w": ("OddStorage", "0", 4, 0, (4,), (1,))}, {}, "torch.OddStorage"),
-    ],
-)
-def test_damaged_files_of_torch(tree: Any, storages: Any, text: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=text):
-        flow.weights.load(torch_file(tmp_path / "w.pt", tree, storages))
-    (tmp_path / "old.pt").write_bytes(b"\x80\x02")
-    with pytest.raises(CheckpointError, match="zip file"):
-        flow.weights.load(tmp_path / "old.pt")
+def test_tensors_that_flow_cannot_read_are_refused_if_a_variable_needs_them(tmp_path: Path) -> None:
+    tree = {"block0/bias": tensor((4,), (1,), key="1"), "x": tensor((4,), (1,), "ShortStorage")}
+    torch_file = Saved(tree, {"1": BIAS.tobytes()}).write(tmp_path / "m.pt")
+    other_file = tmp_path / "m.safetensors"
+    for tag in ("F8_E4M3", "I16", "C64", "F4"):
+        places = {"block0/bias": ("F32", 0, 16), "x": (tag, 16, 24)}
+        keys = ("dtype", "shape", "data_offsets")
+        head = {n: dict(zip(keys, (t, [4], at), strict=True)) for n, (t, *at) in places.items()}
+        text = json.dumps(head).encode()
+        other_file.write_bytes(len(text).to_bytes(8, "little") + text + BIAS.tobytes() + bytes(8))
+        for path in (torch_file, other_file):
+            report = flow.weights.load(path)
+            assert (report.loaded, report.unused) == ({"block0/bias": "block0/bias"}, ["x"])
+            found = flow.checkpoint.get(path)
+            assert sorted(found) == ["block0/bias", "x"]
+            flow.load_variables(found, ignore_mismatch=True)
+            np.testing.assert_array_equal(values()["block0/bias"], BIAS)
+            kind = "int16" if path == torch_file else tag
+            with pytest.raises(CheckpointError, match=rf"unreadable 'x': elements of type {kind}"):
+                flow.weights.load(path, {"x": "block0/key"})
+            with pytest.raises(UnsupportedError, match=kind):
+                found["x"].numpy()
 
 
 def sharded(folder: Path) -> Path:

@@ -20,9 +20,10 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -48,6 +49,44 @@ def stamp(path: str | Path | int) -> Stamp | None:
     if not stat.S_ISREG(found.st_mode):
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class SameFile:
+    """A file that is opened several times, and must not change in the meantime.
+
+    Args:
+        path: the file.
+    """
+
+    __slots__ = ("_path", "_stamp")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: Stamp | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[BinaryIO]:
+        """Open the file; check before and after the ``with`` block that it is unchanged.
+
+        Raises:
+            CheckpointReplacedError: another program wrote the file since it was first opened.
+            OSError: there is no such file, or it is not a regular file.
+        """
+        with open_regular(self._path) as handle:
+            self._check(handle)
+            yield handle
+            self._check(handle)
+
+    def _check(self, handle: BinaryIO) -> None:
+        found = stamp(handle.fileno())
+        if self._stamp not in (None, found):
+            raise CheckpointReplacedError(
+                f"reading {self._path}",
+                found="a file that another program wrote in the meantime",
+                allowed="the file that was opened",
+                hint="open it again: flow.checkpoint.get(path)",
+            )
+        self._stamp = found
 
 
 class Origin:

@@ -26,10 +26,9 @@ from typing import Any, BinaryIO
 import ml_dtypes  # noqa: F401 - registers "bfloat16" with numpy for safetensors
 import numpy as np
 
-from flow_core.base.errors import CheckpointError, CheckpointReplacedError
-from flow_core.base.regular_files import open_regular
-from flow_core.checkpoint.layout import check_names, stored_type
-from flow_core.checkpoint.origin import Array, Stamp, stamp
+from flow_core.base.errors import CheckpointError, UnsupportedError
+from flow_core.checkpoint.layout import MOST_AXES, check_names, stored_type
+from flow_core.checkpoint.origin import Array, SameFile
 from flow_core.checkpoint.snapshot import variable_type
 from flow_core.ir.graph import TensorType
 
@@ -48,6 +47,11 @@ _DTYPES: Mapping[str, str] = {
     "F32": "float32",
     "F64": "float64",
 }
+_OTHER_DTYPES = (
+    "F4", "F6_E2M3", "F6_E3M2", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
+    "I16", "U16", "U32", "U64", "C64",
+)  # fmt: skip
+"""Element types of the format that flow does not have."""
 _NAMES = {name: tag for tag, name in _DTYPES.items()} | {"char": "I8"}
 _METADATA = "__metadata__"
 _VERSION = "flow.version"
@@ -92,9 +96,8 @@ class SafeTensors(Mapping[str, Array]):
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self._stamp: Stamp | None = None
+        self._same = SameFile(file)
         with self._opened() as handle:
-            self._stamp = stamp(handle.fileno())
             header, self._start = _header(handle, file)
             size = os.fstat(handle.fileno()).st_size - self._start
         self._entries, metadata = _parsed(header, size, file)
@@ -110,23 +113,11 @@ class SafeTensors(Mapping[str, Array]):
 
     @contextmanager
     def _opened(self) -> Iterator[BinaryIO]:
-        """Open the file; check before and after the ``with`` block that it is unchanged."""
         try:
-            with open_regular(self.file) as handle:
-                self._check_same(handle)
+            with self._same.opened() as handle:
                 yield handle
-                self._check_same(handle)
         except OSError as error:
             raise _corrupt(self.file, str(error)) from error
-
-    def _check_same(self, handle: BinaryIO) -> None:
-        if self._stamp not in (None, stamp(handle.fileno())):
-            raise CheckpointReplacedError(
-                f"reading {self.file}",
-                found="a file that another program wrote in the meantime",
-                allowed="the file that was opened",
-                hint="open it again: flow.checkpoint.get(path)",
-            )
 
     def _data(self, name: str, entry: Entry) -> Array:
         with self._opened() as handle:
@@ -150,19 +141,29 @@ class SafeTensors(Mapping[str, Array]):
         return name in self._entries  # the inherited method would read the variable
 
     def type_of(self, name: str) -> TensorType:
-        """Return a variable's shape and element type without reading its data."""
+        """Return a variable's shape and element type without reading its data.
+
+        Raises:
+            UnsupportedError: flow has no such element type.
+            CheckpointError: the entry is damaged.
+        """
         entry = self._entries[name]
+        allowed = f"at most {MOST_AXES} axes of {', '.join(_DTYPES)}"
+        if entry.tag in _OTHER_DTYPES:
+            found = f"elements of type {entry.tag}"
+            raise UnsupportedError(self._reading(name), found=found, allowed=allowed)
         kind = stored_type(entry.shape, _DTYPES.get(entry.tag))
         if kind is None:
-            raise self._refused(
-                name, f"elements of type {entry.tag}", f"at most 64 axes of {', '.join(_DTYPES)}"
-            )
+            raise self._refused(name, f"{entry.tag!r:.60} of {entry.shape!r:.200}", allowed)
         if kind.nbytes != entry.end - entry.begin:
             raise self._refused(name, f"{entry.end - entry.begin} bytes", f"{kind.nbytes}: {kind}")
         return kind
 
     def _refused(self, name: str, found: str, allowed: str | None = None) -> CheckpointError:
-        return CheckpointError(f"reading {name!r} of {self.file}", found=found, allowed=allowed)
+        return CheckpointError(self._reading(name), found=found, allowed=allowed)
+
+    def _reading(self, name: str) -> str:
+        return f"reading {name!r} of {self.file}"
 
 
 def read(path: Path) -> SafeTensors:

@@ -69,7 +69,7 @@ def _places(index: Path) -> dict[str, str]:
         places = json.loads(read_regular(index, LONGEST_INDEX))["weight_map"]
         good = all(isinstance(text, str) for pair in places.items() for text in pair)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _corrupt(index, f"an invalid index: {error!s:.100}") from None
+        raise _corrupt(index, f"an invalid index: {error!s:.200}") from None
     if not good or any(Path(name).name != name for name in places.values()):
         raise _corrupt(index, "names of files in other folders")
     found: dict[str, str] = places

@@ -16,7 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from flow_core.base.dtypes import DType, as_asked, as_dtype
-from flow_core.base.errors import CheckpointError, CheckpointReplacedError, InferenceError
+from flow_core.base.errors import (
+    CheckpointError,
+    CheckpointReplacedError,
+    InferenceError,
+    located,
+    user_line,
+)
 from flow_core.base.host_arrays import HostDLPack
 from flow_core.base.shapes import Shape
 from flow_core.checkpoint.layout import (
@@ -108,9 +114,10 @@ class StoredVariable(HostDLPack):
                 differ from the bytes that were saved.
             CheckpointReplacedError: another checkpoint was saved to the path in the meantime.
         """
-        kind = self._known()
-        self.check_size()
-        raw = self._origin.array(self.folder / DATA, kind.nbytes)
+        with located(user_line(2)):
+            kind = self._known()
+            self.check_size()
+            raw = self._origin.array(self.folder / DATA, kind.nbytes)
         return raw.view(kind.dtype.numpy).reshape(kind.shape)
 
     def check_size(self) -> None:

@@ -22,6 +22,7 @@ from flow_core.base.errors import (
     CheckpointReplacedError,
     FlowError,
     SourceLine,
+    UnsupportedError,
     nearest,
     user_line,
 )
@@ -328,6 +329,8 @@ def problems_of(found: Mapping[str, Any]) -> tuple[str, ...]:
 def _unreadable(found: Mapping[str, Any], name: str) -> Iterator[str]:
     try:
         type_of(found, name)
+    except UnsupportedError:  # the tensor is not damaged; a program that does not need it may load
+        return
     except CheckpointReplacedError:
         raise
     except FlowError as error:

@@ -343,7 +343,7 @@ def load_variables(value_dict: Mapping[str, Array], ignore_mismatch: bool | None
         )
     session = default_session()
     wanted = session.types()
-    values = {name: _plain(value) for name, value in value_dict.items()}
+    values = {name: _plain(v) if name in wanted else v for name, v in value_dict.items()}
     line = user_line(2)
     odd = store.match(wanted, values, missing=False, extra=ignore_mismatch is False, at=line)
     session.assign({k: _read(values[k], wanted[k]) for k in values if k in wanted})

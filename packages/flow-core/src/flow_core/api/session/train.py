@@ -11,10 +11,18 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.base.dtypes import as_dtype
-from flow_core.base.errors import CheckpointError, shown, user_line
+from flow_core.base.dtypes import DType, as_dtype
+from flow_core.base.errors import (
+    CheckpointError,
+    SourceLine,
+    UnsupportedError,
+    located,
+    shown,
+    user_line,
+)
 from flow_core.base.host_arrays import HostDLPack, host_array
 from flow_core.base.planning import end_script
+from flow_core.base.shapes import Shape
 from flow_core.checkpoint import remote, store
 from flow_core.checkpoint.manager import CheckpointManager
 from flow_core.checkpoint.snapshot import Snapshot
@@ -159,7 +167,9 @@ def get(path: str, strict: bool = True) -> Any:
 
     Returns:
         A dictionary from names to variables, whose values are read by ``numpy()``; for the
-        folder of a variable, that variable.
+        folder of a variable, that variable.  Tensors of other programs that flow cannot read, such
+        as those of 16-bit integers, are among them and raise `UnsupportedError` on access; if there
+        are several processes or the path is a URL, they are left out with a warning.
 
     Raises:
         CheckpointError: the checkpoint does not exist or is damaged; the error lists all problems.
@@ -179,13 +189,14 @@ def get(path: str, strict: bool = True) -> Any:
     """
     _check_path("flow.checkpoint.get", path)
     world = default_session().world
-    if world is None and not remote.is_remote(path):
-        found = store.open_path(path, _formats(), strict=strict)
-        if isinstance(found, Snapshot):
-            return dict(found.variables)
-        return dict(_each(found)) if isinstance(found, Mapping) else found
-    read = _reader(path, strict)
-    arrays = read() if world is None else load_collectively(world, read)
+    with located(user_line(2)):
+        if world is None and not remote.is_remote(path):
+            found = store.open_path(path, _formats(), strict=strict)
+            if isinstance(found, Snapshot):
+                return dict(found.variables)
+            return dict(_each(found)) if isinstance(found, Mapping) else found
+        read = _reader(path, strict)
+        arrays = read() if world is None else load_collectively(world, read)
     held = {name: _LoadedVariable(array) for name, array in arrays.items()}
     return held[_ALONE] if [*held] == [_ALONE] else held
 
@@ -209,8 +220,16 @@ def opened(path: str | PathLike[str]) -> Mapping[str, Any]:
 def _each(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Wrap the arrays of a checkpoint whose format has no objects for variables."""
     for name in found:
-        kind = store.type_of(found, name)
-        yield name, _LazyVariable(found, name, kind) if kind is not None else found[name]
+        kind = _type_or_error(found, name)
+        yield name, found[name] if kind is None else _LazyVariable(found, name, kind)
+
+
+def _type_or_error(found: Mapping[str, Any], name: str) -> TensorType | UnsupportedError | None:
+    """Return the type of a stored tensor, or the error if flow has no such type."""
+    try:
+        return store.type_of(found, name)
+    except UnsupportedError as error:
+        return error
 
 
 _ALONE = ""
@@ -225,7 +244,11 @@ def _reader(path: str, strict: bool) -> Callable[[], Mapping[str, Array]]:
             found = store.open_path(local, formats, strict=strict)
             if not isinstance(found, Mapping):
                 return {_ALONE: found.numpy()}
-            return {name: found[name] for name in found}
+            kinds = {name: _type_or_error(found, name) for name in found}
+            skipped = {k: None for k, v in kinds.items() if isinstance(v, UnsupportedError)}
+            if skipped:
+                _log.warning("%s: not read, of unsupported types: %s", path, _some([*skipped]))
+            return {name: found[name] for name in found if name not in skipped}
 
     return lambda: store.steadily(path, read)
 
@@ -233,19 +256,37 @@ def _reader(path: str, strict: bool) -> Callable[[], Mapping[str, Array]]:
 class _LazyVariable(HostDLPack):
     """A variable of a checkpoint, read on access."""
 
-    def __init__(self, found: Mapping[str, Array], name: str, kind: TensorType) -> None:
-        self._found, self._name = found, name
-        self.shape, self.dtype = kind.shape, kind.dtype
+    def __init__(
+        self, found: Mapping[str, Array], name: str, kind: TensorType | UnsupportedError
+    ) -> None:
+        self._found, self._name, self._kind = found, name, kind
+
+    @property
+    def shape(self) -> Shape:
+        """The shape."""
+        return self._known(user_line(2)).shape
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self._known(user_line(2)).dtype
+
+    def _known(self, line: SourceLine | None) -> TensorType:
+        if isinstance(self._kind, UnsupportedError):
+            raise self._kind.with_context(at=line)
+        return self._kind
 
     def numpy(self) -> Array:
         """Return the variable's value."""
-        return self._found[self._name]
+        with located(user_line(2)):
+            return self._found[self._name]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self.numpy(), dtype)
 
     def __repr__(self) -> str:
-        return f"<variable {self._name!r}, {self.dtype}{list(self.shape)}>"
+        kind = self._kind if isinstance(self._kind, TensorType) else self._kind.found
+        return f"<variable {self._name!r}, {kind}>"
 
 
 class _LoadedVariable(HostDLPack):
