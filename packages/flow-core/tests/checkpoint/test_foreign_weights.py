@@ -130,7 +130,9 @@ def test_sharded_safetensors(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="other folders"):
         flow.weights.load(index)
     index.write_text('{"weight_map": {"h.0.q": "model-1.safetensors"}}')
-    with pytest.raises(CheckpointError, match=r"'h\.0\.b' in the index or in a file only"):
+    with pytest.raises(
+        CheckpointError, match=r"'h\.0\.b' of 'model-1\.safetensors' in the file only"
+    ):
         flow.weights.load(index)
 
 
@@ -149,6 +151,20 @@ def test_names_of_shards_that_no_file_has(name: str, tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"w": name}}))
     with pytest.raises(CheckpointError, match="reading"):
+        flow.weights.load(index)
+
+
+def test_a_tensor_in_two_places_is_refused(tmp_path: Path) -> None:
+    index = sharded(tmp_path / "model")
+    text = index.read_text()
+    index.write_text(text.replace('"h.0.b":', '"h.0.q": "model-2.safetensors", "h.0.b":'))
+    with pytest.raises(CheckpointError, match="a duplicate name"):
+        flow.weights.load(index)
+    (index.parent / "model-2.safetensors").write_bytes(
+        (index.parent / "model-1.safetensors").read_bytes()
+    )
+    index.write_text(text.replace('"h.0.b": "model-1', '"h.0.b": "model-2'))
+    with pytest.raises(CheckpointError, match=r"'h\.0\.b' of 'model-1\.safetensors' in the file"):
         flow.weights.load(index)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
 import tracemalloc
@@ -84,6 +85,16 @@ def test_numbers_of_both_byte_orders(kind: str, tmp_path: Path) -> None:
         found = read(tmp_path, tree, {"0": data}, byte_order=order)["w"]
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, right)
+
+
+def test_bytes_of_bools_become_0_and_1(tmp_path: Path) -> None:
+    tree = {"w": tensor((4,), (1,), "BoolStorage")}
+    found = read(tmp_path, tree, {"0": b"\7\0\1\xff"})["w"]
+    assert found.view("u1").tolist() == [1, 0, 1, 1]
+    head = json.dumps({"w": {"dtype": "BOOL", "shape": [4], "data_offsets": [0, 4]}}).encode()
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(len(head).to_bytes(8, "little") + head + b"\7\0\1\xff")
+    assert get(path)["w"].numpy().view("u1").tolist() == [1, 0, 1, 1]
 
 
 def test_files_without_checksums(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def open_regular(path: AnyPath) -> BufferedReader:
     """
     try:
         _check(os.stat(path), path)  # before opening, which can have effects on a device
-        handle: BufferedReader = open(path, "rb", opener=_opened)  # noqa: SIM115 - the result
+        handle = open(path, "rb", opener=_opened)  # noqa: SIM115 - the result
     except ValueError as error:  # a NUL character, or a surrogate that no file name can encode
         reason = getattr(error, "reason", str(error))
         raise OSError(errno.EINVAL, reason, os.fspath(path)) from None

@@ -22,8 +22,9 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class SameFile:
         self._stamp: Stamp | None = None
 
     @contextmanager
-    def opened(self) -> Iterator[BinaryIO]:
+    def opened(self) -> Iterator[BufferedReader]:
         """Open the file; check before and after the ``with`` block that it is unchanged.
 
         Raises:
@@ -77,7 +78,7 @@ class SameFile:
             yield handle
             self._check(handle)
 
-    def _check(self, handle: BinaryIO) -> None:
+    def _check(self, handle: BufferedReader) -> None:
         found = stamp(handle.fileno())
         if self._stamp not in (None, found):
             raise CheckpointReplacedError(
@@ -170,7 +171,7 @@ class Origin:
             )
         return CheckpointError(f"reading {file}", found=found, allowed=allowed)
 
-    def _opened(self, file: Path) -> Any:
+    def _opened(self, file: Path) -> BufferedReader:
         known = stamp(file)
         if known is None:
             raise self.refused(file, "no file")

@@ -19,9 +19,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from io import BufferedReader
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import Any
 
 import ml_dtypes  # noqa: F401 - registers "bfloat16" with numpy for safetensors
 import numpy as np
@@ -109,10 +110,11 @@ class SafeTensors(Mapping[str, Array]):
         digest = self._digests.get(name)
         if digest is not None and digest != _digest(name, entry.tag, entry.shape, data.data):
             raise self._refused(name, "bytes that differ from those saved: it is damaged")
-        return data.view(kind.dtype.numpy).reshape(kind.shape)
+        values = data != 0 if kind.dtype.kind == "b" else data.view(kind.dtype.numpy)
+        return values.reshape(kind.shape)  # a bool of numpy must be 0 or 1
 
     @contextmanager
-    def _opened(self) -> Iterator[BinaryIO]:
+    def _opened(self) -> Iterator[BufferedReader]:
         try:
             with self._same.opened() as handle:
                 yield handle
@@ -126,7 +128,7 @@ class SafeTensors(Mapping[str, Array]):
                 data = np.empty(entry.end - entry.begin, np.uint8)
             except MemoryError:
                 raise self._refused(name, "more bytes than fit in memory") from None
-            filled = handle.readinto(data.data) if len(data) else 0  # type: ignore[attr-defined]
+            filled = handle.readinto(data.data) if len(data) else 0
         if filled != len(data):
             raise self._refused(name, f"{filled} of {len(data)} bytes")
         return data
@@ -171,7 +173,7 @@ def read(path: Path) -> SafeTensors:
     return SafeTensors(_file(Path(path)))
 
 
-def _header(handle: BinaryIO, file: Path) -> tuple[bytes, int]:
+def _header(handle: BufferedReader, file: Path) -> tuple[bytes, int]:
     """Return the JSON text of the header, and the offset of the data in the file."""
     size = os.fstat(handle.fileno()).st_size
     length = int.from_bytes(handle.read(8), "little")
@@ -186,7 +188,7 @@ def _header(handle: BinaryIO, file: Path) -> tuple[bytes, int]:
 def _parsed(header: bytes, size: int, file: Path) -> tuple[dict[str, Entry], dict[str, str]]:
     """Parse a header into tensors and metadata, or raise `CheckpointError`."""
     try:
-        fields = json.loads(header.decode(), object_pairs_hook=_unique)
+        fields = json.loads(header.decode(), object_pairs_hook=unique)
         metadata = fields.pop(_METADATA, {})
         entries = {name: _entry(fields[name]) for name in sorted(fields)}
         good = all(isinstance(value, str) for pair in metadata.items() for value in pair)
@@ -198,7 +200,8 @@ def _parsed(header: bytes, size: int, file: Path) -> tuple[dict[str, Entry], dic
     return entries, metadata
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the dict of a JSON object; raise `ValueError` for two entries with one name."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a duplicate name")

@@ -9,7 +9,7 @@ from pathlib import Path
 from flow_core.base.errors import CheckpointError
 from flow_core.base.regular_files import read_regular
 from flow_core.checkpoint.origin import Array
-from flow_core.checkpoint.safetensors_format import SafeTensors
+from flow_core.checkpoint.safetensors_format import SafeTensors, unique
 from flow_core.ir.graph import TensorType
 
 SUFFIX = ".safetensors.index.json"
@@ -41,10 +41,14 @@ class Shards(Mapping[str, Array]):
         places = _places(index)
         self._files = {name: SafeTensors(index.parent / name) for name in {*places.values()}}
         self._places = {name: self._files[place] for name, place in places.items()}
-        odd = [name for name, file in self._places.items() if name not in file]
-        odd += [name for file in self._files.values() for name in file if name not in places]
+        listed = set(places.items())
+        odd = listed.symmetric_difference(
+            (name, place) for place, file in self._files.items() for name in file
+        )
         if odd:
-            raise _corrupt(index, f"{odd[0]!r} in the index or in a file only")
+            name, place = min(odd)
+            where = "the index" if (name, place) in listed else "the file"
+            raise _corrupt(index, f"{name!r} of {place!r} in {where} only")
 
     def __getitem__(self, name: str) -> Array:
         return self._places[name][name]
@@ -66,7 +70,9 @@ class Shards(Mapping[str, Array]):
 def _places(index: Path) -> dict[str, str]:
     """Return the file of each tensor; only files beside the index are accepted."""
     try:
-        places = json.loads(read_regular(index, LONGEST_INDEX))["weight_map"]
+        places = json.loads(read_regular(index, LONGEST_INDEX), object_pairs_hook=unique)[
+            "weight_map"
+        ]
         good = all(isinstance(text, str) for pair in places.items() for text in pair)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _corrupt(index, f"an invalid index: {error!s:.200}") from None

@@ -12,8 +12,9 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -114,7 +115,7 @@ class TorchWeights(Mapping[str, Array]):
 
     # -------------------------------------------------------------------------------- the archive
 
-    def _entry(self, handle: BinaryIO, name: str) -> _Entry:
+    def _entry(self, handle: BufferedReader, name: str) -> _Entry:
         """Return the place of a file in the archive."""
         info = self._infos.get(name)
         if info is None:
@@ -131,7 +132,7 @@ class TorchWeights(Mapping[str, Array]):
             raise _Damaged(f"{info.file_size} bytes of {name!r:.120} in a file of {self._size}")
         return _Entry(begin, info.file_size, info.CRC)
 
-    def _contents(self, handle: BinaryIO, name: str, longest: int) -> bytes:
+    def _contents(self, handle: BufferedReader, name: str, longest: int) -> bytes:
         """Return a small file of the archive."""
         entry = self._entry(handle, name)
         if entry.nbytes > longest:
@@ -140,14 +141,14 @@ class TorchWeights(Mapping[str, Array]):
         _check_sum(zlib.crc32(data.data), entry, name)
         return data.tobytes()
 
-    def _byte_order(self, handle: BinaryIO) -> str:
+    def _byte_order(self, handle: BufferedReader) -> str:
         name = self._folder + "byteorder"
         order = self._contents(handle, name, 16) if name in self._infos else b"little"
         if order not in (b"little", b"big"):
             raise _Damaged(f"the byte order {order!r}")
         return "<" if order == b"little" else ">"
 
-    def _checked(self, handle: BinaryIO) -> Iterator[tuple[str, _Entry]]:
+    def _checked(self, handle: BufferedReader) -> Iterator[tuple[str, _Entry]]:
         """Yield the places of the tensors' storages, and check that these hold the tensors."""
         entries: dict[str, _Entry] = {}
         left = 4 * self._size + MOST_EXPANDED
@@ -179,7 +180,7 @@ class TorchWeights(Mapping[str, Array]):
             data = self._part(tensor.storage.key, tensor.offset * size, count * size)
         except (_Damaged, OSError, MemoryError) as error:
             raise self._refused(error).with_context(attempted=self._reading(name)) from None
-        numbers = data.view(element)
+        numbers = data != 0 if kind.dtype.kind == "b" else data.view(element)
         if size > 1 and self._order != ("<" if np.little_endian else ">"):
             numbers = data.reshape(-1, size)[:, ::-1].reshape(-1).view(element)
         strides = [s * size if n > 1 else 0 for n, s in _axes(tensor)]
@@ -236,7 +237,7 @@ def read(path: Path) -> TorchWeights:
     return TorchWeights(Path(path))
 
 
-def _infos(handle: BinaryIO) -> dict[str, zipfile.ZipInfo]:
+def _infos(handle: BufferedReader) -> dict[str, zipfile.ZipInfo]:
     """Return the directory of an archive."""
     try:
         with zipfile.ZipFile(handle) as archive:
@@ -257,16 +258,16 @@ def _folder(infos: Iterable[str]) -> str:
     return pickles[0].removesuffix("data.pkl")
 
 
-def _read(handle: BinaryIO, begin: int, nbytes: int) -> Array:
+def _read(handle: BufferedReader, begin: int, nbytes: int) -> Array:
     data = np.empty(nbytes, np.uint8)
     handle.seek(begin)
-    filled = handle.readinto(data.data) if nbytes else 0  # type: ignore[attr-defined]
+    filled = handle.readinto(data.data) if nbytes else 0
     if filled != nbytes:
         raise _Damaged(f"{filled} of {nbytes} bytes")
     return data
 
 
-def _crc(handle: BinaryIO, entry: _Entry) -> int:
+def _crc(handle: BufferedReader, entry: _Entry) -> int:
     crc = 0
     for begin in range(0, entry.nbytes, _BLOCK):
         block = _read(handle, entry.begin + begin, min(_BLOCK, entry.nbytes - begin))
