@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
+import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -194,18 +197,88 @@ def test_wrong_use_of_sessions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        (lambda text: "", "JSONDecodeError"),
+        (lambda text: "", "no JSON"),
+        (lambda text: "[" * 100_000, "no JSON"),
+        (lambda text: '{"format": ' + "9" * 5000, "no JSON"),
         (lambda text: text.replace('"format": 1', '"format": 9'), "another format"),
-        (lambda text: json.dumps({"format": 1}), "KeyError"),
+        (lambda text: json.dumps({"format": 1}), "no field 'name'"),
+        (lambda text: text.replace('"version": 1', '"version": "1"'), r"\.version: the text '1'"),
+        (lambda text: text.replace('"losses"', '"x"', 1), r"\.default_graph_name: the text 'x'"),
+        (lambda text: text.replace('"variables"', '"../2/variables"'), r"\.checkpoint_dir: .*2"),
+        (lambda text: text.replace('"variables"', '"/tmp"'), r"\.checkpoint_dir: .*/tmp"),
+        (lambda text: text.replace('"nll": 0', '"nll": 1'), "'nll' for no result"),
+        (lambda text: text.replace('"nll": 0', '"nll": -1'), "'nll' for no result"),
+        (lambda text: text.replace('"label": "labels"', '"label": "x"'), r"inputs: the text 'x'"),
+        (lambda text: text.replace('"default_signature": "c', '"default_signature": "d'), "dlass"),
         (lambda text: text.replace("conv2d(", "no_such_op("), "no_such_op"),
+        (lambda text: text.replace("'axis': ", "'axis': (", 1), r"line \d+ of a graph"),
+        (lambda text: text.replace("'axis': ", "'axis': 'x', '_': ", 1), "_"),
+        (lambda text: text.replace("= input()", "= inputs()", 1), "Input_images"),
+        (lambda text: text.replace("[4,2,5,5]", "[4,2,5]", 1), "loading the saved model"),
     ],
-)
+)  # fmt: skip
 def test_damaged_files(tmp_path: Path, wrong: Any, text: str) -> None:
     save(tmp_path)
     file = tmp_path / "1" / "saved_model.json"
-    file.write_text(wrong(file.read_text()))
-    with pytest.raises(FlowError, match=text):
+    found = wrong(file.read_text())
+    assert found != file.read_text()
+    file.write_text(found)
+    with pytest.raises(FlowError, match=text) as error:
         launched(tmp_path)
+    assert f"(at {__file__}:" in str(error.value)
+    assert str(file) in str(error.value) or "signature of job 'losses'" in str(error.value)
+
+
+def test_mutated_graphs_raise_typed_errors(tmp_path: Path) -> None:
+    save(tmp_path)
+    file, rng = tmp_path / "1" / "saved_model.json", random.Random(3)
+    content = json.loads(file.read_text())
+    words = re.findall(r"\w+|\s+|.", content["graphs"]["losses"]["text"])
+    others = ["-1", "0", "9" * 12, "1e309", *"'()[]{},:=\n\0", "float32", "int64", "matmul", "None"]
+    outcomes = Counter[str]()
+    for _ in range(60):
+        made = list(words)
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            made[rng.randrange(len(made))] = rng.choice((*others, *rng.sample(words, 5)))
+        content["graphs"]["losses"]["text"] = "".join(made)
+        file.write_text(json.dumps(content))
+        error = refusal(tmp_path)
+        assert error is None or (error.at is not None and str(file) in str(error))
+        outcomes["read" if error is None else "refused"] += 1
+    assert outcomes["refused"] > 30
+
+
+def refusal(path: Path) -> FlowError | None:
+    """The error of a load, or None."""
+    try:
+        cpu_session().load_saved_model(str(path))
+    except FlowError as error:
+        return error
+    return None
+
+
+def test_two_inputs_with_one_name_are_refused(tmp_path: Path) -> None:
+    names: list[str] = []
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2,)), y: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        names.append(x.logical_blob_name)
+        return x - 2 * y
+
+    builder = flow.saved_model.ModelBuilder(str(tmp_path)).Version(1)
+    builder.AddFunction(job).AddSignature("s").Input("y", names[0])
+    builder.Save()
+    with pytest.raises(CheckpointError, match="the name 'y' for two inputs"):
+        launched(tmp_path)
+
+
+def test_the_latest_version_is_the_last_complete_one(tmp_path: Path) -> None:
+    save(tmp_path, 2)
+    for name in ("3", "007", "\u0663", "9" * 200):
+        (tmp_path / name).mkdir()
+    launched(tmp_path).close()
+    with pytest.raises(CheckpointError, match=r"3.saved_model\.json(.|\n)*No such file"):
+        launched(tmp_path, model_version=3)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pipes with names")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_core.base.dtypes import float32
-from flow_core.base.errors import GraphError
+from flow_core.base.errors import GraphError, SourceLine
 from flow_core.builtin.passes_plugin import PASSES
 from flow_core.ir.graph import (
     NO_ATTRS,
@@ -128,6 +128,49 @@ def test_text_preserves_sbp_control_edges_and_unusual_names() -> None:
 def test_unparsable_line_is_named() -> None:
     with pytest.raises(GraphError, match="line 2"):
         parse_graph("graph\nwhat is this\n")
+
+
+ATTRIBUTES = {
+    "text": "it's \"x\" \\ \n\t\0 }  # a \u2028 \U0001f600 \ud800",
+    "numbers": (0, -7, 2**70, 1e-300, -0.0, 1.5),
+    "infinite": (float("inf"), float("-inf")), "words": (True, False, None), "one": (1,),
+    "nested": ((), ((2, 3), ("a",))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_text_preserves_attributes(lines: bool) -> None:
+    op = Op("return", "input", (), Attrs(ATTRIBUTES), CPU)
+    kind = tensor_type((2,), float32)
+    graph = Graph({op.name: op}, {op.name: (kind,)}, lines={op.name: SourceLine("a.py", 3)})
+    assert parse_graph(print_graph(graph, lines)) == graph
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ("x = input() : float32[2] @cpu[0:0] {'a': " + "(" * 65 + ")" * 65 + "}", r"\( as a value"),
+        ("x = input() : float32[2] @cpu[0:0] {'a': " + "(" * 100_000, "as a value"),
+        ("x = input() : float32[2] @cpu[0:0] {'a': 1, 'a': 2}", "'a' as the name"),
+        ("x = input() : float32[2] @cpu[0:0] {'a': [1]}", r"\[1"),
+        ("x = input() : float32[2] @cpu[0:0] {'a': '\\q'}", "the escape"),
+        ("x = input() : float32[2] @cpu[0:0] {'a': '\\Uffffffff'}", "the escape"),
+        ("x = input() : float32[2] @cpu[0:0] {'a': " + "9" * 5000 + "}", "digits"),
+        ("x = input() : float32[2] @cpu[0:0] {1: 2}", "1 as the name"),
+        ("x = input() : float32[2] @cpu[0:0] {} y", "' y' after the attributes"),
+        ("x = input() : int3[2] @cpu[0:0] {}", "int3"),
+        ("x = input() : float32[2] @cpu[0:0 as 0] {}", "hierarchy"),
+        ("x = input() : float32[2] @cpu[0:0] sbp(Q) {}", "Q"),
+        ("y = input() : float32[2] @cpu[0:0] {}", "a second op 'y'"),
+        ("return y:0 y:0", "y:0 y:0"),
+        # these take time that doubles with each item if an expression is ambiguous
+        ("x = f(" + "a:11" * 200 + "!) : float32[2] @cpu[0:0] {}", "another form"),
+        ("x = f() : float32[2] @cpu[0:0] after(" + "a" * 2000 + "!) {}", "another form"),
+    ],
+)  # fmt: skip
+def test_bad_lines_are_named(row: str, text: str) -> None:
+    with pytest.raises(GraphError, match=f"line 3(.|\n)*{text}"):
+        parse_graph(f"graph\ny = input() : float32[2] @cpu[0:0] {{}}\n{row}\n")
 
 
 def test_origins_follow_their_ops() -> None:

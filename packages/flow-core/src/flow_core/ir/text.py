@@ -7,14 +7,15 @@ the results and the ops with effects.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from flow_core.base.dtypes import as_dtype
-from flow_core.base.errors import GraphError
-from flow_core.ir.graph import Attrs, AttrValue, Graph, Op, TensorType, Value, tensor_type, verify
+from flow_core.base.errors import FlowError, GraphError
+from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value, tensor_type, verify
+from flow_core.ir.literals import literal_text, parse_attributes
 from flow_core.sharding.sbp import NdSbp, format_nd_sbp, parse_nd_sbp
 from flow_core.sharding.topology import Placement
 
@@ -23,11 +24,12 @@ _NAME = r'(?:[\w./\-]+|"(?:[^"\\]|\\.)*")'
 _VALUE = rf"{_NAME}:\d+"
 _TYPE = r"\w+\[[\d,]*\]"
 _LINE = re.compile(
-    rf"(?P<name>{_NAME}) = (?P<type>\w+)\((?P<inputs>(?:{_VALUE}(?:, )?)*)\)"
-    rf" : (?P<outputs>(?:{_TYPE}(?:; )?)*) @(?P<device>\w+)\[(?P<ids>[^\]]*)\]"
+    rf"(?P<name>{_NAME}) = (?P<type>\w+)\((?P<inputs>(?:{_VALUE}(?:, {_VALUE})*)?)\)"
+    rf" : (?P<outputs>(?:{_TYPE}(?:; {_TYPE})*)?) ?@(?P<device>\w+)\[(?P<ids>[^\]]*)\]"
     r"(?: sbp\((?P<sbp>[^{]*?)\))?"
-    rf"(?: after\((?P<after>(?:{_NAME}(?:, )?)*)\))? (?P<attrs>\{{.*\}})"
+    rf"(?: after\((?P<after>(?:{_NAME}(?:, {_NAME})*)?)\))? (?=\{{)"
 )
+"""A line up to its attributes.  No text matches a list in two ways, so matching is fast."""
 
 
 def print_graph(graph: Graph, lines: bool = False) -> str:
@@ -55,7 +57,7 @@ def print_op(graph: Graph, op: Op) -> str:
         parts.append(f"sbp({'; '.join('-' if s is None else format_nd_sbp(s) for s in op.sbp)})")
     if op.control:
         parts.append(f"after({', '.join(map(_name_text, op.control))})")
-    return " ".join([*parts, _literal_text(dict(op.attrs))])
+    return " ".join([*parts, literal_text(dict(op.attrs))])
 
 
 def _name_text(name: str) -> str:
@@ -64,17 +66,6 @@ def _name_text(name: str) -> str:
 
 def _value_text(value: Value) -> str:
     return f"{_name_text(value.op)}:{value.index}"
-
-
-def _literal_text(value: AttrValue) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{k!r}: {_literal_text(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, tuple):
-        inner = ", ".join(map(_literal_text, value))
-        return f"({inner},)" if len(value) == 1 else f"({inner})"
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return "1e999" if value > 0 else "-1e999"
-    return repr(value)
 
 
 def parse_graph(text: str) -> Graph:
@@ -91,33 +82,54 @@ def parse_graph(text: str) -> Graph:
     effects: tuple[str, ...] = ()
     for number, row in enumerate(text.splitlines(), 1):
         row = row.strip()
-        if row.startswith("return"):
-            results = tuple(map(_value, re.findall(_VALUE, row[6:])))
-        elif row.startswith("effects"):
-            effects = tuple(map(_name, re.findall(_NAME, row[7:])))
-        elif row not in ("", "graph"):
-            op, outputs = _parse_op(row, number)
-            ops[op.name], types[op.name] = op, outputs
+        with _reading(number, row):
+            if match := _LINE.match(row):
+                op, outputs = _parse_op(row, match)
+                if op.name in ops:
+                    raise ValueError(f"a second op {op.name!r:.80}")
+                ops[op.name], types[op.name] = op, outputs
+            elif row == "return" or row.startswith("return "):
+                results = tuple(map(_value, _listed(_VALUE, row[7:])))
+            elif row == "effects" or row.startswith("effects "):
+                effects = tuple(map(_name, _listed(_NAME, row[8:])))
+            elif row not in ("", "graph"):
+                raise ValueError("another form")
     graph = Graph(ops, types, results, effects)
     verify(graph)
     return graph
 
 
-def _parse_op(row: str, number: int) -> tuple[Op, tuple[TensorType, ...]]:
-    row = re.sub(r"\}  # \S.*$", "}", row)
-    match = _LINE.fullmatch(row)
-    if match is None:
+@contextmanager
+def _reading(number: int, row: str) -> Iterator[None]:
+    """Raise errors of a line as `GraphError` with its number."""
+    try:
+        yield
+    except (ValueError, FlowError) as error:
+        what = error.found if isinstance(error, FlowError) else error
         raise GraphError(
             f"reading line {number} of a graph",
-            found=row[:80],
+            found=f"{what!s:.200} in {row!r:.80}",
             allowed="name = type(inputs) : types @placement [sbp(...)] [after(...)] {attributes}",
-        )
+        ) from None
+
+
+def _listed(item: str, text: str) -> list[str]:
+    """Return the items of a list that is separated by commas."""
+    if not re.fullmatch(rf"(?:{item}(?:, {item})*)?", text):
+        raise ValueError(f"{text!r:.80}")
+    return re.findall(item, text)
+
+
+def _parse_op(row: str, match: re.Match[str]) -> tuple[Op, tuple[TensorType, ...]]:
+    attrs, end = parse_attributes(row, match.end())
+    if row[end:] and not row[end:].startswith("  # "):
+        raise ValueError(f"{row[end:]!r:.40} after the attributes")
     outputs = tuple(map(_type, re.findall(_TYPE, match["outputs"])))
     op = Op(
         name=_name(match["name"]),
         type=match["type"],
         inputs=tuple(map(_value, re.findall(_VALUE, match["inputs"]))),
-        attrs=Attrs(ast.literal_eval(match["attrs"])),
+        attrs=Attrs(attrs),
         placement=_placement(match["device"], match["ids"]),
         sbp=_sbp(match["sbp"]),
         control=tuple(map(_name, re.findall(_NAME, match["after"] or ""))),

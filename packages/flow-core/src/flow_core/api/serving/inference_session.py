@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import enum
 import inspect
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,10 +24,19 @@ from typing import Any
 import numpy as np
 
 from flow_core.annotations import placeholder
-from flow_core.api.serving.model_file import SavedGraph, Signature, read_model
+from flow_core.api.serving.model_file import FILE, SavedGraph, Signature, read_model
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType
-from flow_core.base.errors import CheckpointError, ConfigError, FlowError, JobError, user_line
+from flow_core.base.errors import (
+    CheckpointError,
+    ConfigError,
+    FlowError,
+    JobError,
+    SourceLine,
+    described,
+    located,
+    user_line,
+)
 from flow_core.checkpoint import store
 from flow_core.frontend.job.function import JobFunction
 from flow_core.frontend.session.session import Session
@@ -75,6 +86,10 @@ def replayed(graph: Graph, inputs: Mapping[str, BlobDef]) -> tuple[BlobDef, ...]
     Args:
         graph: the graph.
         inputs: placeholders by name of their ``input`` op.
+
+    Raises:
+        CheckpointError: an op of the graph cannot be added, for example because it lacks an
+            attribute.
     """
     job = current_job("replaying a saved graph")
     values: dict[Value, Value] = {}
@@ -82,8 +97,21 @@ def replayed(graph: Graph, inputs: Mapping[str, BlobDef]) -> tuple[BlobDef, ...]
         if op.type == "input":
             values[op.output()] = inputs[op.name].value
             continue
-        made = job.add(op.type, [values[v] for v in op.inputs], op.attrs, full=op.name)
+        try:
+            made = job.add(op.type, [values[v] for v in op.inputs], op.attrs, full=op.name)
+        except FlowError:
+            raise
+        except Exception as error:
+            # the graph comes from a file: the rules of an op may raise anything for its attributes
+            raise CheckpointError(
+                f"replaying the op {op.name!r} of type {op.type}",
+                found=described(error),
+                allowed="the attributes and inputs that the op was saved with",
+            ) from error
         values |= {Value(op.name, i): value for i, value in enumerate(made)}
+    missing = [value for value in graph.results if value not in values]
+    if missing:
+        raise CheckpointError("replaying a saved graph", found=f"the result {missing[0]}")
     return tuple(BlobDef(job, values[value]) for value in graph.results)
 
 
@@ -144,14 +172,16 @@ class InferenceSession:
         Raises:
             CheckpointError: the model, version, job or signature does not exist.
         """
+        at = user_line(2)
         folder = _version_folder(Path(saved_model_dir), model_version)
-        model = read_model(folder)
+        with located(at):
+            model = read_model(folder)
         name = graph_name or model.default_graph_name
         graph: SavedGraph = _chosen("job", name, model.graphs, folder)
         chosen = signature_name or graph.default_signature
         signature = _chosen("signature", chosen, graph.signatures, folder) if chosen else None
         self.set_checkpoint_path(str(folder / model.checkpoint_dir))
-        with self.open(name, signature):
+        with self.open(name, signature), _of_file(folder / FILE, at):
             self.compile(graph)
 
     def set_checkpoint_path(self, checkpoint_path: str) -> None:
@@ -192,6 +222,7 @@ class InferenceSession:
         if name is None:
             raise _wrong("InferenceSession.compile", "no opened job", "a call in `with open(...)`")
         parsed = parse_graph(graph.text)
+        _check_inputs(parsed, graph)
         parameters = {f"input{i}": op for i, op in enumerate(graph.inputs.values())}
         types = {op: self._resized(name, parsed.types[op][0]) for op in parameters.values()}
 
@@ -232,6 +263,17 @@ class InferenceSession:
         }
         outputs = dict(signature.outputs) if signature else {}
         outputs = outputs or {blob.op_name: i for i, blob in enumerate(blobs)}
+        twice = [called for called, n in Counter(names.values()).items() if n > 1]
+        wrong = [called for called, i in outputs.items() if i not in range(len(blobs))]
+        if twice or wrong:
+            what = f"{twice[0]!r} for two inputs" if twice else f"{wrong[0]!r} for no result"
+            raise CheckpointError(
+                f"use of the signature of job {name!r}",
+                at=user_line(),
+                found=f"the name {what}",
+                allowed=f"names of {len(given)} inputs and {len(blobs)} results",
+                hint="save the model with other names in SignatureBuilder.Input and Output",
+            )
         made = {k: TensorType(blobs[i].shape, blobs[i].dtype) for k, i in outputs.items()}
         return _Job(
             function,
@@ -247,6 +289,10 @@ class InferenceSession:
         Raises:
             CheckpointError: there is no checkpoint, or it does not fit the jobs.
         """
+        with located(user_line(2)):
+            self._launch()
+
+    def _launch(self) -> None:
         wanted = self._session.types()
         if wanted:
             if self._checkpoint is None:
@@ -254,7 +300,7 @@ class InferenceSession:
                 raise _wrong("InferenceSession.launch", "no checkpoint", allowed)
             formats = tuple(self._session.registry.formats.values())
             found = store.load(self._checkpoint, formats, wanted, strict=False)
-            store.match(wanted, found, attempted=f"loading {self._checkpoint}", at=user_line(2))
+            store.match(wanted, found, attempted=f"loading {self._checkpoint}")
             self._session.assign({name: found[name] for name in wanted})
         for job in self._jobs.values():
             job.function.compile()
@@ -340,6 +386,30 @@ class InferenceSession:
         self.close()
 
 
+@contextmanager
+def _of_file(path: Path, at: SourceLine | None) -> Iterator[None]:
+    """Add the user's line to errors, and the path of the saved model to those of its graph."""
+    try:
+        yield
+    except FlowError as error:
+        attempted = f"loading the saved model {path}: {error.attempted}"
+        error.with_context(at=error.at or at, attempted=attempted)
+        raise
+
+
+def _check_inputs(graph: Graph, saved: SavedGraph) -> None:
+    """Raise `CheckpointError` unless the ``input`` ops are those of the job's parameters."""
+    found = {op.name for op in graph.of_type("input") if len(graph.types[op.name]) == 1}
+    wanted = list(saved.inputs.values())
+    odd = sorted(found.symmetric_difference(wanted))
+    if odd or len(set(wanted)) < len(wanted):
+        raise CheckpointError(
+            "matching parameters and ops",
+            found=f"{odd[0]!r:.80} in one of them" if odd else "two parameters with one op",
+            allowed="one op of type input for each parameter",
+        )
+
+
 def _info(types: Mapping[str, TensorType], name: str) -> dict[str, tuple[int, ...] | DType]:
     type_: TensorType = _chosen("name", name, types, None)
     return {"shape": tuple(type_.shape), "dtype": type_.dtype}
@@ -360,17 +430,24 @@ def _chosen(what: str, name: str, known: Mapping[str, Any], folder: Path | None)
     return known[name]
 
 
+_VERSION = re.compile("0|[1-9][0-9]{0,17}")
+"""Names of the folders of versions."""
+
+
+def _names(path: Path) -> list[str]:
+    return [entry.name for entry in path.glob("*") if entry.is_dir()]
+
+
 def _version_folder(path: Path, version: int | ModelVersionPolicy) -> Path:
     """Return the folder of a version; of the highest number for the policy `LATEST`."""
-    versions = sorted(
-        (int(p.name) for p in path.glob("*") if p.is_dir() and p.name.isdecimal()), reverse=True
-    )
-    wanted = versions[0] if version is ModelVersionPolicy.LATEST and versions else version
+    versions = sorted(map(int, filter(_VERSION.fullmatch, _names(path))), reverse=True)
+    complete = [n for n in versions if (path / str(n) / FILE).exists()]  # a save writes it last
+    wanted = complete[0] if version is ModelVersionPolicy.LATEST and complete else version
     if wanted not in versions:
         raise CheckpointError(
             f"loading the saved model in {path}",
             at=user_line(),
-            found=f"no version {wanted}" if versions else "no version",
+            found=f"no version {wanted}" if complete else "no complete version",
             allowed=", ".join(map(str, versions)) or "a folder of flow.saved_model.ModelBuilder",
         )
     return path / str(wanted)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
+from flow_core.base.decoding import Decoder, Mismatch, parsed, shown
 from flow_core.base.errors import CheckpointError
 from flow_core.base.regular_files import read_regular
 
@@ -72,6 +72,9 @@ class SavedModel:
         (folder / FILE).write_text(text, encoding="utf-8")
 
 
+_DECODER = Decoder()
+
+
 def read_model(folder: Path) -> SavedModel:
     """Read the description in the folder of a version.
 
@@ -80,18 +83,51 @@ def read_model(folder: Path) -> SavedModel:
     """
     path = folder / FILE
     try:
-        found: Any = json.loads(read_regular(path, LONGEST))
-        if found.pop("format") != FORMAT:
-            raise ValueError(f"another format than {FORMAT}")
-        graphs = {name: _graph(**entry) for name, entry in found.pop("graphs").items()}
-        return SavedModel(graphs=graphs, **found)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(
-            f"reading the saved model {path}",
-            found=f"{type(error).__name__}: {error}",
-            allowed="a folder that flow.saved_model.ModelBuilder wrote",
-        ) from None
+        found = parsed(read_regular(path, LONGEST))
+        if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
+            raise Mismatch("another format", f'an object with "format": {FORMAT}')
+        model: SavedModel = _DECODER.decode(SavedModel, found)
+        _check(model)
+    except (OSError, MemoryError) as error:
+        raise damaged(path, str(error) or "more than fits in memory") from None
+    except Mismatch as error:
+        raise damaged(path, f"{error.where or 'the file'}: {error.found}", error.allowed) from None
+    return model
 
 
-def _graph(signatures: Mapping[str, Mapping[str, Any]], **entry: Any) -> SavedGraph:
-    return SavedGraph(signatures={k: Signature(**v) for k, v in signatures.items()}, **entry)
+def damaged(path: Path, found: str, allowed: str | None = None) -> CheckpointError:
+    """Return the error for a description that cannot be used."""
+    return CheckpointError(
+        f"reading the saved model {path}",
+        found=found,
+        allowed=allowed or "a folder that flow.saved_model.ModelBuilder wrote",
+        hint="save the model again, or use another copy",
+    )
+
+
+def _check(model: SavedModel) -> None:
+    """Raise `Mismatch` for names that the model does not have, and a folder outside of it."""
+    parts = model.checkpoint_dir.replace("\\", "/").split("/")
+    if not {"", ".", ".."}.isdisjoint(parts) or "\0" in model.checkpoint_dir:
+        raise Mismatch(shown(model.checkpoint_dir), "a folder in that of the version").within(
+            ".checkpoint_dir"
+        )
+    if model.default_graph_name not in model.graphs:
+        wrong = Mismatch(shown(model.default_graph_name), "the name of a graph")
+        raise wrong.within(".default_graph_name")
+    for name, graph in model.graphs.items():
+        try:
+            _check_graph(graph)
+        except Mismatch as error:
+            raise error.within(f".graphs[{name!a}]") from None
+
+
+def _check_graph(graph: SavedGraph) -> None:
+    chosen = graph.default_signature
+    if chosen and chosen not in graph.signatures:
+        raise Mismatch(shown(chosen), "the name of a signature").within(".default_signature")
+    for name, signature in graph.signatures.items():
+        unknown = [shown(p) for p in signature.inputs.values() if p not in graph.inputs]
+        if unknown:
+            allowed = f"parameters of the job: {', '.join(graph.inputs) or 'none'}"
+            raise Mismatch(unknown[0], allowed).within(f".signatures[{name!a}].inputs")
