@@ -205,7 +205,7 @@ class FakeOpenCV:
     class error(Exception):
         pass
 
-    IMREAD_COLOR = IMREAD_GRAYSCALE = 1
+    IMREAD_COLOR = IMREAD_IGNORE_ORIENTATION = 1
 
     @staticmethod
     def imdecode(*_: Any) -> None:
@@ -216,4 +216,4 @@ def test_opencv_errors_name_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "opencv", lambda: FakeOpenCV)
     monkeypatch.setattr(codec, "_simplejpeg", lambda: None)
     with pytest.raises(ValueError, match="assertion failed"):
-        codec.decode(picture("PNG"))
+        codec.decode(picture("JPEG"))

@@ -7,7 +7,7 @@ decoders receive only images of a known size.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import BytesIO
 
 from flow_data.loading.workers import setting
@@ -77,20 +77,44 @@ def _size(data: bytes) -> Size:
 
 def _jpeg(data: bytes) -> Size:
     """Return the size in the first frame header; decoders reject a second frame header."""
+    for marker, at in _segments(data):
+        if marker in _FRAMES:
+            height, width = struct.unpack_from(">HH", data, at + 3)
+            _check_scans(data.count(b"\xff\xda"), width * height)
+            return width, height
+    raise ValueError("a JPEG without a frame header")
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the marker of each segment of a JPEG, and the place of its length."""
     at = data.find(b"\xff", 2)
     while at >= 0:
         while data[at] == 0xFF:
             at += 1
-        marker = data[at]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = struct.unpack_from(">HH", data, at + 4)
-            _check_scans(data.count(b"\xff\xda"), width * height)
-            return width, height
-        at += 1
+        yield data[at], at + 1
+        marker, at = data[at], at + 1
         if marker not in _BARE:
             at += max(2, struct.unpack_from(">H", data, at)[0])
         at = data.find(b"\xff", at)
-    raise ValueError("a JPEG without a frame header")
+
+
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""The markers of frame headers."""
+
+
+def is_plain_jpeg(data: bytes) -> bool:
+    """Return whether a file is a JPEG of 1 or 3 components of 8 bits that has an end.
+
+    Libraries disagree about others: about inverted CMYK, and about JPEGs that are cut off.
+    """
+    if data[:2] != b"\xff\xd8" or data.rfind(b"\xff\xd9") < data.rfind(b"\xff\xda"):
+        return False
+    frame = next((at for marker, at in _segments(data) if marker in _FRAMES), None)
+    return (
+        frame is not None
+        and data[frame + 2 : frame + 3] == b"\x08"
+        and (data[frame + 7 : frame + 8] in (b"\x01", b"\x03"))
+    )
 
 
 def _check_scans(count: int, pixels: int) -> None:
@@ -176,3 +200,71 @@ def _size_by_pillow(data: bytes) -> Size:
         allowed = ", ".join(FORMATS)
         raise ValueError(f"{len(data)} bytes that are none of {allowed}: {error}") from error
     return size
+
+
+# ------------------------------------------------------------------------------- orientation
+
+
+def orientation(data: bytes) -> int:
+    """Return the EXIF orientation of a JPEG, PNG or WebP file; 1 if it has none, or an invalid one.
+
+    Pillow itself turns TIFF files upright.
+    """
+    for mark, at, find in _EXIF:
+        if data[at : at + len(mark)] == mark:
+            try:
+                return _tag(next(find(data), b"").removeprefix(b"Exif\0\0"))
+            except (struct.error, IndexError):  # damaged metadata
+                return 1
+    return 1
+
+
+def _tag(exif: bytes) -> int:
+    """Return the orientation in EXIF data, which is a TIFF file without pixels."""
+    order = {b"II": "<", b"MM": ">"}.get(exif[:2])
+    if order is None:
+        return 1
+    (start,) = struct.unpack_from(f"{order}I", exif, 4)
+    (count,) = struct.unpack_from(f"{order}H", exif, start)
+    for at in range(start + 2, start + 2 + 12 * count, 12):
+        tag, kind, values, value = struct.unpack_from(f"{order}HHIH", exif, at)
+        if tag == _ORIENTATION:
+            return value if (kind, values) == (3, 1) and 1 <= value <= 8 else 1
+    return 1
+
+
+_ORIENTATION = 0x0112
+
+
+def _jpeg_exif(data: bytes) -> Iterator[bytes]:
+    for marker, at in _segments(data):
+        if marker == 0xE1 and data[at + 2 : at + 8] == b"Exif\0\0":
+            yield data[at + 2 : at + struct.unpack_from(">H", data, at)[0]]
+        elif marker == 0xDA:
+            return
+
+
+def _png_exif(data: bytes) -> Iterator[bytes]:
+    at = 8
+    while at < len(data):
+        size, kind = struct.unpack_from(">I4s", data, at)
+        if kind == b"eXIf":
+            yield data[at + 8 : at + 8 + size]
+        at += 12 + size
+
+
+def _webp_exif(data: bytes) -> Iterator[bytes]:
+    at = 12
+    while at < len(data):
+        kind, size = struct.unpack_from("<4sI", data, at)
+        if kind == b"EXIF":
+            yield data[at + 8 : at + 8 + size]
+        at += 8 + size + size % 2
+
+
+_EXIF: tuple[tuple[bytes, int, Callable[[bytes], Iterator[bytes]]], ...] = (
+    (b"\xff\xd8", 0, _jpeg_exif),
+    (b"\x89PNG\r\n\x1a\n", 0, _png_exif),
+    (b"WEBP", 8, _webp_exif),
+)
+"""For each format: its signature, the signature's offset, and the function that finds EXIF data."""
