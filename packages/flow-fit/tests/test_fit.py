@@ -64,9 +64,26 @@ def test_auc_of_one_class_is_unknown() -> None:
     ("add", "text"),
     [
         (lambda: Mean().add([1, 2], [1, 2, 3]), "weights of shape"),
-        (lambda: Accuracy().add([[0.1, 0.9]], [1, 0]), r"predictions of shape \(1,\)"),
+        (lambda: Accuracy().add([[0.1, 0.9]], [1, 0]), r"predictions of shape \(1, 2\)"),
         (lambda: AUC().add([0.1], [0, 1]), "1 scores and 2 labels"),
         (lambda: AUC().add([0.1], [2]), "the label 2"),
+        (lambda: AUC().add(["a"], [1]), "'a'"),
+        (lambda: Mean().add("text"), "'text'"),
+        (lambda: Mean().add([[1], [2, 3]]), "real numbers"),
+        (lambda: Mean().add(None), "None"),
+        (lambda: Mean().add([1j]), "1j"),
+        (lambda: Mean().add([1], "w"), "'w'"),
+        (lambda: Accuracy().add([[0.1, 0.9]], [[0, 1]]), "not an integer"),  # one-hot labels
+        (lambda: Accuracy().add([[0.1], [0.9]], [0, 1]), "not an integer"),
+        (lambda: Accuracy().add([[0.0], [1.0]], [0, 1]), r"predictions of shape \(2, 1\)"),
+        (lambda: Accuracy().add([0.1, 0.9], [0, 1]), r"pass p > 0\.5"),
+        (lambda: Accuracy().add([np.nan, 1], [0, 1]), "not an integer"),
+        (lambda: Accuracy().add([[0.1, 0.9]], [0.5]), "a label that is not an integer"),
+        (lambda: Accuracy().add(["cat"], ["cat"]), "'cat'"),
+        (lambda: EarlyStopping().update(None), "None"),  # type: ignore[arg-type]
+        (lambda: EarlyStopping().update("0.5"), "'0.5'"),  # type: ignore[arg-type]
+        (lambda: EarlyStopping().update([1.0, 2.0]), r"shape \(2,\)"),  # type: ignore[arg-type]
+        (lambda: BestCheckpoint("x").update({}), "{}"),  # type: ignore[arg-type]
         (lambda: EarlyStopping(patience=0), "patience=0"),
         (lambda: EarlyStopping(mode="higher"), "mode='higher'"),  # type: ignore[arg-type]
         (lambda: BestCheckpoint("x", min_delta=-1), "min_delta=-1"),
@@ -76,6 +93,14 @@ def test_wrong_arguments(add: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=text) as found:
         add()
     assert __file__ in str(found.value)
+
+
+def test_a_diverged_model_scores_nothing() -> None:
+    accuracy, auc = Accuracy(), AUC()
+    accuracy.add([[np.nan, np.nan], [np.nan, 0.5], [0.9, 0.1]], [0, 0, 0])
+    assert accuracy.value == pytest.approx(1 / 3)
+    auc.add([0.1, np.nan, 0.3], [0, 1, 1])
+    assert np.isnan(auc.value)
 
 
 def test_early_stopping() -> None:

@@ -6,6 +6,7 @@ from math import isnan
 from typing import Literal
 
 from flow_core.base.errors import ConfigError, shown, user_line
+from flow_fit.metrics import numbers
 
 Mode = Literal["min", "max"]
 """Whether smaller or larger values are better."""
@@ -38,8 +39,17 @@ class Improvement:
         self.best: float | None = None
 
     def improve(self, value: float) -> bool:
-        """Return whether a value is better than all before; NaN never is."""
-        number = float(value)
+        """Return whether a value is better than all before; NaN never is.
+
+        Raises:
+            ConfigError: the value is not one number.
+        """
+        what = f"{type(self).__name__}.update"
+        found = numbers(what, value)
+        if found.size != 1:
+            text = f"an array of shape {found.shape}"
+            raise ConfigError(what, at=user_line(2), found=text, allowed="one number")
+        number = float(found.reshape(()))
         if isnan(number):
             return False
         if self.best is not None and self._sign * (number - self.best) <= self._delta:

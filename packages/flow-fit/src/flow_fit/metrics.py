@@ -7,12 +7,32 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.base.errors import ConfigError, user_line
+from flow_core.base.errors import ConfigError, described, shown, user_line
 from flow_core.base.host_arrays import host_array
 
 
 def _fail(what: str, found: str, allowed: str) -> ConfigError:
     return ConfigError(what, at=user_line(3), found=found, allowed=allowed)
+
+
+def numbers(what: str, value: object) -> Array:
+    """Return numbers as float64.
+
+    Args:
+        what: the action, for the error.
+        value: an array, tensor, number or nested list.
+
+    Raises:
+        ConfigError: the value is anything else, such as text, None or complex numbers.
+    """
+    allowed = "real numbers"
+    try:
+        found = host_array(value)
+        if found.dtype.kind not in "SUOMmc":
+            return found.astype(np.float64)
+    except Exception as error:  # lists of lists of different lengths, and foreign objects
+        raise _fail(what, described(error), allowed) from error
+    raise _fail(what, shown(value), allowed)
 
 
 class Mean:
@@ -40,9 +60,9 @@ class Mean:
             weights: the weight of each number, in a shape that broadcasts to that of the values.
 
         Raises:
-            ConfigError: the shapes differ.
+            ConfigError: the shapes differ, or something is not a number.
         """
-        x, w = host_array(values).astype(np.float64), host_array(weights).astype(np.float64)
+        x, w = numbers("Mean.add", values), numbers("Mean.add", weights)
         try:
             w = np.broadcast_to(w, x.shape)
         except ValueError:
@@ -79,18 +99,29 @@ class Accuracy:
 
         Args:
             predictions: the classes, in the shape of ``labels``, or scores with one more axis, the
-                last one, whose largest element is the class.
+                last one, whose largest element is the class. A sample with a NaN among its scores
+                has no class, and counts as wrong.
             labels: the correct classes, as integers.
 
         Raises:
-            ConfigError: the shapes do not fit.
+            ConfigError: the shapes do not fit; the predictions have one score per sample, such as
+                the probability of one class; or classes are not integers, such as probabilities in
+                the shape of one-hot labels.
         """
-        found, right = host_array(predictions), host_array(labels)
-        if found.ndim == right.ndim + 1:
-            found = found.argmax(-1)
+        found, right = numbers("Accuracy.add", predictions), numbers("Accuracy.add", labels)
+        shapes = f"predictions of shape {found.shape} and labels of shape {right.shape}"
+        allowed = "a class, or a vector of at least 2 scores, per label"
+        if found.ndim == right.ndim + 1 and found.shape[-1] > 1:
+            unknown = np.isnan(found).any(-1)
+            found = np.where(unknown, np.nan, found.argmax(-1))
+        elif (found != np.rint(found)).any():
+            shapes += ", where a prediction is not an integer"
+            allowed += "; for probabilities p of one class, pass p > 0.5"
+            raise _fail("Accuracy.add", shapes, allowed)
         if found.shape != right.shape:
-            shapes = f"predictions of shape {found.shape} and labels of shape {right.shape}"
-            raise _fail("Accuracy.add", shapes, "a class, or a vector of scores, per label")
+            raise _fail("Accuracy.add", shapes, allowed)
+        if (right != np.rint(right)).any():
+            raise _fail("Accuracy.add", "a label that is not an integer", "classes as integers")
         self._mean.add(found == right)
 
     @property
@@ -122,30 +153,31 @@ class AUC:
         """Add a batch.
 
         Args:
-            scores: one number per sample, higher for samples that are rather positive.
+            scores: one number per sample, higher for samples that are rather positive; with a NaN
+                among them, the area is NaN.
             labels: 0 or False for negative samples, 1 or True for positive ones.
 
         Raises:
             ConfigError: the shapes differ, or a label is another number.
         """
-        x, y = host_array(scores).reshape(-1), host_array(labels).reshape(-1)
+        x, y = numbers("AUC.add", scores).reshape(-1), numbers("AUC.add", labels).reshape(-1)
         if x.shape != y.shape:
             found = f"{x.size} scores and {y.size} labels"
             raise _fail("AUC.add", found, "a score per label")
         if not np.isin(y, (0, 1)).all():
-            raise _fail("AUC.add", f"the label {y[~np.isin(y, (0, 1))][0]}", "0 or 1")
-        self._scores.append(x.astype(np.float64))
+            raise _fail("AUC.add", f"the label {y[~np.isin(y, (0, 1))][0]:g}", "0 or 1")
+        self._scores.append(x.copy())
         self._labels.append(y.astype(bool))
 
     @property
     def value(self) -> float:
-        """The area so far, NaN without a positive or a negative sample."""
+        """The area so far, NaN without a positive or a negative sample, or with a NaN score."""
         if not self._scores:
             return float("nan")
         scores, labels = np.concatenate(self._scores), np.concatenate(self._labels)
         positive = int(labels.sum())
         negative = labels.size - positive
-        if not positive or not negative:
+        if not positive or not negative or np.isnan(scores).any():
             return float("nan")
         _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
         ranks: Any = np.cumsum(count) - (count - 1) / 2  # the mean rank of equal scores
