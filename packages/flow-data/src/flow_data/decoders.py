@@ -41,12 +41,17 @@ def ofrecord_raw_decoder(
 ) -> Blob:
     """Decode a field to a tensor; the field has numbers, or bytes that are read as numbers.
 
+    A number that ``dtype`` does not have, such as 1.5 as an integer or 300 as int8, a text, and
+    bytes above 127 unless ``dtype`` is uint8 are errors of the record; OneFlow converts them to
+    other numbers.
+
     Args:
         input_blob: records.
         blob_name: name of the field.
         shape: shape of a sample.
         dtype: element type of the result.
-        dim1_varying_length, auto_zero_padding: allow shorter fields, and pad them with zeros.
+        dim1_varying_length, auto_zero_padding: allow shorter fields, and pad them with zeros. In
+            OFRecord and TFRecord files, this includes fields without values and absent fields.
         name: name of the op.
     """
     return emit(

@@ -89,7 +89,7 @@ def test_few_groups_are_kept_in_memory(tmp_path: Path) -> None:
         place = files.place(0, number)
         assert place == (number // 3, number % 3)
         record = files.read(0, number, place)
-        assert record.field("text") == ("bytes_list", (f"row {number}".encode(),))
+        assert record.field("text") == ("text_list", (f"row {number}".encode(),))
         assert record.field("empty") == ("int64_list", ())
         assert record.field("when") == ("int64_list", (0,))
     assert files.place(0, 13) is None

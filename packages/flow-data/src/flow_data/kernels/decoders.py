@@ -19,21 +19,52 @@ from flow_data.rows import StepLaunch, for_each_instance, for_each_row
 
 
 def numbers_into(record: Record, name: str, out: Array, varying: bool, padded: bool) -> None:
-    """Write the numbers of a field to a flat array; in a field of bytes, each byte is a number."""
+    """Write the numbers of a field to a flat array; in a field of bytes, each byte is a number.
+
+    Numbers that the array's type does not have, such as 1.5 or 300 in int8, are refused, and so are
+    texts. With ``varying`` or ``padded``, a field without values, or absent from a record that need
+    not have all fields, counts as empty.
+    """
+    shorter = varying or padded
+    if shorter and record.sparse and name not in record.fields:
+        out[:] = 0
+        return
     kind, values = record.field(name)
-    if kind == "bytes_list":
-        data = np.frombuffer(record.blob(name), np.int8)[: out.size]
-        if data.size < out.size and not (varying or padded):
-            raise _wrong_count(record, name, data.size, out.size)
-        count = data.size
-        np.copyto(out[:count], data, casting="unsafe")
-    else:
-        values = values.reshape(-1) if isinstance(values, np.ndarray) else values
-        count = len(values)
-        if count > out.size or (count < out.size and not (varying or padded)):
-            raise _wrong_count(record, name, count, out.size)
+    if kind == "text_list":
+        hint = "write numbers, or read the text with ofrecord_bytes_decoder"
+        raise corrupt(record.origin, f"a text in {name!r}", "numbers", hint)
+    if kind == "bytes_list" and values:
+        values = np.frombuffer(record.blob(name), np.uint8)[: out.size]
+        if out.dtype != np.uint8 and values.max(initial=0) > _LARGEST:
+            hint = "decode to uint8; OneFlow reads such bytes as negative numbers"
+            found = f"a byte of {values.max()} in {name!r}"
+            raise corrupt(record.origin, found, f"bytes up to {_LARGEST}", hint)
+    large = isinstance(values, tuple) and kind == "int64_list" and max(values, default=0) >= 2**63
+    values = np.asarray(values, np.uint64 if large else None).reshape(-1)
+    count = len(values)
+    if count > out.size or (count < out.size and not shorter):
+        raise _wrong_count(record, name, count, out.size)
+    with np.errstate(invalid="ignore", over="ignore"):
         out[:count] = values
+    _check_values(record, name, out[:count], values)
     out[count:] = 0
+
+
+_LARGEST = 127
+"""The largest byte that is the same number in uint8 and in OneFlow's int8."""
+
+
+def _check_values(record: Record, name: str, out: Array, values: Array) -> None:
+    """Check that numbers have been converted without a change, apart from rounding to floats."""
+    if np.issubdtype(out.dtype, np.integer):
+        wrong = out != values
+    elif values.dtype.kind == "f" and out.dtype.itemsize < values.dtype.itemsize:
+        wrong = np.isfinite(values) & ~np.isfinite(out.astype(values.dtype))
+    else:
+        return
+    if wrong.any():
+        found = f"{values[wrong][0]} in {name!r}"
+        raise corrupt(record.origin, found, f"numbers of {out.dtype}", "pass another dtype")
 
 
 def _wrong_count(record: Record, name: str, found: int, wanted: int) -> Exception:
@@ -233,4 +264,6 @@ def _fill_image(record: Record, out: Array, attrs: Mapping[str, AttrValue]) -> N
 
 def _fill_numbers(record: Record, out: Array, attrs: Mapping[str, AttrValue]) -> None:
     padded = attrs["auto_zero_padding"] or attrs["codec"] == "bytes_list"
+    if not attrs["auto_zero_padding"]:
+        record.field(attrs["field"])  # its bytes may be short, but not absent
     numbers_into(record, attrs["field"], out.reshape(prod(out.shape)), False, padded)

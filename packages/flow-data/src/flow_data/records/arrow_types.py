@@ -1,7 +1,7 @@
 """The types of Arrow's columns, as the metadata of its IPC format declares them.
 
-The tables are those of Arrow's ``Schema.fbs``. Extension types are read as their storage, texts as
-bytes, and dates, times, timestamps and durations as the integers that are stored.
+The tables are those of Arrow's ``Schema.fbs``. Extension types are read as their storage, and
+dates, times, timestamps and durations as the integers that are stored.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ _KINDS: dict[int, tuple[str, int, Any]] = {
     2: ("Int", 2, _integer),
     3: ("FloatingPoint", 2, _floating),
     4: ("Binary", 3, _leaf("binary")),
-    5: ("Utf8", 3, _leaf("binary")),
+    5: ("Utf8", 3, _leaf("string")),
     6: ("Bool", 2, _leaf("bool_")),
     7: ("Decimal", 2, _decimal),
     8: ("Date", 2, _date),
@@ -207,11 +207,11 @@ _KINDS: dict[int, tuple[str, int, Any]] = {
     17: ("Map", 2, None),
     18: ("Duration", 2, _leaf("int64")),
     19: ("LargeBinary", 3, _leaf("large_binary")),
-    20: ("LargeUtf8", 3, _leaf("large_binary")),
+    20: ("LargeUtf8", 3, _leaf("large_string")),
     21: ("LargeList", 2, _list("large_list")),
     22: ("RunEndEncoded", 0, None),
     23: ("BinaryView", 2, _leaf("binary_view")),
-    24: ("Utf8View", 2, _leaf("binary_view")),
+    24: ("Utf8View", 2, _leaf("string_view")),
     25: ("ListView", 3, None),
     26: ("LargeListView", 3, None),
 }

@@ -174,7 +174,7 @@ class FramedFiles:
         if size and not self._frame.is_valid(payload, os.pread(known.descriptor, size, end)):
             found = f"{len(payload)} bytes with a wrong checksum"
             raise corrupt(origin, found, "bytes as they were written")
-        return Record(payload, origin, self._parse)
+        return Record(payload, origin, self._parse, sparse=True)
 
     def origin(self, part: int, number: int, place: tuple[int, int]) -> Origin:
         """Return the file, the first byte and the number of a record."""

@@ -63,13 +63,19 @@ class Record:
         payload: the bytes of the record, or in some formats its fields by name.
         origin: position of the record.
         parse: the function that returns the fields; an exception means that the payload is corrupt.
+        sparse: whether records of the format need not have all fields.
     """
 
-    __slots__ = ("_fields", "_parse", "origin", "payload")
+    __slots__ = ("_fields", "_parse", "origin", "payload", "sparse")
 
     def __init__(
-        self, payload: Any, origin: Origin, parse: Callable[[Any], Mapping[str, Field]]
+        self,
+        payload: Any,
+        origin: Origin,
+        parse: Callable[[Any], Mapping[str, Field]],
+        sparse: bool = False,
     ) -> None:
+        self.sparse = sparse
         self.payload = payload
         self.origin = origin
         self._parse = parse
@@ -103,9 +109,9 @@ class Record:
         return found
 
     def blob(self, name: str) -> bytes:
-        """Return the bytes of a field that must have exactly one value of type ``bytes``."""
+        """Return the bytes of a field that must have exactly one value of bytes or text."""
         kind, values = self.field(name)
-        if kind != "bytes_list" or len(values) != 1:
+        if kind not in ("bytes_list", "text_list") or len(values) != 1:
             raise corrupt(
                 self.origin, f"{len(values)} values of {kind} in {name!r}", "one of bytes_list"
             )

@@ -67,7 +67,7 @@ def _parquet(path: str) -> _Table:
 
 
 def _plain(column: Any, library: Any) -> Any:
-    """Convert texts to bytes and times to integers, the values that `ArrowFile` returns."""
+    """Convert times to integers, and decimals, the values that `ArrowFile` returns."""
     kind = _plain_type(column.type, library)
     if kind is None:
         return str(column.type)
@@ -95,8 +95,7 @@ def _plain_type(kind: Any, library: Any) -> Any:
 
 
 _PLAIN = (
-    ("is_string", "binary"), ("is_large_string", "large_binary"), ("is_date32", "int32"),
-    ("is_date64", "int64"), ("is_time32", "int32"), ("is_time64", "int64"),
+    ("is_date32", "int32"), ("is_date64", "int64"), ("is_time32", "int32"), ("is_time64", "int64"),
     ("is_timestamp", "int64"), ("is_duration", "int64"), ("is_decimal", "float64"),
 )  # fmt: skip
 """A test of a type, and the type to which its columns are converted."""
@@ -256,17 +255,14 @@ def _field(value: Any) -> Field:
     if any(v is None for v in values):
         return REFUSED, "a list in which a value is missing"
     for kind, types, convert in _KINDS:
-        if all(isinstance(v, types) for v in values) and (values or kind != "bytes_list"):
+        if all(isinstance(v, types) for v in values):
             return kind, tuple(map(convert, values))
     return REFUSED, f"values of type {type(values[0]).__name__}"
 
 
-def _bytes(value: bytes | str) -> bytes:
-    return value.encode() if isinstance(value, str) else value
-
-
 _KINDS: tuple[tuple[str, Any, Callable[[Any], Any]], ...] = (
-    ("bytes_list", bytes | str, _bytes),
     ("int64_list", int, int),
+    ("bytes_list", bytes, bytes),
+    ("text_list", str, str.encode),
     ("double_list", int | float | np.floating | Decimal, float),
 )
