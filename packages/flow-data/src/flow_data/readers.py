@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from flow_core.authoring.specs import emit
@@ -13,6 +14,7 @@ from flow_core.base.errors import DataError, user_line
 from flow_data.formats import find_format
 from flow_data.records.folder import image_files
 from flow_data.records.ofrecord import part_paths
+from flow_data.records.webdataset import expanded
 
 Blob = Any
 
@@ -127,6 +129,14 @@ def _files(files: str | Sequence[str]) -> tuple[str, ...]:
     return found
 
 
+def _tars(files: str | Sequence[str]) -> tuple[str, ...]:
+    try:
+        return tuple(chain.from_iterable(map(expanded, _files(files))))
+    except ValueError as error:
+        at = user_line(3)
+        raise DataError("reading files", at=at, found=str(error), allowed="fewer files") from None
+
+
 def _record_reader(
     format_: str,
     files: Sequence[str],
@@ -177,7 +187,7 @@ def record_reader(
     """
     return _record_reader(
         find_format(format),
-        _files(files),
+        _tars(files) if format == "webdataset" else _files(files),
         batch_size,
         random_shuffle,
         shuffle_buffer_size,
@@ -233,10 +243,16 @@ def webdataset_reader(
     """Read records from WebDataset tar files; see `ofrecord_reader` for the other arguments.
 
     ``0001.jpg`` and ``0001.cls`` in a tar are the fields ``jpg`` and ``cls`` of one record.
+
+    Args:
+        files: the tars or URLs, in which ``{000..012}`` stands for each number of this range.
+
+    Raises:
+        DataError: there is no file, or a range stands for more than a million files.
     """
     return _record_reader(
         "flow_data.records.webdataset:WebDatasetFiles",
-        _files(files),
+        _tars(files),
         batch_size,
         random_shuffle,
         shuffle_buffer_size,

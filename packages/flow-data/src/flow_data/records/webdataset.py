@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import tarfile
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain, product
+from math import prod
 from typing import Any, BinaryIO
 
 from flow_core.base.regular_files import open_regular
@@ -19,8 +23,12 @@ _Members = tuple[tuple[str, int, int], ...]
 class WebDatasetFiles:
     """The records of uncompressed tar files (tars), in the order of the tars.
 
-    The name of a field is the part of its file name after the first dot: ``0001.jpg`` and
-    ``0001.cls`` are the fields ``jpg`` and ``cls`` of one record.
+    The name of a field is the part of its file name after the first dot, in lower case:
+    ``0001.jpg`` and ``0001.CLS`` are the fields ``jpg`` and ``cls`` of one record. As in the
+    package webdataset, files are left out whose name has nothing before the first dot
+    (``._0001.jpg``) or no dot (``README``), and those in a folder at the top with a name such as
+    ``__notes__``; also those in ``__MACOSX``. A field that occurs twice is an error of its record.
+    Unlike in that package, the files of a record may be apart from each other.
 
     Args:
         paths: the tars.
@@ -60,11 +68,10 @@ class WebDatasetFiles:
             with open_regular(path) as file, _opened(file) as tar:
                 for member in tar:
                     end = _end(member, end, size)
-                    if member.isfile():
-                        folder, _, name = member.name.rpartition("/")
-                        key, _, field = name.partition(".")
+                    key, field = split_name(member.name)
+                    if member.isfile() and key:
                         row = (field, member.offset_data, member.size)
-                        groups.setdefault(f"{folder}/{key}", []).append(row)
+                        groups.setdefault(key, []).append(row)
             self._check_end(part, end)
         except Exception as error:  # noqa: BLE001 - tarfile trusts headers, and raises many types
             self._broken(Origin(path, end, len(groups)), _described(error))
@@ -87,6 +94,11 @@ class WebDatasetFiles:
         """Read a record with the bytes of its members."""
         descriptor = self._descriptors[part]
         origin = self.origin(part, number, place)
+        counts = Counter(name for name, _, _ in place)
+        twice = [name for name, count in counts.items() if count > 1]
+        if twice:
+            hint = "write the tar again with one such file per record"
+            raise corrupt(origin, f"several files *.{twice[0]}", "one per record", hint)
         payload = {name: os.pread(descriptor, size, start) for name, start, size in place}
         short = [n for n, _, size in place if len(payload[n]) != size]
         if short:
@@ -96,6 +108,54 @@ class WebDatasetFiles:
     def origin(self, part: int, number: int, place: _Members) -> Origin:
         """Return the tar, the first byte and the number of a record."""
         return Origin(self.paths[part], place[0][1], number)
+
+
+def split_name(path: str) -> tuple[str, str]:
+    """Return the key of the record to which a file belongs, and the name of its field.
+
+    The key is empty if the file belongs to no record.
+
+    >>> split_name("train/1.seg.PNG"), split_name("._1.jpg"), split_name("__notes__/1.txt")
+    (('train/1', 'seg.png'), ('', ''), ('', ''))
+    """
+    folder, _, name = path.rpartition("/")
+    base, dot, field = name.partition(".")
+    top = path.removeprefix("./").partition("/")[0]
+    if not base or not dot or _NO_RECORDS.fullmatch(top):
+        return "", ""
+    return f"{folder}/{base}" if folder else base, field.lower()
+
+
+_NO_RECORDS = re.compile("__[^/]*__|__MACOSX")
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_MOST = 1_000_000
+
+
+def expanded(path: str) -> list[str]:
+    """Return the paths that a path with ranges of numbers stands for.
+
+    Raises:
+        ValueError: the path stands for too many files.
+
+    >>> expanded("train-{008..010}.tar")
+    ['train-008.tar', 'train-009.tar', 'train-010.tar']
+    """
+    pieces = _RANGE.split(path)
+    ranges = [_numbers(*pair) for pair in zip(pieces[1::3], pieces[2::3], strict=True)]
+    if prod(map(len, ranges)) > _MOST:
+        raise ValueError(f"{path!r} stands for more than {_MOST} files")
+    texts = pieces[::3]
+    return ["".join(chain(*zip(texts, (*n, ""), strict=True))) for n in product(*ranges)]
+
+
+def _numbers(first: str, last: str) -> Sequence[str]:
+    """Return the numbers of a range, as wide as the wider end if one of them begins with 0."""
+    padded = any(len(text) > 1 and text[0] == "0" for text in (first, last))
+    width = max(len(first), len(last)) if padded else 0
+    a, b = int(first), int(last)
+    if abs(b - a) >= _MOST:
+        raise ValueError(f"{{{first}..{last}}} stands for more than {_MOST} files")
+    return [str(n).zfill(width) for n in (range(a, b + 1) if a <= b else range(a, b - 1, -1))]
 
 
 class _Bounded:
