@@ -89,8 +89,8 @@ def drawn(*points: tuple[float, float], height: int, width: int) -> list[str]:
 
 def test_masks_are_those_of_coco() -> None:
     """The rows are the results of pycocotools 2.0.11."""
-    mask = drawn((0, 0), (7, 1), (7, 5), (3, 6), (1, 3), height=7, width=8)
-    assert mask == [
+    pentagon = drawn((0, 0), (7, 1), (7, 5), (3, 6), (1, 3), height=7, width=8)
+    assert pentagon == [
         "11110000", "01111110", "01111110", "01111110", "00111110", "00011000", "00000000"
     ]  # fmt: skip
     slim = drawn((1.2, 0.7), (6.9, 2.3), (3.3, 7.1), height=8, width=7)
