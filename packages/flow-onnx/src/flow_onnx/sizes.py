@@ -1,22 +1,22 @@
 """Override sizes of inputs, and make sizes open.
 
-A graph has the same ops for all sizes, so that an override only needs new type inference. For each
-open size, types are inferred with two different numbers: sizes that then differ are open, and nodes
-that differ are an error.
+The job's program is traced for the overridden sizes, so that numbers that it computes from sizes
+are right. For open sizes, it is traced with two different numbers: sizes that then differ are open,
+and nodes that differ are an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NoReturn
 
 from onnx import NodeProto
 
-from flow_core.authoring.specs import Attrs, ExportedJob, Graph, InferContext, Op, TensorType, Value
+from flow_core.authoring.specs import ExportedJob, Graph, Op, TensorType, Value
 from flow_core.base.errors import FlowError, UnsupportedError
-from flow_core.base.shapes import Shape, num_elements
+from flow_core.base.shapes import Shape
 from flow_onnx.network import Built
 from flow_onnx.options import Options, Sizes
 from flow_onnx.types import Dims
@@ -55,7 +55,8 @@ class Sized:
                 or other_node is None
                 or _content(built, node) != _content(other, other_node)
             ):
-                maker = built.made_by[node.name] if node else other.made_by[other_node.name]
+                owner, odd = (built, node) if node else (other, other_node)
+                maker = owner.made_by.get(odd.name)  # None for a constant result
                 kind = (node or other_node).op_type
                 _refuse(job, self.graph, maker, f"{kind} needs numbers for the open sizes")
 
@@ -68,14 +69,19 @@ def _content(built: Built, node: NodeProto) -> tuple[object, ...]:
     return node.op_type, attributes, [(array.dtype, array.tolist()) for array in arrays]
 
 
-def _refuse(job: ExportedJob, graph: Graph, op: Op, found: str) -> NoReturn:
-    raise UnsupportedError(
-        f"exporting job {job.name!r} to ONNX with other sizes",
-        at=graph.lines.get(op.name, job.at),
-        found=f"{op.type} {op.name!r}: {found}",
-        allowed="ops whose attributes do not contain the overridden sizes",
-        hint="pass -1 for the size to flow.reshape, or omit the size from shape_override",
-    )
+ALLOWED = "ops whose attributes do not contain the overridden sizes"
+HINT = "pass -1 for the size to flow.reshape, or omit the size from shape_override"
+
+
+def _attempted(job: ExportedJob) -> str:
+    return f"exporting job {job.name!r} to ONNX with other sizes"
+
+
+def _refuse(job: ExportedJob, graph: Graph, op: Op | None, found: str) -> NoReturn:
+    at = job.at
+    if op is not None:
+        at, found = graph.lines.get(op.name, job.at), f"{op.type} {op.name!r}: {found}"
+    raise UnsupportedError(_attempted(job), at=at, found=found, allowed=ALLOWED, hint=HINT)
 
 
 def resized(job: ExportedJob, options: Options) -> Sized:
@@ -92,11 +98,12 @@ def resized(job: ExportedJob, options: Options) -> Sized:
         if known[name] != size:
             found = f"the size {name!r} of {value}, which is both {known[name]} and {size}"
             _refuse(job, job.graph, job.graph.ops[value.op], found)
-    graph = _inferred(job, _shapes(job, sizes, known))
+    graph = _traced(job, _shapes(sizes, known))
     if not known:
         return Sized(graph)
     others = {name: 2 * n + 1 + i for i, (name, n) in enumerate(known.items())}
-    other = _inferred(job, _shapes(job, sizes, others))
+    other = _traced(job, _shapes(sizes, others))
+    _check_structure(job, graph, other)
     names = {(known[name], others[name]): name for name in known}
     return Sized(graph, other, names, dict(_different(graph, other)))
 
@@ -110,14 +117,20 @@ def _open_sizes(job: ExportedJob, sizes: Mapping[str, Sizes]) -> Iterator[tuple[
                 yield size, n, value
 
 
-def _shapes(
-    job: ExportedJob, sizes: Mapping[str, Sizes], numbers: Mapping[str, int]
-) -> dict[str, Shape]:
-    """Return the shape of each ``input`` op, with numbers for open sizes."""
+def _shapes(sizes: Mapping[str, Sizes], numbers: Mapping[str, int]) -> dict[str, Shape]:
+    """Return the shape of each overridden input, with numbers for open sizes."""
     return {
-        job.inputs[name].op: tuple(numbers[n] if isinstance(n, str) else n for n in shape)
+        name: tuple(numbers[n] if isinstance(n, str) else n for n in shape)
         for name, shape in sizes.items()
     }
+
+
+def _check_structure(job: ExportedJob, graph: Graph, other: Graph) -> None:
+    """Reject programs whose ops depend on an open size."""
+    for op, again in zip_longest(graph.ops.values(), other.ops.values()):
+        if op is None or again is None or (op.type, op.inputs) != (again.type, again.inputs):
+            source, found = (graph, op) if op is not None else (other, again)
+            _refuse(job, source, found, "the program uses other ops for other open sizes")
 
 
 def _different(graph: Graph, other: Graph) -> Iterator[tuple[Value, frozenset[int]]]:
@@ -129,49 +142,22 @@ def _different(graph: Graph, other: Graph) -> Iterator[tuple[Value, frozenset[in
                 yield Value(name, i), axes
 
 
-def _inferred(job: ExportedJob, shapes: Mapping[str, Shape]) -> Graph:
-    """Return the graph with the types that follow from other input shapes."""
-    types: dict[str, tuple[TensorType, ...]] = {}
-    ops: dict[str, Op] = {}
-    for op in job.graph.ops.values():
-        inputs = tuple(types[v.op][v.index] for v in op.inputs)
-        changed = _adapted(job.graph, op, inputs, shapes)
-        context = InferContext(
-            op.name, op.type, inputs, changed.attrs, job.graph.lines.get(op.name)
-        )
-        try:
-            types[op.name] = tuple(job.specs[op.type].infer(context))
-        except FlowError as error:
-            _refuse(job, job.graph, op, str(error.found))
-        ops[op.name] = changed
-    return replace(job.graph, ops=ops, types=types)
+def _traced(job: ExportedJob, shapes: Mapping[str, Shape]) -> Graph:
+    """Return the graph that the program defines for other input shapes."""
+    if job.retrace is None:
+        raise UnsupportedError(_attempted(job), at=job.at, found="a job without its program")
+    try:
+        graph = job.retrace(shapes).graph
+    except FlowError as error:
+        found = f"{error.attempted}: {error.found}"
+        raise UnsupportedError(
+            _attempted(job), at=error.at or job.at, found=found, allowed=ALLOWED, hint=HINT
+        ) from error
+    if _variables(graph) != _variables(job.graph):
+        found = "variables whose names or shapes depend on the sizes"
+        raise UnsupportedError(_attempted(job), at=job.at, found=found, allowed=ALLOWED)
+    return graph
 
 
-def _adapted(
-    graph: Graph, op: Op, inputs: tuple[TensorType, ...], shapes: Mapping[str, Shape]
-) -> Op:
-    """Return the op with its shape attribute adapted to other sizes."""
-    if op.name in shapes:
-        return replace(op, attrs=Attrs({**op.attrs, "shape": shapes[op.name]}))
-    if op.type == "reshape" and inputs != graph.input_types(op):
-        shape = reshaped(op.attrs["shape"], graph.input_types(op)[0].shape, inputs[0].shape)
-        return replace(op, attrs=Attrs({**op.attrs, "shape": shape}))
-    return op
-
-
-def reshaped(wanted: Shape, before: Shape, now: Shape) -> Shape:
-    """Adapt the target shape of a reshape to another input shape.
-
-    Leading sizes that are equal to those of the input are replaced by the new ones. If the numbers
-    of elements then differ, the first size becomes -1, so that it is inferred.
-
-    >>> reshaped((100, -1), (100, 28, 28), (7, 28, 28)), reshaped((100, 8), (800,), (56,))
-    ((7, -1), (-1, 8))
-    """
-    shape = list(wanted)
-    for i, (size, old, new) in enumerate(zip(wanted, before, now, strict=False)):
-        if size != old:
-            break
-        shape[i] = new
-    fits = -1 in shape or num_elements(shape) == num_elements(now)
-    return tuple(shape) if fits else (-1, *wanted[1:])
+def _variables(graph: Graph) -> dict[str, TensorType]:
+    return {op.name: graph.types[op.name][0] for op in graph.of_type("variable")}

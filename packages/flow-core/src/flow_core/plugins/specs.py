@@ -15,6 +15,7 @@ from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.arrays import DriverArray
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import InferenceError, PluginError, SourceLine, described
+from flow_core.base.shapes import Shape
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
 from flow_core.ir.graph import NO_ATTRS, Attrs, AttrValue, Graph, TensorType, Value
 from flow_core.sharding.sbp import Region, Signatures, region_shape
@@ -576,6 +577,9 @@ class ExportedJob:
         variables: arrays by the names of the graph's ``variable`` ops; access may read a file.
         specs: specs of all ops.
         at: the user's line of the export.
+        retrace: ``retrace(shapes)`` returns the job that the program defines for other shapes of
+            some inputs, given by name; it raises the `FlowError` of a program that does not define
+            one.  None if there is no program.
     """
 
     name: str
@@ -584,6 +588,7 @@ class ExportedJob:
     variables: Mapping[str, Any]
     specs: Mapping[str, OpSpec]
     at: SourceLine | None = None
+    retrace: Callable[[Mapping[str, Shape]], ExportedJob] | None = None
 
 
 @dataclass(frozen=True, slots=True)

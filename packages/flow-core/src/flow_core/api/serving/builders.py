@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from flow_core.api.serving.batch_sizes import batch_sizes
 from flow_core.api.serving.model_file import SavedGraph, SavedModel, Signature
 from flow_core.api.session.job import get_all_variables
 from flow_core.api.session.train import save
@@ -76,6 +77,8 @@ class ModelBuilder:
 
     def Save(self, save_model_before_graph_complete: bool = True) -> None:
         """Write the version: its graphs, and the values that the variables have now.
+
+        The job functions run again, for other batch sizes, to find out what depends on the size.
 
         Args:
             save_model_before_graph_complete: has no effect; graphs are saved as traced.
@@ -183,6 +186,7 @@ class GraphBuilder:
             {name: value.op for name, value in self._job.inputs.items()},
             {name: builder.saved() for name, builder in self._signatures.items()},
             self._default,
+            batch_sizes(self._job),
         )
 
 

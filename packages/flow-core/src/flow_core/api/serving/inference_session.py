@@ -15,7 +15,7 @@ import enum
 import inspect
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.annotations import placeholder
+from flow_core.api.serving.batch_sizes import BatchSizes
 from flow_core.api.serving.model_file import FILE, SavedGraph, Signature, read_model
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType
@@ -42,7 +43,7 @@ from flow_core.frontend.job.function import JobFunction
 from flow_core.frontend.session.session import Session
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.job_build import current_job
-from flow_core.ir.graph import Graph, TensorType, Value
+from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value
 from flow_core.ir.text import parse_graph
 
 __all__ = ["InferenceSession", "ModelVersionPolicy", "SessionOption"]
@@ -80,12 +81,15 @@ class _Job:
     output_types: Mapping[str, TensorType]
 
 
-def replayed(graph: Graph, inputs: Mapping[str, BlobDef]) -> tuple[BlobDef, ...]:
+def replayed(
+    graph: Graph, inputs: Mapping[str, BlobDef], attrs: Callable[[Op], Attrs]
+) -> tuple[BlobDef, ...]:
     """Add the ops of a saved graph to the job being traced, and return its results.
 
     Args:
         graph: the graph.
         inputs: placeholders by name of their ``input`` op.
+        attrs: returns the attributes of an op for the job's batch size.
 
     Raises:
         CheckpointError: an op of the graph cannot be added, for example because it lacks an
@@ -98,7 +102,7 @@ def replayed(graph: Graph, inputs: Mapping[str, BlobDef]) -> tuple[BlobDef, ...]
             values[op.output()] = inputs[op.name].value
             continue
         try:
-            made = job.add(op.type, [values[v] for v in op.inputs], op.attrs, full=op.name)
+            made = job.add(op.type, [values[v] for v in op.inputs], attrs(op), full=op.name)
         except FlowError:
             raise
         except Exception as error:
@@ -189,7 +193,10 @@ class InferenceSession:
         self._checkpoint = checkpoint_path
 
     def set_job_batch_size(self, job_name: str, batch_size: int) -> None:
-        """Set the size of the first axis of all inputs of a job that is not loaded yet."""
+        """Set the size of the first axis of all inputs of a job that is not loaded yet.
+
+        Loading the job raises `JobError` if its program does not define a job of this size.
+        """
         self._batch[job_name] = batch_size
 
     @contextmanager
@@ -226,8 +233,10 @@ class InferenceSession:
         parameters = {f"input{i}": op for i, op in enumerate(graph.inputs.values())}
         types = {op: self._resized(name, parsed.types[op][0]) for op in parameters.values()}
 
+        attrs = self._attrs(name, graph.batch, parsed, types)
+
         def run(**blobs: BlobDef) -> tuple[BlobDef, ...]:
-            return replayed(parsed, {op: blobs[key] for key, op in parameters.items()})
+            return replayed(parsed, {op: blobs[key] for key, op in parameters.items()}, attrs)
 
         run.__name__ = run.__qualname__ = name
         run.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
@@ -246,6 +255,27 @@ class InferenceSession:
         if batch is None or not type_.shape:
             return type_
         return TensorType((batch, *type_.shape[1:]), type_.dtype)
+
+    def _attrs(
+        self, job: str, batch: BatchSizes, graph: Graph, types: Mapping[str, TensorType]
+    ) -> Callable[[Op], Attrs]:
+        """Return the function for the attributes of ops; refuse batch sizes that do not fit."""
+        size = self._batch.get(job)
+        if size is None or all(types[op] == graph.types[op][0] for op in types):
+            return lambda op: op.attrs
+        try:
+            if batch.fixed:
+                raise ValueError(batch.fixed)
+            new = {name: batch.attrs(op, size) for name, op in graph.ops.items()}
+        except ValueError as error:
+            raise JobError(
+                f"loading job {job!r} with a batch size of {size}",
+                at=user_line(),
+                found=f"a job that is only defined for its own batch size: {error}",
+                allowed="jobs whose program defines them for any batch size",
+                hint="derive sizes from blob.shape, or pass -1 to flow.reshape, and save again",
+            ) from None
+        return lambda op: new[op.name]
 
     def _named(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from flow_core.api.serving.batch_sizes import BatchSizes
 from flow_core.base.decoding import Decoder, Mismatch, parsed, shown
 from flow_core.base.errors import CheckpointError
 from flow_core.base.regular_files import read_regular
@@ -15,6 +16,11 @@ FILE = "saved_model.json"
 FORMAT = 1
 LONGEST = 1 << 30
 """Largest size of the file in bytes; it is read as a whole."""
+
+
+UNKNOWN = BatchSizes(
+    fixed="the model was saved by a version that did not record what the size changes"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +46,14 @@ class SavedGraph:
         signatures: by name.
         default_signature: name of the signature to use if a caller names none; "" for the names of
             the job's parameters.
+        batch: how the graph depends on the batch size; see `batch_sizes`.
     """
 
     text: str
     inputs: Mapping[str, str]
     signatures: Mapping[str, Signature] = field(default_factory=dict)
     default_signature: str = ""
+    batch: BatchSizes = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from flow_core.annotations import PlaceholderSpec
 from flow_core.base.errors import JobError, SourceLine, UnsupportedError
+from flow_core.base.shapes import Shape
 from flow_core.frontend.job.function import AnyJob, JobFunction
+from flow_core.frontend.job.tracing import Traced
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.ir.graph import Graph, TensorType, Value, rebuild
 from flow_core.plugins.specs import ExportedJob, OpSpec
@@ -23,7 +26,10 @@ def traced_for_export(job: Any, attempted: str, at: SourceLine | None) -> Export
         UnsupportedError: a parameter or result is not a single array.
     """
     _check_job(job, attempted, at)
-    traced = job.prepare()
+    return _exported(job, job.prepare(), attempted, at)
+
+
+def _exported(job: AnyJob, traced: Traced, attempted: str, at: SourceLine | None) -> ExportedJob:
     build, blobs = traced.build, traced.returned.blobs
     fed = {_parameter(name): Value(name, 0) for name in traced.inputs}
     for blob in blobs:
@@ -35,7 +41,22 @@ def traced_for_export(job: Any, attempted: str, at: SourceLine | None) -> Export
     graph = _cut(replace(build.builder.build(), results=results), fed, build.emitter.specs)
     for name, value in fed.items():
         _check_type(graph.type_of(value), f"parameter {name!r}", attempted, at)
-    return ExportedJob(job.name, graph, fed, {}, build.emitter.specs, at)
+
+    def retrace(shapes: Mapping[str, Shape]) -> ExportedJob:
+        parameters = {k: _resized(k, v, shapes) for k, v in job.signature.parameters.items()}
+        return _exported(job, job.retraced(parameters, build.builder), attempted, at)
+
+    return ExportedJob(job.name, graph, fed, {}, build.emitter.specs, at, retrace)
+
+
+def _resized(path: str, spec: Any, shapes: Mapping[str, Shape]) -> Any:
+    """Return the placeholders of a parameter with other shapes, by path of the placeholder."""
+    if isinstance(spec, PlaceholderSpec):
+        shape = shapes.get(path)
+        return spec if shape is None else replace(spec, shape=tuple(shape), is_open=False)
+    if isinstance(spec, Mapping):
+        return {k: _resized(f"{path}-{k}", v, shapes) for k, v in spec.items()}
+    return type(spec)(_resized(f"{path}-{i}", v, shapes) for i, v in enumerate(spec))
 
 
 def _parameter(name: str) -> str:

@@ -6,7 +6,8 @@ import functools
 import inspect
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -21,7 +22,7 @@ from typing import (
 
 import numpy as np
 
-from flow_core.annotations import JobSignature, parse_signature
+from flow_core.annotations import JobSignature, Placeholders, parse_signature
 from flow_core.base.arrays import Array
 from flow_core.base.config import Settings
 from flow_core.base.errors import JobError, SourceLine, nearest, user_line
@@ -55,7 +56,7 @@ from flow_core.frontend.trace.job_build import (
 )
 from flow_core.frontend.trace.results import Pending as PendingStep
 from flow_core.frontend.trace.sbp_hints import parallel_cast
-from flow_core.ir.graph import Graph
+from flow_core.ir.graph import Graph, GraphBuilder
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
 from flow_core.runtime.pipeline import Credit, Step
@@ -170,6 +171,27 @@ class JobFunction(Generic[P, R]):
     def prepare(self) -> Traced:
         """Trace and differentiate the job, which declares its variables; later calls do nothing."""
         return self._variant().traced
+
+    def retraced(self, parameters: Mapping[str, Placeholders], before: GraphBuilder) -> Traced:
+        """Trace the job for other placeholders, without any effect on the job and its session.
+
+        Args:
+            parameters: the placeholders of each parameter.
+            before: the ops of the job as it is, to which constant batch sizes are adapted; see
+                `flow_core.frontend.trace.resizing`.
+        """
+        session, signature = self.active_session(), replace(self.signature, parameters=parameters)
+        with session.compiling:
+            declared = dict(session.declared)
+            try:
+                build = self._build(session)
+                build.before = before
+                shapes = Feeding(self.name, signature, build.default_placement.size).declared
+                traced = trace(self.function, signature, build, shapes)
+                differentiate(traced)
+            finally:
+                session.declared = declared
+        return traced
 
     def compile(self) -> Compiled:
         """Trace and compile the job; of several plans, return that of the last call."""

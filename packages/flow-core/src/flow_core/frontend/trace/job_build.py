@@ -16,6 +16,7 @@ from flow_core.frontend.config.scope import Scope, current_scope, enter, outside
 from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
 from flow_core.frontend.trace.job_session import JobSession
 from flow_core.frontend.trace.repeat_acc import PeriodBlob, innermost
+from flow_core.frontend.trace.resizing import resized
 from flow_core.frontend.trace.sbp_request import over_placement
 from flow_core.frontend.trace.valid_rows import all_rows
 from flow_core.ir.graph import AttrValue, GraphBuilder, Value
@@ -99,6 +100,7 @@ class JobBuild:
         stale: for the value of a variable, the stale value that replaces it (see `Scope.stale`).
         evaluated: whether the job function has read values of blobs.
         methods: methods of blobs that need more than the graph.
+        before: the ops of the first trace if the job is traced again for other shapes.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class JobBuild:
         self.stale: dict[Value, BlobDef] = {}
         self.evaluated = False
         self.methods = methods
+        self.before: GraphBuilder | None = None
 
     def add(
         self,
@@ -171,10 +174,14 @@ class JobBuild:
         if spec is not None and spec.host:
             placement = placement.on_host()
             sbp = sbp or _source_sbp(spec, placement)
+        literals: Mapping[str, AttrValue] = {k: _literal(v) for k, v in attrs.items()}
+        if self.before is not None and op_type == "reshape":
+            shape = self.builder.type_of(inputs[0]).shape
+            literals = resized(self.before, full, literals, shape)
         return self.emitter.emit(
             op_type,
             inputs,
-            {k: _literal(v) for k, v in attrs.items()},
+            literals,
             placement=placement,
             name=full,
             line=line,

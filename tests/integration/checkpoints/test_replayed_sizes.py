@@ -1,0 +1,99 @@
+"""Saved models with other batch sizes compute what jobs of these sizes compute, or are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import batch_functions
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.base.errors import JobError
+
+ROWS, OTHERS = 4, (1, 3, 10)
+
+
+def job_of(function: Callable[[Any], Any], rows: int) -> Any:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((rows, batch_functions.WIDTH))) -> tp.Numpy:
+        return function(x)
+
+    return job
+
+
+def batch(rows: int) -> Any:
+    return np.random.default_rng(rows).normal(size=(rows, batch_functions.WIDTH)).astype("f4")
+
+
+def save(function: Callable[[Any], Any], path: Path) -> None:
+    builder = flow.saved_model.ModelBuilder(str(path)).Version(1)
+    builder.AddFunction(job_of(function, ROWS))
+    builder.Save()
+
+
+def replayed(path: Path, rows: int) -> Any:
+    option = flow.serving.SessionOption()
+    option.device_tag = "cpu"
+    with flow.serving.InferenceSession(option) as session:
+        session.set_job_batch_size("job", rows)
+        session.load_saved_model(str(path))
+        session.launch()
+        return session.run("job", x=batch(rows))[0]
+
+
+SIZED = {**batch_functions.ANY_SIZE, **batch_functions.BY_SIZE}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_a_replay_is_a_job_of_that_size(name: str, tmp_path: Path) -> None:
+    save(SIZED[name], tmp_path)
+    for rows in (ROWS, *OTHERS):
+        adapted = name == "reshape to the constant size"
+        function = (lambda x: flow.reshape(x, (-1, 2, 3))) if adapted else SIZED[name]
+        expected = job_of(function, rows)(batch(rows))
+        found = replayed(tmp_path, rows)
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", batch_functions.FIXED)
+def test_other_dependencies_are_refused(name: str, tmp_path: Path) -> None:
+    function = batch_functions.FIXED[name]
+    save(function, tmp_path)
+    np.testing.assert_array_equal(replayed(tmp_path, ROWS), job_of(function, ROWS)(batch(ROWS)))
+    with pytest.raises(JobError, match="only defined for its own batch size") as caught:
+        replayed(tmp_path, 8)
+    assert Path(batch_functions.__file__).name in str(caught.value)
+
+
+def test_sizes_between_the_multiples_are_refused(tmp_path: Path) -> None:
+    save(lambda x: flow.reshape(x, (x.shape[0] // 2, -1)), tmp_path)
+    assert replayed(tmp_path, 6).shape == (3, 12)
+    with pytest.raises(JobError, match="with the number 7/2"):
+        replayed(tmp_path, 7)
+
+
+def test_a_model_of_an_earlier_version_has_its_own_size_only(tmp_path: Path) -> None:
+    save(batch_functions.ANY_SIZE["mean"], tmp_path)
+    path = tmp_path / "1" / "saved_model.json"
+    text = json.loads(path.read_text())
+    del text["graphs"]["job"]["batch"]
+    path.write_text(json.dumps(text))
+    assert replayed(tmp_path, ROWS).shape == (1,)
+    with pytest.raises(JobError, match="did not record"):
+        replayed(tmp_path, 2)
+
+
+def test_tracing_for_other_sizes_leaves_the_session_alone(tmp_path: Path) -> None:
+    def function(x: Any) -> Any:
+        if x.shape[0] != ROWS:
+            flow.get_variable("other", (x.shape[0],), initializer=flow.zeros_initializer())
+        return x * 2.0
+
+    save(function, tmp_path)
+    assert "other" not in flow.get_all_variables()
