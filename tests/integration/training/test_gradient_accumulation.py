@@ -9,7 +9,7 @@ from parallel_forms import assert_close, assert_same, dense, emulated, make_job,
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.base.errors import ConfigError, GraphError, JobError
+from flow_core.base.errors import ConfigError, FlowError, GraphError, JobError
 
 
 @pytest.fixture(autouse=True)
@@ -126,3 +126,17 @@ def test_a_learning_rate_of_what_is_fed_is_refused() -> None:
 
     with pytest.raises(GraphError, match="learning rates and steps"):
         job.plan()
+
+
+def test_errors_say_that_the_function_sees_a_micro_batch() -> None:
+    @flow.global_function("train", config(2))
+    def job(x: tp.Numpy.Placeholder((8, 2, 3))) -> tp.Numpy:
+        flat = flow.reshape(x, (8, 6))
+        w = flow.get_variable("w", (6, 1), initializer=flow.ones_initializer())
+        loss = flow.matmul(flat, w)
+        flow.optimizer.SGD(0.1, momentum=0).minimize(loss)
+        return loss
+
+    with pytest.raises(FlowError, match="does not reshape") as caught:
+        job(np.zeros((8, 2, 3), np.float32))
+    assert any("1/2 of the rows" in note for note in caught.value.__notes__)

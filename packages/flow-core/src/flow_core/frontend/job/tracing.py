@@ -89,7 +89,7 @@ def trace(
             name: _placeholders(traced, name, spec, line, listed)
             for name, spec in signature.parameters.items()
         }
-        with _explained(build.name, line):
+        with _explained(build, line):
             returned = function(**arguments)
         traced.returned = check_returned(
             signature.result,
@@ -106,12 +106,18 @@ def trace(
 
 
 @contextmanager
-def _explained(job: str, line: SourceLine | None) -> Iterator[None]:
+def _explained(build: JobBuild, line: SourceLine | None) -> Iterator[None]:
     """Add the job's name to `FlowError`s of its function; wrap other exceptions in a `JobError`."""
+    job, parts = build.name, micro_batches(build.config, build.kind)
     try:
         yield
     except FlowError as error:
         error.add_note(f"in job {job!r}, defined at {line}")
+        if parts > 1:
+            error.add_note(
+                f"the function sees one of {parts} micro-batches, with 1/{parts} of the rows of "
+                "each parameter: derive sizes from blob.shape, or pass -1 to flow.reshape"
+            )
         raise
     except Exception as error:
         raise JobError(
