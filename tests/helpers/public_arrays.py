@@ -98,11 +98,6 @@ SOURCE: dict[str, Call] = {
         (),
         expect(np.full((2, 3), 3, "f4")),
     ),
-    "constant: fraction, integer type": (
-        lambda: flow.constant(2.75, flow.int32, [2]),
-        (),
-        expect(np.full(2, 2, "i4")),
-    ),
     "constant: no shape": (lambda: flow.constant(1.5, flow.double), (), expect(np.full(1, 1.5))),
     "constant_scalar": (
         lambda: flow.constant_scalar(7, flow.int8),

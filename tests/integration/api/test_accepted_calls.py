@@ -1,5 +1,6 @@
 """Calls that OneFlow 0.3.4 or an older release accepts without documenting it."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -88,3 +89,18 @@ def test_numbers_of_numpy_in_settings() -> None:
 
 def test_a_buffer_for_fused_all_reduces() -> None:
     flow.config.collective_boxing.nccl_fusion_all_reduce_use_buffer(True)
+
+
+@pytest.mark.parametrize(("value", "whole"), [(1.5, 1), (-1.5, -1), (2.0, 2)])
+def test_fractions_of_integer_constants(value: float, whole: int) -> None:
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        return flow.constant(value, flow.int32)  # type: ignore[return-value]
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert job() == [whole]
+    texts = [str(w.message) for w in caught if w.category is CompatibilityWarning]
+    dropped = f"flow.constant: {value} for int32 is {whole}, as in OneFlow: fractions are dropped"
+    assert texts == ([] if value == whole else [dropped])
+    assert all(w.filename == __file__ for w in caught)

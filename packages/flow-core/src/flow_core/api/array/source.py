@@ -11,8 +11,10 @@ from typing import Any
 
 from flow_core.api.array.shape import check, inner
 from flow_core.base.dtypes import DType, as_dtype, float32, int32
+from flow_core.base.errors import CompatibilityWarning, user_line
 from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit_one
+from flow_core.frontend.trace.job_build import current_job
 from flow_core.ir.graph import AttrValue
 
 __all__ = [
@@ -37,7 +39,16 @@ def _number(function: str, value: Any, dtype: DType) -> bool | int | float:
     check(dtype.is_floating or finite, function, f"value {value} for {dtype}", "a finite number")
     if dtype.is_floating:
         return float(value)
-    return bool(value) if dtype.kind == "b" else int(value)
+    if dtype.kind == "b":
+        return bool(value)
+    if value != int(value):
+        current_job(f"use of {function}").session.warn(
+            f"flow.{function}: {value} for {dtype} is {int(value)}, as in OneFlow: fractions are "
+            "dropped",
+            CompatibilityWarning,
+            user_line(),
+        )
+    return int(value)
 
 
 def constant(
@@ -49,7 +60,7 @@ def constant(
     """Return a blob filled with a number.
 
     Args:
-        value: the number.
+        value: the number; a fraction for an integer type is dropped, with a warning.
         dtype: element type; required.
         shape: shape of the blob, (1,) by default.
         name: name of the op.
