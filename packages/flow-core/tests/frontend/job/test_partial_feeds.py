@@ -35,15 +35,26 @@ def test_rows_of_all_devices(devices: str) -> None:
     with flow.scope.placement("cpu", devices):
         own = flow.distribute.local_rows(8)
     assert own == (range(8),)
-    for at in (0, own, own[0], (range(4), range(4, 8))):
+    for at in (0, np.int64(0), own, own[0], (range(4), range(4, 8))):
         np.testing.assert_array_equal(squares(flow.distribute.rows(BATCH, at)), BATCH**2)
     np.testing.assert_array_equal(squares(BATCH), BATCH**2)  # the whole array is possible, too
 
 
-def test_rows_in_another_order() -> None:
-    parts = (range(6, 8), range(6))
+@pytest.mark.parametrize("devices", ["0:0", "0:0-3"])
+@pytest.mark.parametrize(
+    "parts",
+    [(range(6, 8), range(6)), (range(3, 8), range(1, 3), range(1)), (range(5, 8), range(6))],
+)
+def test_rows_of_several_ranges(devices: str, parts: tuple[range, ...]) -> None:
     rows = np.concatenate([BATCH[part.start : part.stop] for part in parts])
-    np.testing.assert_array_equal(make_job()(flow.distribute.rows(rows, parts)), BATCH**2)
+    feed = flow.distribute.rows(rows, parts)
+    np.testing.assert_array_equal(make_job(devices)(feed), BATCH**2)
+
+
+def test_a_row_is_missing_between_ranges() -> None:
+    feed = flow.distribute.rows(np.delete(BATCH, 3, 0), (range(4, 8), range(3)))
+    with pytest.raises(FeedError, match="rows 0 to 2, 4 to 7 fed by this process"):
+        make_job("0:0")(feed)
 
 
 def test_a_function_is_asked_for_the_rows_of_each_device() -> None:
@@ -131,7 +142,7 @@ def test_feeds_without_rows() -> None:
             negative(feed)
 
 
-@pytest.mark.parametrize("at", [True, 1.5, None, "rows", (3,), range(0, 8, 2)])
+@pytest.mark.parametrize("at", [True, np.True_, 1.5, None, "rows", (3,), range(0, 8, 2)])
 def test_wrong_indices(at: Any) -> None:
     with pytest.raises(FeedError, match="index"):
         make_job()(flow.distribute.rows(BATCH, at))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from flow_core.api.deprecation import deprecates
@@ -94,8 +95,8 @@ def rows(array: object, at: int | range | Sequence[range]) -> LocalRows:
 
     Args:
         array: the rows, in any form in which the job accepts the whole batch.
-        at: the index of the first row in the whole batch, or the ranges of indices whose rows the
-            array holds one after the other; see `local_rows`.
+        at: the index of the first row in the whole batch, or the ranges of indices, in any order,
+            whose rows the array holds one after the other; see `local_rows`.
 
     Returns:
         An argument of a job.
@@ -103,10 +104,10 @@ def rows(array: object, at: int | range | Sequence[range]) -> LocalRows:
     Raises:
         FeedError: ``at`` is neither an index nor ranges.
     """
-    where: Any = at
-    if not isinstance(at, int):
-        where = tuple(at) if isinstance(at, list | tuple) else (at,)
-    if isinstance(at, bool) or not (isinstance(at, int) or all(map(_is_plain, where))):
+    where: Any = tuple(at) if isinstance(at, list | tuple) else (at,)
+    if isinstance(at, Integral) and not isinstance(at, bool):
+        where = int(at)
+    elif not all(map(_is_plain, where)):
         raise FeedError(
             "distribute.rows",
             at=user_line(2),

@@ -112,7 +112,7 @@ class _Rows(PartialFeed):
                 f"shape {array.shape} for rows {_text(ranges)}", f"rows of the shape {shape}"
             )
         self._array = array
-        self._ranges: list[tuple[range, int]] = []
+        self._ranges: list[tuple[range, int]] = []  # by index, each with its place in the array
         start = 0
         for part in ranges:
             if self._ranges and part.start == self._ranges[-1][0].stop:
@@ -121,11 +121,17 @@ class _Rows(PartialFeed):
             else:
                 self._ranges.append((part, start))
             start += len(part)
+        self._ranges.sort(key=lambda place: place[0].start)
 
     def _rows(self, first: int, stop: int) -> Array:
+        found, at = [], first
         for part, start in self._ranges:
-            if part.start <= first <= stop <= part.stop:
-                return self._array[first - part.start + start : stop - part.start + start]
+            if part.start <= at and (at < part.stop or at == stop <= part.stop):
+                end = min(stop, part.stop)
+                found.append(self._array[at - part.start + start : end - part.start + start])
+                at = end
+                if at == stop:
+                    return found[0] if len(found) == 1 else np.concatenate(found)
         self._fail(
             f"rows {_text([part for part, _ in self._ranges])} fed by this process, of which a "
             f"device needs {_text([range(first, stop)])}",
