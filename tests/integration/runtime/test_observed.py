@@ -169,3 +169,17 @@ def test_traces_of_processes_are_merged(tmp_path: Any) -> None:
     assert merge(path) == 2
     assert [e["pid"] for e in read(path)] == [0, 1]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
+    wrong = pytest.raises(ConfigError, match=r"FLOW_TRACE=.*No such file")
+    with settings(trace=str(tmp_path / "missing" / "trace.json")), wrong as caught:
+        training()(ones())
+    assert caught.value.at is not None
+    assert caught.value.at.file == __file__
+
+
+def test_a_trace_on_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "trace.json").mkdir()
+    traces.Trace(tmp_path / "trace.json", None).write()
+    assert "trace: not written: " in capsys.readouterr().err

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flow_core.base.arrays import Array
+from flow_core.base.errors import ConfigError, user_line
 from flow_core.base.formats.trace_file import Event, rank_file, write
 from flow_core.base.shutdown import call_at_shutdown
 from flow_core.comm.exchange import BOXING, exchange_of
@@ -68,9 +69,13 @@ class Trace:
             return self._tracks.setdefault(name, len(self._tracks))
 
     def write(self) -> None:
-        """Write the file of this process."""
+        """Write the file of this process; a file that cannot be written is reported."""
         path = rank_file(self._path, self._rank)
-        write(path, [*self._names(), *self._events])
+        try:
+            write(path, [*self._names(), *self._events])
+        except OSError as error:  # such as a full disk; the program has ended
+            sys.stderr.write(f"trace: not written: {error}\n")
+            return
         text = f"trace: {len(self._events):,} events in {path}"
         if self._left_out:
             text += f"; {self._left_out:,} later steps left out, beyond {MOST_EVENTS:,} events"
@@ -91,7 +96,20 @@ def _name(kind: str, process: int, track: int, name: str) -> Event:
 
 @lru_cache
 def _trace(path: str, rank: int | None) -> Trace:
-    """Return the trace of this process."""
+    """Return the trace of this process.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    try:
+        rank_file(Path(path), rank).open("ab").close()
+    except OSError as error:
+        raise ConfigError(
+            "tracing the steps of a job",
+            at=user_line(),
+            found=f"FLOW_TRACE={path!r}: {error.strerror or error}",
+            allowed="a file in an existing folder, in which this process may write",
+        ) from None
     found = Trace(Path(path), rank)
     call_at_shutdown(found.write)
     return found
