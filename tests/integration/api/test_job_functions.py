@@ -519,6 +519,26 @@ def test_the_batch_axis_goes_when_it_is_reduced() -> None:
     assert seen == [(0, none[1]), none, (0, none[1])]
 
 
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.usefixtures("four_gpus")
+def test_the_names_and_devices_of_a_blob(mirrored: bool) -> None:
+    config = flow.function_config()
+    config.default_placement_scope(flow.scope.placement("gpu", "0:0-1"))
+    if mirrored:
+        config.default_logical_view(flow.scope.mirrored_view())
+    seen: list[Any] = []
+
+    @flow.global_function(function_config=config)
+    def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        y = flow.math.relu(x, name="r")
+        names = (y.op_name, y.blob_name, y.lbi.op_name(), y.lbi.blob_name(), y.unique_name)
+        seen.append((*names, y.job_name, y.parallel_size))
+        return y
+
+    job(np.zeros((4, 3), np.float32))
+    assert seen == [("r", "out_0", "r", "out_0", "r/out_0", "job", 2)]
+
+
 def test_a_job_may_do_nothing() -> None:
     @flow.global_function()
     def job() -> None:

@@ -24,7 +24,7 @@ from flow_core.frontend.session.default import clear_default_session, sync_defau
 from flow_core.frontend.session.session import default_session
 from flow_core.frontend.session.variable_storage import StoredVariable as SessionVariable
 from flow_core.frontend.session.variables import get_variable
-from flow_core.frontend.trace.blob import Blob, BlobDef
+from flow_core.frontend.trace.blob import NO_SPLIT, Blob, BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import Watch, current_job, described
 from flow_core.frontend.trace.results import FORMS
@@ -35,7 +35,7 @@ function_config = FunctionConfig
 
 INVALID_BATCH_AXIS = None
 """The value of ``batch_axis`` for a blob without a batch axis."""
-INVALID_SPLIT_AXIS = None
+INVALID_SPLIT_AXIS = NO_SPLIT
 """The value of ``split_axis`` for a blob that is not split."""
 
 __all__ = [

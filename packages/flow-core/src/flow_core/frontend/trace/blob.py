@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flow_core.base.arrays import Array
@@ -18,6 +19,25 @@ from flow_core.frontend.trace.sbp_request import Distribution, decode_distributi
 from flow_core.ir.graph import TensorType, Value, tensor_type
 from flow_core.sharding.sbp import NdSbp, Sbp, Split
 from flow_core.sharding.topology import Placement
+
+NO_SPLIT = -22
+"""The value of ``split_axis`` for a blob without a requested split, as in OneFlow 0.3.4."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalBlobId:
+    """The names of an op and of one of its outputs, with the fields of OneFlow's message."""
+
+    op: str
+    output: str
+
+    def op_name(self) -> str:
+        """Return the name of the op."""
+        return self.op
+
+    def blob_name(self) -> str:
+        """Return the name of the output, such as ``out_0``."""
+        return self.output
 
 
 class BlobDef(Operators):
@@ -97,7 +117,7 @@ class BlobDef(Operators):
     @property
     def unique_name(self) -> str:
         """The name that OneFlow gives to the blob: the op's name and the number of the output."""
-        return f"{self._value.op}/out_{self._value.index}"
+        return f"{self.op_name}/{self.blob_name}"
 
     @property
     def logical_blob_name(self) -> str:
@@ -110,11 +130,32 @@ class BlobDef(Operators):
         return ParallelConf(self._job.builder.ops[self._value.op].placement)
 
     @property
-    def split_axis(self) -> int | None:
-        """The axis of the requested split, None if no split is requested."""
+    def blob_name(self) -> str:
+        """The name of the output of the op: ``out_0`` for the first one."""
+        return f"out_{self._value.index}"
+
+    @property
+    def lbi(self) -> LogicalBlobId:
+        """The names of the op and of its output."""
+        return LogicalBlobId(self.op_name, self.blob_name)
+
+    @property
+    def job_name(self) -> str:
+        """The name of the job function."""
+        name: str = self._job.name
+        return name
+
+    @property
+    def parallel_size(self) -> int:
+        """The number of devices of the op that produces this blob."""
+        return len(self.parallel_conf.device_name())
+
+    @property
+    def split_axis(self) -> int:
+        """The axis of the requested split; `NO_SPLIT` if no split is requested."""
         asked: NdSbp | None = self._job.requested_sbp(self._value)
         requested = self._requested if asked is None else asked[0]
-        return requested.axis if isinstance(requested, Split) else None
+        return requested.axis if isinstance(requested, Split) else NO_SPLIT
 
     @property
     def distribute(self) -> Distribution | None:
@@ -377,11 +418,6 @@ class MirroredBlob(BlobDef):
         return self._value.op.rsplit("#", 1)[0]
 
     name = op_name
-
-    @property
-    def unique_name(self) -> str:
-        """The name that OneFlow gives to the blob, without the device."""
-        return f"{self.op_name}/out_{self._value.index}"
 
     def with_distribute(self, distribute: Distribution | None) -> BlobDef:
         """Raise an error, because each device has a value of its own."""
