@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from flow_core.passes.base import Pass
 from flow_core.passes.constant_folding import ConstantFolding
 
@@ -34,3 +36,16 @@ return z:0
 effects
 """
     assert apply(ConstantFolding(), before) == after
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_narrow_quotients_are_not_truncated(apply: Callable[[Pass, str], str], dtype: str) -> None:
+    def constant(name: str, value: float) -> str:
+        attrs = f"{{'dtype': '{dtype}', 'shape': (2,), 'value': {value}}}"
+        return f"{name} = constant() : {dtype}[2] @cpu[0:0] {attrs}"
+
+    divided = f"q = broadcast_div(one:0, four:0) : {dtype}[2] @cpu[0:0] {{}}"
+    head = ["", "graph", constant("one", 1.0), constant("four", 4.0)]
+    tail = ["return q:0", "effects", ""]
+    after = apply(ConstantFolding(), "\n".join([*head, divided, *tail]))
+    assert after == "\n".join([*head, constant("q", 0.25), *tail])
