@@ -4,19 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
-from onnx.reference import ReferenceEvaluator
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper
 
-from flow_core.base.errors import ConfigError, SourceLine, UnsupportedError, nearest
+from flow_core.authoring.specs import OpSpec, emit
+from flow_core.base.errors import (
+    ConfigError,
+    FlowError,
+    SourceLine,
+    UnsupportedError,
+)
 from flow_onnx.importers import IMPORTERS
-from flow_onnx.importers.context import Node, UnsupportedNode, Weight
+from flow_onnx.importers.context import InvalidNode, Node, UnsupportedNode, Weight
+from flow_onnx.importers.folding import LARGEST_KNOWN, Folder, Known, TooLarge
+from flow_onnx.inference import ResultType, ignored, result_types, schema_of
+from flow_onnx.inputs import bound
+from flow_onnx.reading import UnreadableModel, initializers, read_model
+from flow_onnx.types import element_of
 
 DOMAINS = ("", "ai.onnx")
+
+LARGEST_REPEATED = 2**30
+"""Maximum bytes of a result of an operator in `REPEATING`."""
+
+REPEATING = ("Expand", "OneHot", "Pad", "Resize", "Tile")
+"""Operators with results of any size, however small their inputs and the model are."""
+
+ROUGH = ("AveragePool", "MaxPool")
+"""Operators for which ONNX's inference of early opsets counts windows that contain padding only."""
 
 Variable = Callable[[str, Any, bool], Any]
 
@@ -25,6 +43,7 @@ def read(
     path: str,
     inputs: Sequence[Any] | Mapping[str, Any],
     variable: Variable,
+    ops: Mapping[str, OpSpec],
     at: SourceLine | None,
 ) -> Any:
     """Add the ops of a model to the job being traced, and return the blobs of its results.
@@ -33,45 +52,50 @@ def read(
         path: the model's file.
         inputs: the blobs of the model's inputs, in order or by name.
         variable: adds a variable; see `Node`.
+        ops: the specs of all ops, to compute constants.
         at: the line of the user's program.
 
     Returns:
         A blob, or a tuple of blobs if the model has several results.
 
     Raises:
-        ConfigError: the file cannot be read, or the inputs do not fit the model.
+        ConfigError: the file cannot be read, ONNX does not permit the model, or the inputs do not
+            fit it.
         UnsupportedError: operators have no counterpart; the error lists all of them.
     """
     attempted = f"loading the ONNX model {path}"
-    model = _model(path, attempted, at)
+    try:
+        model = read_model(path)
+        weights = {n: Weight(n, _stored(array)) for n, array in initializers(model.graph).items()}
+    except UnreadableModel as error:
+        raise ConfigError(attempted, at=at, found=error, allowed="an ONNX model") from error
     graph = model.graph
-    weights = {t.name: Weight(t.name, numpy_helper.to_array(t)) for t in graph.initializer}
-    names = [value.name for value in graph.input if value.name not in weights]
-    _check_operators(graph, attempted, at)
-    loading = _Loading(model, variable, attempted, at)
-    loading.values = {**weights, **_bound(names, inputs, attempted, at)}
-    _check_types(graph, loading.values, names, attempted, at)
+    loading = _Loading(model, variable, Folder(ops, at), attempted, at)
+    _check_operators(graph, loading.opset, attempted, at)
+    declared = [value for value in graph.input if value.name not in weights]
+    loading.start(bound(declared, inputs, attempted, at), weights)
     for node in graph.node:
         loading.add(node)
     found = tuple(loading.result(value.name) for value in graph.output)
     return found[0] if len(found) == 1 else found
 
 
-def _model(path: str, attempted: str, at: SourceLine | None) -> ModelProto:
-    try:
-        model: ModelProto = onnx.load(path)
-        onnx.checker.check_model(path)
-    except (OSError, ValueError, DecodeError, onnx.checker.ValidationError) as error:
-        raise ConfigError(attempted, at=at, found=str(error), allowed="an ONNX model") from error
-    return model
+def _stored(array: Any) -> Any:
+    """Return an array as jobs store it: booleans are int8."""
+    return array.astype(np.int8) if array.dtype == np.bool_ else array
 
 
-def _check_operators(graph: GraphProto, attempted: str, at: SourceLine | None) -> None:
+def _check_operators(graph: GraphProto, opset: int, attempted: str, at: SourceLine | None) -> None:
+    newest = defs.onnx_opset_version()
+    if opset > newest:
+        raise UnsupportedError(
+            attempted, at=at, found=f"opset {opset}", allowed=f"up to {newest}, as in onnx "
+            f"{onnx.__version__}", hint="install a newer version of onnx",
+        )  # fmt: skip
     odd = {
         f"{node.domain}.{node.op_type}".lstrip(".")
         for node in graph.node
-        if node.domain not in DOMAINS
-        or (node.op_type not in IMPORTERS and node.op_type not in ("Constant", "Range"))
+        if node.domain not in DOMAINS or node.op_type not in IMPORTERS
     }
     if odd:
         raise UnsupportedError(
@@ -83,51 +107,6 @@ def _check_operators(graph: GraphProto, attempted: str, at: SourceLine | None) -
         )
 
 
-def _bound(
-    names: Sequence[str],
-    inputs: Sequence[Any] | Mapping[str, Any],
-    attempted: str,
-    at: SourceLine | None,
-) -> dict[str, Any]:
-    """Return the blobs by the names of the model's inputs."""
-    found = dict(inputs) if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
-    if set(found) != set(names) or len(inputs) != len(names):
-        odd = [name for name in found if name not in names]
-        raise ConfigError(
-            attempted,
-            at=at,
-            found=f"{len(inputs)} inputs" + (f": {', '.join(map(repr, inputs))}" if odd else ""),
-            allowed=f"a blob for each of {', '.join(map(repr, names))}",
-            hint=nearest(odd[0], names) if odd else None,
-        )
-    return found
-
-
-def _check_types(
-    graph: GraphProto,
-    values: Mapping[str, Any],
-    names: Sequence[str],
-    attempted: str,
-    at: SourceLine | None,
-) -> None:
-    """Compare the shapes of the blobs with those that the model declares."""
-    for value in graph.input:
-        dims = value.type.tensor_type.shape.dim
-        sizes = [d.dim_value if d.HasField("dim_value") else None for d in dims]
-        if value.name not in names or not value.type.tensor_type.HasField("shape"):
-            continue
-        shape = tuple(values[value.name].shape)
-        fits = len(sizes) == len(shape)
-        if not fits or any(n not in (None, m) for n, m in zip(sizes, shape, strict=True)):
-            declared = ", ".join("any" if n is None else str(n) for n in sizes)
-            raise ConfigError(
-                attempted,
-                at=at,
-                found=f"a blob of shape {shape} for the input {value.name!r}",
-                allowed=f"shape ({declared})",
-            )
-
-
 @dataclass(slots=True)
 class _Loading:
     """The state of a load.
@@ -135,66 +114,125 @@ class _Loading:
     Attributes:
         model: the model.
         variable: see `Node`.
+        folder: computes ops on known inputs.
         attempted, at: for errors.
         values: the values by name: blobs, weights and arrays that are known at compile time.
+        elements: their element types by name, as ONNX numbers them.
+        known_bytes: the bytes of the results that were computed at once.
     """
 
     model: ModelProto
     variable: Variable
+    folder: Folder
     attempted: str
     at: SourceLine | None
     values: dict[str, Any] = field(default_factory=dict)
+    elements: dict[str, int] = field(default_factory=dict)
+    known_bytes: int = 0
 
     @property
     def opset(self) -> int:
         """The version of ONNX's operators."""
         return next((o.version for o in self.model.opset_import if o.domain in DOMAINS), 1)
 
+    def start(self, blobs: Mapping[str, Any], weights: Mapping[str, Weight]) -> None:
+        """Add the inputs and the weights of the model; booleans become 0 and 1."""
+        graph = self.model.graph
+        declared = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+        for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
+            self.elements[tensor.name] = tensor.data_type
+        for name, blob in blobs.items():
+            is_bool = declared[name] == TensorProto.BOOL
+            truth = emit("scalar_logical_not_equal", blob, operand=0) if is_bool else blob
+            self.values[name], self.elements[name] = truth, declared[name]
+        self.values |= weights
+
     def add(self, proto: NodeProto) -> None:
-        """Add the ops of a node, or compute it at once if all of its inputs are known."""
-        inputs = [self.values[name] if name else None for name in proto.input]
-        arrays = [x.array if isinstance(x, Weight) else x for x in inputs]
-        if all(x is None or isinstance(x, np.ndarray) for x in arrays) and _is_computed(inputs):
-            found = self._computed(proto, arrays)
-        else:
-            found = self._imported(proto, inputs)
-        for name, value in zip(proto.output, found, strict=False):
-            self.values[name] = value
+        """Add the ops of a node, or compute it at once if all of its inputs are known.
 
-    def _computed(self, proto: NodeProto, arrays: Sequence[Any]) -> Sequence[Any]:
-        evaluator = ReferenceEvaluator(proto, opsets={"": self.opset})
-        given = {name: x for name, x in zip(proto.input, arrays, strict=True) if name}
-        return [np.asarray(x) for x in evaluator.run(None, given)]
-
-    def _imported(self, proto: NodeProto, inputs: Sequence[Any]) -> Sequence[Any]:
-        node = Node(proto, inputs, self.opset, self.variable)
+        A node of trainable weights is not computed, because its result changes as they are trained.
+        """
+        label = f"{proto.op_type} {proto.name or next(filter(None, proto.output), '')!r}"
         try:
-            importer = IMPORTERS.get(proto.op_type)
-            if importer is None:
-                node.unsupported("arguments computed from the inputs of the job")
-            found = importer(node)
-        except UnsupportedNode as error:
-            raise UnsupportedError(
-                self.attempted,
-                at=self.at,
-                found=f"{proto.op_type} {proto.name or proto.output[0]!r}: {error}",
-                allowed="operators with a counterpart in flow, see flow_onnx.importers",
+            inputs = [self.values[name] if name else None for name in proto.input]
+            arrays = [x.array if isinstance(x, Weight) else x for x in inputs]
+            elements = [self.elements.get(name, 0) for name in proto.input]
+            types = result_types(proto, arrays, elements, self.opset, self.model.ir_version)
+            read = slice(1 if proto.op_type == "CastLike" else None)  # which uses another's type
+            folds = all(x is None or isinstance(x, np.ndarray) for x in arrays[read]) and not any(
+                isinstance(x, Weight) and x.is_trained for x in inputs[read]
+            )
+            self._check_sizes(proto, types, folds)
+            node = Node(proto, inputs, elements, self.opset, self.variable, self.folder, folds)
+            self._keep(proto, self._imported(node), types)
+        except (UnsupportedNode, InvalidNode, TooLarge) as error:
+            self._refuse(label, error)
+        except FlowError as error:
+            error.with_context(attempted=f"{self.attempted}: {label}", at=self.at)
+            raise
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            found = f"{label}: {type(error).__name__}: {error}"
+            raise ConfigError(self.attempted, at=self.at, found=found) from error
+
+    def _check_sizes(self, proto: NodeProto, types: Mapping[str, ResultType], folds: bool) -> None:
+        nbytes = sum(type_.nbytes for type_ in types.values())
+        if folds and self.known_bytes + nbytes > LARGEST_KNOWN:
+            raise TooLarge(nbytes)
+        if proto.op_type in REPEATING and nbytes > LARGEST_REPEATED:
+            raise TooLarge(nbytes)
+
+    def _imported(self, node: Node) -> Sequence[Any]:
+        proto = node.proto
+        found = IMPORTERS[proto.op_type](node)
+        ignored_parts = ignored(proto, schema_of(proto, self.opset), node.unread)
+        if ignored_parts:
+            node.unsupported(", ".join(ignored_parts))
+        results = found if isinstance(found, tuple) else (found,)
+        for name in proto.output[len(results) :]:
+            if name:
+                node.unsupported(f"the result {name!r}")
+        return results
+
+    def _keep(
+        self, proto: NodeProto, results: Sequence[Any], types: Mapping[str, ResultType]
+    ) -> None:
+        """Keep the results of a node, whose types must be those that ONNX defines."""
+        for name, result in zip(proto.output, results, strict=False):
+            value = result.array if isinstance(result, Known) else result
+            value = _stored(value) if isinstance(value, np.ndarray) else value
+            type_ = types.get(name) or ResultType(element_of(value.dtype), None)
+            if type_.shape not in (None, tuple(value.shape)) and proto.op_type not in ROUGH:
+                raise UnsupportedNode(f"a result of shape {type_.shape}, not {value.shape}")
+            if isinstance(value, np.ndarray):
+                self.known_bytes += value.nbytes
+            self.values[name], self.elements[name] = value, type_.element
+
+    def _refuse(self, label: str, error: UnsupportedNode | InvalidNode | TooLarge) -> NoReturn:
+        found = f"{label}: {error}"
+        if isinstance(error, InvalidNode):
+            raise ConfigError(
+                self.attempted, at=self.at, found=found, allowed=error.allowed
             ) from None
-        return found if isinstance(found, tuple) else (found,)
+        if isinstance(error, TooLarge):
+            found = f"{label}: a result of {int(str(error)):,} bytes"
+            allowed = (
+                f"{LARGEST_KNOWN:,} bytes of results that do not depend on the inputs, and "
+                f"{LARGEST_REPEATED:,} bytes of a result of {', '.join(REPEATING)}"
+            )
+            raise ConfigError(self.attempted, at=self.at, found=found, allowed=allowed)
+        raise UnsupportedError(
+            self.attempted,
+            at=self.at,
+            found=found,
+            allowed="operators with a counterpart in flow, see flow_onnx.importers",
+        )
 
     def result(self, name: str) -> Any:
         """Return the blob of a result."""
-        proto = onnx.helper.make_node("Identity", [name], [name])
-        return Node(proto, [self.values[name]], self.opset, self.variable).blob()
-
-
-def _is_computed(inputs: Sequence[Any]) -> bool:
-    """Return whether a node of known inputs is computed at once.
-
-    A node of trainable weights is not, because its result changes as they are trained.
-    """
-    return not any(isinstance(x, Weight) and _is_trained(x) for x in inputs)
-
-
-def _is_trained(weight: Weight) -> bool:
-    return bool(weight.array.dtype.kind == "f" and weight.array.size > 1)
+        proto = helper.make_node("Identity", [name], [name])
+        node = Node(proto, [self.values[name]], [0], self.opset, self.variable, self.folder)
+        try:
+            return node.blob()
+        except FlowError as error:
+            error.with_context(attempted=f"{self.attempted}: result {name!r}", at=self.at)
+            raise

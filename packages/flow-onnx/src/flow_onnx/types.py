@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from onnx import TensorProto, ValueInfoProto, helper
 
@@ -21,6 +22,12 @@ ELEMENT_TYPES: Mapping[str, int] = {
     "bool": TensorProto.BOOL,
 }
 
+NAMES: Mapping[int, str] = {
+    **{number: name for name, number in ELEMENT_TYPES.items() if name != "char"},
+    TensorProto.BOOL: "int8",
+}
+"""The element types of blobs by ONNX's numbers; booleans are int8, as in all jobs."""
+
 Dims = Sequence[int | str | None]
 """Sizes: a number, a string for an open size with a name, None for an open size without one."""
 
@@ -32,6 +39,17 @@ def element_type(dtype: DType | str) -> int:
     (1, 7)
     """
     return ELEMENT_TYPES[str(dtype)]
+
+
+def element_of(dtype: Any) -> int:
+    """Return the number by which ONNX denotes the element type of a blob or an array.
+
+    >>> element_of(helper.tensor_dtype_to_np_dtype(4)), element_of(as_dtype("float32"))
+    (4, 1)
+    """
+    if isinstance(dtype, DType):
+        return ELEMENT_TYPES.get(dtype.name, TensorProto.UNDEFINED)
+    return helper.np_dtype_to_tensor_dtype(dtype)
 
 
 def value_info(name: str, dtype: DType, dims: Dims) -> ValueInfoProto:

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import onnx
-from google.protobuf.message import DecodeError
-from onnx import numpy_helper
-
 from flow_core.base.errors import CheckpointError
+from flow_onnx.reading import UnreadableModel, initializers, read_model
 
 
 def read(path: Path) -> Mapping[str, Any]:
@@ -20,8 +17,7 @@ def read(path: Path) -> Mapping[str, Any]:
         CheckpointError: the file is not a model.
     """
     try:
-        model = onnx.load(str(path))
-    except (OSError, ValueError, DecodeError) as error:
+        return initializers(read_model(str(path)).graph)
+    except UnreadableModel as error:
         found = str(error)
         raise CheckpointError(f"reading {path}", found=found, allowed="an ONNX model") from error
-    return {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}

@@ -599,7 +599,8 @@ class ExporterSpec:
         name: unique name; ``flow.onnx.export`` uses "onnx".
         load: lazy ``write(job: ExportedJob, path: str, **options)``; leaves a complete file or, if
             it raises, the previous state.
-        importer: lazy ``read(path, inputs, variable, **options)``; it adds a file's ops to the job.
+        importer: lazy ``read(path, inputs, variable, ops, at)``; it adds a file's ops to the job.
+            ``ops`` are the specs of all ops, with which it may compute constants.
     """
 
     name: str

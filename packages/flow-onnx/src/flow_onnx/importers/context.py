@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 from onnx import NodeProto, helper
 
-from flow_core.authoring.specs import emit
-from flow_core.base.dtypes import as_dtype
+from flow_core.authoring import specs
+from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.shapes import Shape
+from flow_onnx.importers.folding import Folder, Known, emit
 
 Blob = Any
-"""A blob of the job being traced; pieces do not import its class."""
-
-Tensor = Any
-"""A blob, a numpy array whose value is known at compile time, or None for an omitted input."""
+"""A blob of the job being traced, or a `Known`; pieces do not import the class of blobs."""
 
 LARGEST_LITERAL = 1024
 """The largest number of elements of an array that is stored in the graph of the job."""
@@ -30,6 +28,19 @@ class UnsupportedNode(Exception):
     Args:
         reason: why there is none.
     """
+
+
+class InvalidNode(Exception):
+    """A node violates the definition of its operator.
+
+    Args:
+        found: the attribute or input, and its value.
+        allowed: the permitted values.
+    """
+
+    def __init__(self, found: str, allowed: str) -> None:
+        super().__init__(found)
+        self.allowed = allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,17 @@ class Weight:
     name: str
     array: Any
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether it becomes a variable that train jobs update."""
+        kind = self.array.dtype
+        return bool(self.array.size > 1 and (kind.kind == "f" or kind.name == "bfloat16"))
+
+    @property
+    def shape(self) -> Shape:
+        """The shape."""
+        return tuple(self.array.shape)
+
 
 @dataclass(slots=True)
 class Node:
@@ -51,40 +73,87 @@ class Node:
 
     Attributes:
         proto: the node.
-        inputs: its inputs; initializers are `Weight` records.
+        inputs: its inputs: blobs, arrays, `Weight` records, and None for omitted inputs.
+        elements: the element types of the inputs, as ONNX numbers them.
         opset: the version of ONNX's operators.
         variable: adds a variable, or returns the existing one; called with the name, the array and
             whether the variable is trainable if the program does not freeze it.
+        folder: computes ops on known inputs.
+        folds: whether all inputs are known, so that `blob` returns `Known` values.
+        attrs: the attributes that the node sets.
+        unread: names of attributes and numbers of inputs that the importer did not read.
     """
 
     proto: NodeProto
     inputs: Sequence[Any]
+    elements: Sequence[int]
     opset: int
     variable: Callable[[str, Any, bool], Blob]
+    folder: Folder
+    folds: bool = False
+    attrs: Mapping[str, Any] = field(init=False)
+    unread: set[str | int] = field(init=False)
 
-    @property
-    def attrs(self) -> Mapping[str, Any]:
-        """All attributes that the node sets."""
-        return {a.name: helper.get_attribute_value(a) for a in self.proto.attribute}
+    def __post_init__(self) -> None:
+        self.attrs = {a.name: helper.get_attribute_value(a) for a in self.proto.attribute}
+        self.unread = {*self.attrs, *(i for i, x in enumerate(self.inputs) if x is not None)}
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return an attribute as a Python value."""
+        self.unread.discard(name)
         value = self.attrs.get(name, default)
-        return value.decode() if isinstance(value, bytes) else value
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+    def axis(self, rank: int, default: int = 0, last: int = 0) -> int:
+        """Return the attribute ``axis``, counted from the first axis.
+
+        Args:
+            rank: the number of axes; the attribute is from ``-rank`` to ``rank - 1``.
+            default: the value of an omitted attribute.
+            last: 1 if ``rank`` is permitted, too.
+        """
+        return self.axes([self.attr("axis", default)], rank, "axis", last)[0]
+
+    def axes(self, given: Sequence[int], rank: int, what: str = "axes", last: int = 0) -> list[int]:
+        """Return axes counted from the first one."""
+        for axis in given:
+            if not -rank <= axis < rank + last:
+                allowed = f"-{rank} to {rank - 1 + last}"
+                raise InvalidNode(f"{what}={axis} for a value of {rank} axes", allowed)
+        found = [axis + rank if axis < 0 else axis for axis in given]
+        if len(set(found)) < len(found):
+            raise InvalidNode(f"{what}={list(given)}", "each axis once")
+        return found
 
     def has(self, index: int) -> bool:
         """Return whether an optional input is given."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
+    def value(self, index: int) -> Any:
+        """Return an input as a blob or, if it is known, as an array."""
+        if not self.has(index):
+            raise InvalidNode(f"no input number {index}", "all inputs that are not optional")
+        self.unread.discard(index)
+        given = self.inputs[index]
+        return given.array if isinstance(given, Weight) else given
+
     def known(self, index: int, what: str) -> Any:
         """Return the array of an input whose value must be known; None if it is omitted."""
         if not self.has(index):
             return None
-        given = self.inputs[index]
-        array = given.array if isinstance(given, Weight) else given
+        array = self.value(index)
         if not isinstance(array, np.ndarray):
             self.unsupported(f"{what} computed from the inputs of the job")
         return array
+
+    def number(self, index: int, what: str, default: Any) -> Any:
+        """Return the only element of an input whose value must be known."""
+        array = self.known(index, what)
+        if array is None:
+            return default
+        if array.size != 1:
+            raise InvalidNode(f"{what} of shape {array.shape}", "one number")
+        return numbers(array)[0]
 
     def ints(self, index: int, what: str) -> list[int] | None:
         """Return the integers of an input whose value must be known; None if it is omitted."""
@@ -93,19 +162,28 @@ class Node:
 
     def ints_of(self, name: str, index: int) -> list[int] | None:
         """Return integers that are an attribute in early opsets and an input in later ones."""
-        given = self.attrs.get(name)
-        return self.ints(index, name) if given is None else [int(n) for n in given]
+        if name not in self.attrs:
+            return self.ints(index, name)
+        given = self.attr(name)
+        return [int(n) for n in (given if isinstance(given, Sequence) else [given])]
+
+    def shape(self, index: int = 0) -> Shape:
+        """Return the shape of an input, without using its value."""
+        return tuple(self.value(index).shape)
 
     def blob(self, index: int = 0, trainable: bool = True) -> Blob:
         """Return an input as a blob; weights become variables, and other arrays constants."""
+        array = self.value(index)
         given = self.inputs[index]
-        if isinstance(given, Weight) and given.array.size > 1 and given.array.dtype.kind == "f":
-            return self.variable(variable_name(given.name), given.array, trainable)
-        if isinstance(given, Weight):
-            return self.constant(given.array, given.name)
-        if isinstance(given, np.ndarray):
-            return self.constant(given, f"{self.proto.output[0]}-constant-{index}")
-        return given
+        if not isinstance(array, np.ndarray):
+            return array
+        if self.folds:
+            return Known(array, self.folder)
+        if not isinstance(given, Weight):
+            return self.constant(array, f"{self.proto.output[0]}-constant-{index}")
+        if given.is_trained:
+            return self.variable(variable_name(given.name), array, trainable)
+        return self.constant(array, given.name)
 
     def blobs(self) -> list[Blob]:
         """Return all inputs as blobs."""
@@ -113,17 +191,30 @@ class Node:
 
     def constant(self, array: Any, name: str) -> Blob:
         """Return a blob with the values of an array; large arrays become frozen variables."""
-        array = array.astype(np.int8) if array.dtype == np.bool_ else array
+        if self.folds:
+            return Known(array, self.folder)
         if array.size > LARGEST_LITERAL:
             return self.variable(variable_name(name), array, False)
         attrs = {"shape": array.shape, "dtype": as_dtype(array.dtype).name}
-        if array.size and (array == array.flat[0]).all():
-            return emit("constant", value=array.flat[0].item(), **attrs)
-        return emit("literal", data=tuple(array.reshape(-1).tolist()), **attrs)
+        data = numbers(array)
+        if data and array.tobytes() == array.flat[0].tobytes() * array.size:
+            return specs.emit("constant", value=data[0], **attrs)
+        return specs.emit("literal", data=tuple(data), **attrs)
+
+    def counting(self, limit: int, dtype: DType) -> Blob:
+        """Return the integers from 0 to ``limit - 1``."""
+        if not self.folds:
+            return specs.emit("range", start=0, limit=limit, delta=1, dtype=dtype.name)
+        self.folder.allow((limit,), dtype.itemsize)
+        return Known(np.arange(limit, dtype=dtype.numpy), self.folder)
 
     def unsupported(self, reason: str) -> NoReturn:
         """Raise `UnsupportedNode`."""
         raise UnsupportedNode(reason)
+
+    def invalid(self, found: str, allowed: str) -> NoReturn:
+        """Raise `InvalidNode`."""
+        raise InvalidNode(found, allowed)
 
 
 def variable_name(name: str) -> str:
@@ -139,14 +230,30 @@ Importer = Callable[[Node], Any]
 """Adds the ops of a node; returns a tensor, or a tuple of tensors."""
 
 
+def numbers(array: Any) -> list[Any]:
+    """Return the elements of an array as Python numbers."""
+    is_foreign = array.dtype.kind == "V" or array.dtype.name == "bfloat16"
+    found: list[Any] = (array.astype(np.float32) if is_foreign else array).reshape(-1).tolist()
+    return found
+
+
 def scalar(n: Node, index: int) -> float | None:
     """Return the value of an input that is one known number, else None."""
-    given = n.inputs[index]
-    array = given.array if isinstance(given, Weight) else given
+    array = n.value(index)
     if isinstance(array, np.ndarray) and array.size == 1 and array.ndim <= 1:
-        value: float = array.item()
+        value: float = numbers(array)[0]
         return value
     return None
+
+
+def by_kind(name: str, value: float, dtype: DType, integral: str = "integral") -> dict[str, Any]:
+    """Return the two attributes, for floating-point types and for integers, that hold a number.
+
+    >>> by_kind("{}_value", float("inf"), as_dtype("float32"))
+    {'floating_value': inf, 'integral_value': 0}
+    """
+    pair = (float(value), 0) if dtype.is_floating else (0.0, int(value))
+    return dict(zip((name.format("floating"), name.format(integral)), pair, strict=True))
 
 
 def reshaped(x: Blob, shape: Sequence[int]) -> Blob:
@@ -166,6 +273,13 @@ def as_type(x: Blob, dtype: str) -> Blob:
     return x if x.dtype.name == dtype else emit("cast", x, dtype=dtype)
 
 
+def widened(x: Blob) -> Blob:
+    """Return a blob in a type in which sums of its elements do not overflow."""
+    if x.dtype.is_floating:
+        return as_type(x, x.dtype.accumulate.name)
+    return as_type(x, "int64")
+
+
 def expanded(x: Blob, shape: Shape) -> Blob:
     """Broadcast a blob to a shape."""
     if tuple(x.shape) == tuple(shape):
@@ -177,7 +291,6 @@ def expanded(x: Blob, shape: Shape) -> Blob:
 def moved_last(x: Blob, axis: int, run: Callable[[Blob], Any]) -> Any:
     """Apply a function to a blob whose axis was moved to the end, and move it back."""
     rank = len(x.shape)
-    axis %= rank
     perm = [*(i for i in range(rank) if i != axis), axis]
     inverse = sorted(range(rank), key=perm.__getitem__)
     found = run(transposed(x, perm))

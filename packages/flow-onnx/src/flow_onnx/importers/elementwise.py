@@ -8,24 +8,26 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from onnx import helper
+from onnx import TensorProto, helper
 
-from flow_core.authoring.specs import emit
-from flow_core.base.dtypes import as_dtype
 from flow_onnx.importers.context import (
     Blob,
     Importer,
     Node,
     as_type,
+    by_kind,
     expanded,
     scalar,
+    widened,
 )
+from flow_onnx.importers.folding import emit, filled
+from flow_onnx.types import NAMES
 
 UNARY: Mapping[str, str] = {
     "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh",
     "Atan": "atan", "Atanh": "atanh", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf",
     "Exp": "exp", "Floor": "floor", "HardSwish": "hardswish", "Log": "log", "Neg": "negative",
-    "Reciprocal": "reciprocal", "Relu": "relu", "Round": "rint", "Sigmoid": "sigmoid",
+    "Reciprocal": "reciprocal", "Round": "rint", "Sigmoid": "sigmoid",
     "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Softplus": "softplus", "Sqrt": "sqrt",
     "Tan": "tan", "Tanh": "tanh",
 }  # fmt: skip
@@ -47,7 +49,26 @@ def _unary(op: str) -> Importer:
 
 
 def _binary(op: str) -> Importer:
-    return lambda n: reduce(lambda x, y: emit(op, x, y), n.blobs())
+    """Return the importer of an operator of two inputs or, since they broadcast later, of any
+    number.
+    """
+    since = 8 if op in ("broadcast_maximum", "broadcast_minimum") else 7
+
+    def run(n: Node) -> Blob:
+        check_broadcast(n, since)
+        return reduce(lambda x, y: emit(op, x, y), n.blobs())
+
+    return run
+
+
+def check_broadcast(n: Node, since: int = 7) -> None:
+    """Refuse inputs of different shapes in opsets in which they are not broadcast as in numpy."""
+    if n.opset < 7 and "axis" in n.attrs:
+        n.unsupported(f"axis={n.attr('axis')}, which tells where shapes are aligned")
+    if n.opset < since and not n.attr("broadcast", 0):
+        shapes = [n.shape(i) for i in range(len(n.inputs))]
+        if len(set(shapes)) > 1:
+            n.invalid(f"inputs of shapes {shapes}", f"equal shapes before opset {since}")
 
 
 def plus(x: Blob, number: float) -> Blob:
@@ -64,9 +85,9 @@ def _with_number(op: str, wide: str, number: Callable[[float], float]) -> Import
     """Return the importer of an operator whose second input is often a known number."""
 
     def run(n: Node) -> Blob:
-        value = scalar(n, 1)
-        x = n.blob(0)
-        if value is not None and x.dtype.is_floating and len(n.known(1, "").shape) <= len(x.shape):
+        check_broadcast(n)
+        value, x = scalar(n, 1), n.blob(0)
+        if value is not None and x.dtype.is_floating and len(n.shape(1)) <= len(x.shape):
             return emit(op, x, operand=number(value))
         return emit(wide, x, n.blob(1))
 
@@ -74,16 +95,27 @@ def _with_number(op: str, wide: str, number: Callable[[float], float]) -> Import
 
 
 def _power(n: Node) -> Blob:
+    """Return powers; those of integers are computed in float64, as ONNX Runtime does."""
+    check_broadcast(n)
     x, exponent = n.blob(0), scalar(n, 1)
-    if exponent is not None and x.dtype.is_floating:
+    if not x.dtype.is_floating:
+        power = emit("broadcast_pow", *(as_type(n.blob(i), "float64") for i in (0, 1)))
+        return as_type(power, x.dtype.name)
+    if exponent is not None and len(n.shape(1)) <= len(x.shape):
         return emit("square", x) if exponent == 2 else emit("scalar_pow", x, exponent=exponent)
     return emit("broadcast_pow", x, as_type(n.blob(1), x.dtype.name))
 
 
 def _remainder(n: Node) -> Blob:
+    """Return remainders: with the sign of the divisor, or with fmod=1 that of the dividend."""
     x, y = n.blobs()
     if not n.attr("fmod", 0):
+        if x.dtype.is_floating and n.opset < 28:
+            n.invalid(f"fmod=0 for {x.dtype}", "fmod=1 for floating-point types before opset 28")
         return emit("broadcast_floor_mod", x, y)
+    if not x.dtype.is_floating:
+        whole = emit("broadcast_mul", emit("broadcast_div", x, y), y)
+        return emit("broadcast_sub", x, whole)
     magnitude = emit("broadcast_floor_mod", emit("abs", x), emit("abs", y))
     return emit("broadcast_mul", emit("sign", x), magnitude)
 
@@ -106,8 +138,10 @@ def _hard_sigmoid(n: Node) -> Blob:
 
 def _prelu(n: Node) -> Blob:
     x, slope = n.blobs()
-    falling = emit("broadcast_minimum", x, emit("zero_like", x))
-    return emit("broadcast_add", emit("relu", x), emit("broadcast_mul", falling, slope))
+    if n.opset < 7 and len(slope.shape) == 1:  # one per channel
+        slope = emit("reshape", slope, shape=(slope.shape[0], *[1] * (len(x.shape) - 2)))
+    below = emit("scalar_logical_less", x, operand=0)
+    return emit("where", below, emit("broadcast_mul", x, slope), x)
 
 
 def _selu(n: Node) -> Blob:
@@ -128,11 +162,16 @@ def clipped(x: Blob, low: float | None, high: float | None) -> Blob:
     attrs: dict[str, Any] = {}
     for end, value in (("min", low), ("max", high)):
         if value is not None:
-            attrs |= {f"floating_{end}": float(value), f"integral_{end}": int(value)}
+            attrs |= by_kind("{}_" + end, value, x.dtype)
     if not attrs:
         return emit("identity", x)
     end = "" if len(attrs) == 4 else "_max" if low is None else "_min"
     return emit(f"clip_by_scalar{end}", x, **attrs)
+
+
+def _relu(n: Node) -> Blob:
+    x = n.blob()
+    return emit("relu", x) if x.dtype.is_floating else clipped(x, 0, None)
 
 
 def _clip(n: Node) -> Blob:
@@ -141,8 +180,7 @@ def _clip(n: Node) -> Blob:
         return clipped(x, n.attr("min"), n.attr("max"))
     limits = [scalar(n, i) if n.has(i) else None for i in (1, 2)]
     if all(not n.has(i) or limits[i - 1] is not None for i in (1, 2)):
-        low, high = (None if v is None or np.isinf(v) else v for v in limits)
-        return clipped(x, low, high)
+        return clipped(x, *limits)
     for i, op in ((1, "broadcast_maximum"), (2, "broadcast_minimum")):
         x = emit(op, x, n.blob(i)) if n.has(i) else x
     return x
@@ -158,23 +196,49 @@ def _where(n: Node) -> Blob:
     return emit("where", *(expanded(x, shape) for x in given))
 
 
-def _cast(n: Node) -> Blob:
-    wanted = helper.tensor_dtype_to_np_dtype(n.attr("to"))
-    if wanted == np.bool_:
+def _cast_to(n: Node, element: int) -> Blob:
+    """Convert to a type; a known array may have, and become, a type that flow does not have."""
+    if n.folds and element not in (TensorProto.BOOL, TensorProto.STRING):
+        with np.errstate(all="ignore"):
+            return n.value(0).astype(helper.tensor_dtype_to_np_dtype(element))
+    if element not in NAMES:
+        n.unsupported(f"element type {TensorProto.DataType.Name(element)}")
+    if element == TensorProto.BOOL:
         return emit("scalar_logical_not_equal", n.blob(), operand=0)
-    return as_type(n.blob(), as_dtype(wanted).name)
+    return as_type(n.blob(), NAMES[element])
+
+
+def _cast(n: Node) -> Blob:
+    wanted = n.attr("to")
+    return _cast_to(n, TensorProto.DataType.Value(wanted) if isinstance(wanted, str) else wanted)
 
 
 def _cast_like(n: Node) -> Blob:
-    return as_type(n.blob(), n.blob(1).dtype.name)
+    n.shape(1)
+    return _cast_to(n, n.elements[1])
 
 
 def _sum(n: Node) -> Blob:
+    check_broadcast(n, 8)
     return reduce(lambda x, y: emit("broadcast_add", x, y), n.blobs())
 
 
 def _mean(n: Node) -> Blob:
-    return times(_sum(n), 1 / len(n.inputs))
+    check_broadcast(n, 8)
+    first, *others = (widened(x) for x in n.blobs())
+    total = reduce(lambda x, y: emit("broadcast_add", x, y), others, first)
+    return as_type(times(total, 1 / len(n.inputs)), n.blob().dtype.name)
+
+
+def _dropout(n: Node) -> Any:
+    """Return the input, as in inference, and if requested the mask, which drops nothing."""
+    training = n.number(2, "training_mode", False) or (n.opset < 7 and not n.attr("is_test", 0))
+    if training:
+        n.unsupported("training mode")
+    x = n.blob()
+    if len(n.proto.output) < 2 or n.opset < 12:
+        return emit("identity", x)
+    return emit("identity", x), emit("scalar_logical_equal", filled(x, x.shape), operand=0)
 
 
 def _is_nan(n: Node) -> Blob:
@@ -190,7 +254,7 @@ IMPORTERS: Mapping[str, Importer] = {
     "Cast": _cast,
     "CastLike": _cast_like,
     "Clip": _clip,
-    "Dropout": lambda n: emit("identity", n.blob()),
+    "Dropout": _dropout,
     "Elu": lambda n: emit("elu", n.blob(), alpha=n.attr("alpha", 1.0)),
     "Gelu": _gelu,
     "HardSigmoid": _hard_sigmoid,
@@ -203,6 +267,7 @@ IMPORTERS: Mapping[str, Importer] = {
     "Not": _not,
     "PRelu": _prelu,
     "Pow": _power,
+    "Relu": _relu,
     "Selu": _selu,
     "Softsign": _softsign,
     "Sum": _sum,

@@ -1,29 +1,39 @@
-"""Importers of matrix products, convolutions, pools, normalisation, softmax and reductions."""
+"""Importers of matrix products, convolutions, pools, normalisation and softmax."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from flow_core.authoring.specs import emit
 from flow_core.base.shapes import same_padding
-from flow_onnx.importers.context import Blob, Importer, Node, expanded, reshaped
+from flow_onnx.importers.arrays import padded
+from flow_onnx.importers.context import (
+    Blob,
+    Importer,
+    Node,
+    as_type,
+    expanded,
+    reshaped,
+    widened,
+)
 from flow_onnx.importers.elementwise import plus, times
+from flow_onnx.importers.folding import emit
+from flow_onnx.importers.reductions import mean
 
 # --------------------------------------------------------------------------- matrix products
 
 
 def product(a: Blob, b: Blob) -> Blob:
     """Multiply blobs as numpy's ``matmul`` does."""
-    if len(a.shape) == 1:
-        y = product(reshaped(a, (1, *a.shape)), b)
-        return reshaped(y, (*y.shape[:-2], y.shape[-1]))
     if len(b.shape) == 1:
         y = product(a, reshaped(b, (*b.shape, 1)))
         return reshaped(y, y.shape[:-1])
+    if len(a.shape) == 1:
+        y = product(reshaped(a, (1, *a.shape)), b)
+        return reshaped(y, (*y.shape[:-2], y.shape[-1]))
     if len(b.shape) == 2:
         rows = prod(a.shape[:-1])
         y = emit("matmul", reshaped(a, (rows, a.shape[-1])), b)
@@ -40,6 +50,8 @@ def _gemm(n: Node) -> Blob:
     if not n.has(2):
         return y
     beta, bias = n.attr("beta", 1.0), n.blob(2)
+    if n.opset < 7 and not n.attr("broadcast", 0) and tuple(bias.shape) != tuple(y.shape):
+        n.invalid(f"C of shape {tuple(bias.shape)}", f"shape {tuple(y.shape)}, or broadcast=1")
     return emit("broadcast_add", y, bias if beta == 1 else times(bias, beta))
 
 
@@ -53,11 +65,21 @@ def _window(n: Node, x: Blob, kernel: Sequence[int]) -> tuple[dict[str, Any], li
     dilations = list(n.attr("dilations") or [1] * dims)
     pads, auto = list(n.attr("pads") or [0] * 2 * dims), n.attr("auto_pad", "NOTSET")
     before, after = pads[:dims], pads[dims:]
+    if auto == "VALID":
+        before = after = [0] * dims
     if auto.startswith("SAME"):
         columns = zip(x.shape[2:], kernel, strides, dilations, strict=True)
         sides = [same_padding(*column, auto == "SAME_LOWER") for column in columns]
         before, after = ([side[i] for side in sides] for i in (0, 1))
     return {"strides": tuple(strides), "dilation_rate": tuple(dilations)}, before, after
+
+
+def _kernel(n: Node, weight: Blob) -> tuple[int, ...]:
+    kernel = tuple(weight.shape[2:])
+    given = tuple(n.attr("kernel_shape", kernel))
+    if given != kernel:
+        n.invalid(f"kernel_shape={given} for weights of shape {tuple(weight.shape)}", str(kernel))
+    return kernel
 
 
 def _with_bias(n: Node, y: Blob) -> Blob:
@@ -66,7 +88,7 @@ def _with_bias(n: Node, y: Blob) -> Blob:
 
 def _conv(n: Node) -> Blob:
     x, weight = n.blob(0), n.blob(1)
-    kernel = tuple(weight.shape[2:])
+    kernel = _kernel(n, weight)
     attrs, before, after = _window(n, x, kernel)
     y = emit(
         f"conv{len(kernel)}d", x, weight, filters=weight.shape[0], kernel_size=kernel,
@@ -78,7 +100,7 @@ def _conv(n: Node) -> Blob:
 
 def _conv_transpose(n: Node) -> Blob:
     x, weight = n.blob(0), n.blob(1)
-    kernel, groups = tuple(weight.shape[2:]), n.attr("group", 1)
+    kernel, groups = _kernel(n, weight), n.attr("group", 1)
     if n.attr("auto_pad", "NOTSET") != "NOTSET" or n.attr("output_shape"):
         n.unsupported("padding that follows from the size of the result")
     attrs, before, after = _window(n, x, kernel)
@@ -93,9 +115,9 @@ def _conv_transpose(n: Node) -> Blob:
 
 def _pool(kind: str) -> Importer:
     def run(n: Node) -> Blob:
-        if len(n.proto.output) > 1:
-            n.unsupported("the places of the largest elements")
         x, size = n.blob(), tuple(n.attr("kernel_shape"))
+        if len(x.shape) != len(size) + 2:
+            n.invalid(f"kernel_shape={size} for shape {tuple(x.shape)}", "a size per axis of space")
         attrs, before, after = _window(n, x, size)
         if set(attrs.pop("dilation_rate")) != {1}:
             n.unsupported("dilations")
@@ -103,89 +125,57 @@ def _pool(kind: str) -> Importer:
         if kind == "avg" and n.attr("count_include_pad", 0) and any((*before, *after)):
             if ceil:
                 n.unsupported("ceil_mode=1 with count_include_pad=1")
-            x = emit(
-                "pad", x, padding_before=(0, 0, *before), padding_after=(0, 0, *after),
-                floating_constant_value=0.0, integral_constant_value=0,
-            )  # fmt: skip
+            x = padded(x, (0, 0, *before), (0, 0, *after))
             before, after = ([0] * len(size) for _ in range(2))
+        columns = zip(x.shape[2:], size, attrs["strides"], before, after, strict=True)
+        after = [_last_padding(*column, ceil) for column in columns]
         return emit(
             f"{kind}_pool_{len(size)}d", x, padding="customized", padding_before=tuple(before),
-            padding_after=tuple(after), pool_size=size, ceil_mode=ceil,
+            padding_after=tuple(after), pool_size=size, ceil_mode=False,
             data_format="channels_first", **attrs,
         )  # fmt: skip
 
     return run
 
 
+def _last_padding(size: int, kernel: int, stride: int, before: int, after: int, ceil: bool) -> int:
+    """Return the padding after an axis with which the last window is whole.
+
+    With ``ceil``, the last window may extend beyond the padding, but a window that begins there is
+    omitted, as in ONNX Runtime and torch.
+
+    >>> _last_padding(5, 2, 3, 1, 1, True), _last_padding(6, 3, 2, 0, 0, True)
+    (0, 1)
+    """
+    count = (size + before + after - kernel + (stride - 1 if ceil else 0)) // stride + 1
+    if ceil and (count - 1) * stride >= size + before:
+        count -= 1
+    return max(0, (count - 1) * stride + kernel - size - before)
+
+
 def _resize(n: Node) -> Blob:
-    x = n.blob()
-    sizes, scales = n.ints(3, "sizes"), n.known(2, "scales") if n.has(2) else None
+    x, early = n.blob(), n.opset < 11
+    sizes, scales = n.ints(3, "sizes"), n.known(1 if early else 2, "scales")
     if sizes:
         factors = [size / old for size, old in zip(sizes, x.shape, strict=True)]
     else:
         factors = [] if scales is None else scales.tolist()
-    place = n.attr("coordinate_transformation_mode", "half_pixel")
+    mode, place = n.attr("mode", "nearest"), "asymmetric" if early else "half_pixel"
+    place = n.attr("coordinate_transformation_mode", place)
+    rounding = n.attr("nearest_mode", "floor" if early else "round_prefer_floor")
     known = {("nearest", "asymmetric"): "nearest", ("linear", "half_pixel"): "bilinear"}
-    mode = known.get((n.attr("mode", "nearest"), place))
+    found = known.get((mode, place))
     whole = len(factors) == 4 and factors[:2] == [1, 1] and all(f == int(f) for f in factors)
-    if mode is None or not whole or (mode == "nearest" and n.attr("nearest_mode") != "floor"):
+    if found is None or not whole or (found == "nearest" and rounding != "floor"):
         n.unsupported(
-            f"mode {n.attr('mode')!r} with {place!r} and factors {factors}; images are enlarged "
-            "by whole factors, by 'nearest' with 'asymmetric' and 'floor', or 'linear' with "
-            "'half_pixel'"
+            f"mode {mode!r} with {place!r}, {rounding!r} and factors {factors}; images are "
+            "enlarged by whole factors, by 'nearest' with 'asymmetric' and 'floor', or 'linear' "
+            "with 'half_pixel'"
         )
     return emit(
         "upsample", x, height_scale=float(factors[2]), width_scale=float(factors[3]),
-        data_format="channels_first", interpolation=mode,
+        data_format="channels_first", interpolation=found,
     )  # fmt: skip
-
-
-# --------------------------------------------------------------------------- reductions
-
-
-def reduced(op: str, x: Blob, axes: Sequence[int], keepdims: bool = True) -> Blob:
-    """Reduce axes of a blob; no axes leave it unchanged."""
-    if not axes:
-        return emit("identity", x)
-    y = emit(op, x, axis=tuple(axes), keepdims=True)
-    kept = [s for i, s in enumerate(x.shape) if i not in axes]
-    return y if keepdims else reshaped(y, kept)
-
-
-def _axes(n: Node, x: Blob) -> list[int]:
-    axes, rank = n.ints_of("axes", 1), len(x.shape)
-    if not axes:
-        return [] if n.attr("noop_with_empty_axes", 0) else list(range(rank))
-    return sorted(axis % rank for axis in axes)
-
-
-def mean(x: Blob, axes: Sequence[int], keepdims: bool = True) -> Blob:
-    """Return the mean over axes."""
-    total = reduced("reduce_sum", x, axes, keepdims)
-    return times(total, 1 / max(1, prod(x.shape[i] for i in axes)))
-
-
-def _reduction(compute: Callable[[Blob, Sequence[int], bool], Blob]) -> Importer:
-    def run(n: Node) -> Blob:
-        x = n.blob()
-        return compute(x, _axes(n, x), bool(n.attr("keepdims", 1)))
-
-    return run
-
-
-def _plain(op: str) -> Importer:
-    return _reduction(lambda x, axes, keepdims: reduced(op, x, axes, keepdims))
-
-
-def _of_squares(x: Blob, axes: Sequence[int], keepdims: bool) -> Blob:
-    return reduced("reduce_sum", emit("square", x), axes, keepdims)
-
-
-def _log_sum_exp(x: Blob, axes: Sequence[int], keepdims: bool) -> Blob:
-    greatest = reduced("reduce_max", x, axes)
-    total = reduced("reduce_sum", emit("exp", emit("broadcast_sub", x, greatest)), axes)
-    y = emit("broadcast_add", emit("log", total), greatest)
-    return y if keepdims else reshaped(y, [s for i, s in enumerate(x.shape) if i not in axes])
 
 
 # --------------------------------------------------------------------------- normalisation
@@ -194,10 +184,9 @@ def _log_sum_exp(x: Blob, axes: Sequence[int], keepdims: bool) -> Blob:
 def _softmax(op: str) -> Importer:
     def run(n: Node) -> Blob:
         x = n.blob()
-        rank = len(x.shape)
+        axis = n.axis(len(x.shape), -1 if n.opset >= 13 else 1)
         if n.opset >= 13:
-            return emit(op, x, axis=n.attr("axis", -1) % rank)
-        axis = n.attr("axis", 1) % rank
+            return emit(op, x, axis=axis)
         rows = reshaped(x, (prod(x.shape[:axis]), prod(x.shape[axis:])))
         return reshaped(emit(op, rows, axis=1), x.shape)
 
@@ -205,8 +194,8 @@ def _softmax(op: str) -> Importer:
 
 
 def _batch_norm(n: Node) -> Blob:
-    if n.attr("training_mode", 0):
-        n.unsupported("training_mode=1")
+    if n.attr("training_mode", 0) or (n.opset < 7 and not n.attr("is_test", 0)):
+        n.unsupported("training mode")
     x, gamma, beta = n.blob(0), n.blob(1), n.blob(2)
     moving = (n.blob(i, trainable=False) for i in (3, 4))
     attrs = {"epsilon": n.attr("epsilon", 1e-5), "momentum": n.attr("momentum", 0.9)}
@@ -215,7 +204,7 @@ def _batch_norm(n: Node) -> Blob:
 
 def _layer_norm(n: Node) -> Blob:
     x, gamma = n.blob(0), n.blob(1)
-    axis = n.attr("axis", -1) % len(x.shape)
+    axis = n.axis(len(x.shape), -1)
     axes, epsilon = list(range(axis, len(x.shape))), n.attr("epsilon", 1e-5)
     if n.has(2) and tuple(gamma.shape) == tuple(n.blob(2).shape) == tuple(x.shape[axis:]):
         return emit(
@@ -228,14 +217,20 @@ def _layer_norm(n: Node) -> Blob:
 
 def _centred(x: Blob, axes: Sequence[int], epsilon: float) -> Blob:
     """Shift and scale a blob to mean 0 and variance 1 over axes."""
-    apart = emit("broadcast_sub", x, mean(x, axes))
+    wide = widened(x)
+    apart = emit("broadcast_sub", wide, mean(wide, axes))
     variance = plus(mean(emit("square", apart), axes), epsilon)
-    return emit("broadcast_mul", apart, emit("rsqrt", variance))
+    return as_type(emit("broadcast_mul", apart, emit("rsqrt", variance)), x.dtype.name)
 
 
 def _per_channel(y: Blob, n: Node) -> Blob:
-    shape = (-1, *[1] * (len(y.shape) - 2))
-    scale, shift = (reshaped(n.blob(i), (n.blob(i).shape[0], *shape[1:])) for i in (1, 2))
+    """Multiply by the second input and add the third one, which have one number per channel."""
+    parts = [n.blob(i) for i in (1, 2)]
+    if any(tuple(part.shape) != (y.shape[1],) for part in parts):
+        found = " and ".join(str(tuple(part.shape)) for part in parts)
+        n.unsupported(f"scale and bias of shapes {found} for {y.shape[1]} channels")
+    ones = [1] * (len(y.shape) - 2)
+    scale, shift = (reshaped(part, (*part.shape, *ones)) for part in parts)
     return emit("broadcast_add", emit("broadcast_mul", y, scale), shift)
 
 
@@ -246,14 +241,10 @@ def _instance_norm(n: Node) -> Blob:
 
 def _group_norm(n: Node) -> Blob:
     x, groups = n.blob(), n.attr("num_groups")
-    if tuple(n.blob(1).shape) != (x.shape[1],):
-        n.unsupported("a scale per group")
+    if not groups or x.shape[1] % groups:
+        n.invalid(f"num_groups={groups} for {x.shape[1]} channels", "a divisor")
     parts = reshaped(x, (x.shape[0], groups, prod(x.shape[1:]) // groups))
     return _per_channel(reshaped(_centred(parts, [2], n.attr("epsilon", 1e-5)), x.shape), n)
-
-
-def _global(compute: Callable[[Blob, Sequence[int], bool], Blob]) -> Importer:
-    return lambda n: compute(n.blob(), range(2, len(n.blob().shape)), True)
 
 
 IMPORTERS: Mapping[str, Importer] = {
@@ -262,23 +253,12 @@ IMPORTERS: Mapping[str, Importer] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "Gemm": _gemm,
-    "GlobalAveragePool": _global(mean),
-    "GlobalMaxPool": _global(lambda x, axes, keep: reduced("reduce_max", x, axes, keep)),
     "GroupNormalization": _group_norm,
     "InstanceNormalization": _instance_norm,
     "LayerNormalization": _layer_norm,
     "LogSoftmax": _softmax("log_softmax"),
     "MatMul": lambda n: product(n.blob(0), n.blob(1)),
     "MaxPool": _pool("max"),
-    "ReduceL1": _reduction(lambda x, a, k: reduced("reduce_sum", emit("abs", x), a, k)),
-    "ReduceL2": _reduction(lambda x, a, k: emit("sqrt", _of_squares(x, a, k))),
-    "ReduceLogSumExp": _reduction(_log_sum_exp),
-    "ReduceMax": _plain("reduce_max"),
-    "ReduceMean": _reduction(mean),
-    "ReduceMin": _plain("reduce_min"),
-    "ReduceProd": _plain("reduce_prod"),
-    "ReduceSum": _plain("reduce_sum"),
-    "ReduceSumSquare": _reduction(_of_squares),
     "Resize": _resize,
     "Softmax": _softmax("softmax"),
 }

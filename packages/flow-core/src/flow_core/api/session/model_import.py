@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike, fspath
 from typing import Any
 
 from flow_core.api.session.export import exporter
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
-from flow_core.base.errors import ConfigError, UnsupportedError, user_line
+from flow_core.base.errors import ConfigError, SourceLine, UnsupportedError, shown, user_line
+from flow_core.frontend.session.session import default_session
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.job_build import current_job
@@ -55,15 +56,29 @@ def load(
     spec = exporter("onnx", attempted, at)
     if spec.importer is None:
         raise UnsupportedError(attempted, at=at, found="an exporter of ONNX models only")
-    patterns = [trainable] if isinstance(trainable, str) else trainable
+    if not isinstance(path, str | PathLike):
+        raise ConfigError(attempted, at=at, found=shown(path), allowed="the path of a model")
+    is_trained = _chosen(trainable, attempted, at)
 
     def variable(name: str, array: Array, may_train: bool) -> BlobDef:
-        chosen = (
-            patterns
-            if isinstance(patterns, bool)
-            else any(re.search(pattern, name) for pattern in patterns)
-        )
+        chosen = may_train and is_trained(name)
         kind = as_dtype(array.dtype)
-        return get_variable(name, dtype=kind, initializer=array, trainable=may_train and chosen)
+        return get_variable(name, dtype=kind, initializer=array, trainable=chosen)
 
-    return load_target(spec.importer)(fspath(path), named or inputs, variable, at)
+    ops = default_session().registry.ops
+    return load_target(spec.importer)(fspath(path), named or inputs, variable, ops, at)
+
+
+def _chosen(
+    trainable: bool | str | Sequence[str], attempted: str, at: SourceLine | None
+) -> Callable[[str], bool]:
+    """Return the function that tells whether a weight of a name is trained."""
+    if isinstance(trainable, bool):
+        return lambda _: trainable
+    try:
+        patterns = list(map(re.compile, [trainable] if isinstance(trainable, str) else trainable))
+    except (TypeError, re.error) as error:
+        found = f"trainable={shown(trainable)}: {error}"
+        allowed = "true, false, a regular expression or several"
+        raise ConfigError(attempted, at=at, found=found, allowed=allowed) from error
+    return lambda name: any(pattern.search(name) for pattern in patterns)
