@@ -1,0 +1,184 @@
+"""Each operator in all of its opsets and element types, compared with ONNX Runtime.
+
+A node gives ONNX Runtime's numbers, or is refused.  Differences and refusals are rows of tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx_cases.nodes import Case, all_cases, model_of, versions
+from onnx_models import loaded_results, run_model
+
+from flow_core.base.errors import FlowError
+from flow_onnx.importers import IMPORTERS
+
+NEWEST = 23
+"""The newest opset of the emitters."""
+
+CASES = all_cases()
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cases of an operator that do not give the numbers of ONNX Runtime 1.32.
+
+    Attributes:
+        op: the operator.
+        cases: a pattern of their texts.
+        why: the reason.
+        opsets: the first and the last opset.
+    """
+
+    op: str
+    cases: str
+    why: str
+    opsets: tuple[int, int] = (1, 99)
+
+    def matches(self, case: Case, opset: int) -> bool:
+        in_range = self.opsets[0] <= opset <= self.opsets[1]
+        return in_range and self.op == case.op and bool(re.search(self.cases, str(case)))
+
+
+DIFFERENT = (
+    Row("Clip", r", -[,)]|=-?inf",
+        "Runtime's limit is the largest finite number where there is none, also for infinities"),
+    Row("GlobalMaxPool", r"\[1, 2, 9\]", "Runtime's maximum ignores NaN"),
+    Row("LogSoftmax", r"float64\[4, 3\]", "Runtime subtracts inf from finite numbers in float64"),
+    Row("MaxPool", r"\[1, 2, 9\]", "Runtime's maximum ignores NaN"),
+    Row("Sign", "float16", "Runtime's sign of NaN is 0 in float16"),
+)  # fmt: skip
+
+REFUSED = (
+    Row("ArgMax", "select_last_index", "select_last_index=1"),
+    Row("ArgMin", "select_last_index", "select_last_index=1"),
+    Row("AveragePool", "dilations", "dilations"),
+    Row("AveragePool", "ceil_mode': 1.*count_|count_.*ceil_mode': 1",
+        "ceil_mode=1 with count_include_pad=1"),
+    Row("ConvTranspose", "SAME|output_shape", "padding that follows from the size"),
+    Row("Dropout", "True", "training mode"),
+    Row("GatherND", "batch_dims': 1", "batch_dims=1"),
+    Row("MaxPool", "dilations", "dilations"),
+    Row("MaxPool", r"\[1, 2, 6\]", "the result 'y1'"),
+    Row("ReduceLogSumExp", "int", "integers"),
+    Row("Resize", r"cubic|\{\}|1\.5|\[1.0, 2.0|input 3", "images are enlarged by whole factors"),
+    Row("ScatterElements", r"\{\}", "a reduction other than add"),
+    Row("Squeeze", "=.-1", "a result of shape", (1, 10)),
+    Row("Unsqueeze", "=.-1", "a result of shape", (1, 10)),
+)  # fmt: skip
+"""Nodes without a counterpart, with the text of the error as the reason."""
+
+COMPUTED = (
+    Row(
+        "Clip",
+        r"=2(\.0)? input 2=1|=inf",
+        "the result is the upper limit, as since opset 11",
+        (1, 10),
+    ),
+    Row("ScatterElements", "float16", "Runtime does not add float16"),
+    Row("ScatterND", "float16", "Runtime does not add float16"),
+    Row("Squeeze", r", -\) ", "Runtime needs axes, which ONNX does not", (13, 99)),
+)
+"""Nodes that ONNX Runtime refuses although it has the operator."""
+
+
+def rows(table: tuple[Row, ...], case: Case, opset: int) -> list[str]:
+    return [row.why for row in table if row.matches(case, opset)]
+
+
+def names() -> Iterator[tuple[str, int, str]]:
+    for op in sorted(CASES):
+        for opset in versions(op, NEWEST):
+            if any(case.opsets[0] <= opset <= case.opsets[1] for case in CASES[op]):
+                yield from ((op, opset, mode) for mode in ("fed", "known"))
+
+
+def runtime(path: Path, case: Case, known: bool) -> tuple[list[Any] | None, str]:
+    """Return ONNX Runtime's results, or None and its reason."""
+    try:
+        return run_model(path, {} if known else case.feeds), ""
+    except Exception as error:
+        return None, str(error)
+
+
+def stored(array: Any) -> Any:
+    """Return booleans as int8, as jobs have them."""
+    return array.astype(np.int8) if array.dtype == np.bool_ else array
+
+
+def close(found: list[Any], expected: list[Any]) -> bool:
+    """Return whether shapes and element types are equal, and numbers up to rounding."""
+    pairs = list(zip(found, map(stored, expected), strict=True))
+    return all(
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and np.allclose(a, b, *((4e-3, 4e-3) if b.dtype == np.float16 else (1e-4, 1e-5)), True)
+        if b.dtype.kind == "f"
+        else a.shape == b.shape and a.dtype == b.dtype and np.array_equal(a, b)
+        for a, b in pairs
+    )
+
+
+def problem(case: Case, opset: int, known: bool, path: Path) -> str | None:
+    """Return how a node fails; "" for a node that is refused by both, None for equal results."""
+    path.write_bytes(model_of(case, opset, known).SerializeToString())
+    expected, reason = runtime(path, case, known)
+    try:
+        feeds = [] if known else [stored(x) for x in case.feeds.values()]
+        found = loaded_results(path, feeds)
+    except FlowError as error:
+        expected_reasons = rows(REFUSED, case, opset)
+        if expected is None or any(text in str(error) for text in expected_reasons):
+            return ""
+        return f"refused: {error}"
+    if expected is None:
+        unknown = "NOT_IMPLEMENTED" in reason or rows(COMPUTED, case, opset)
+        return "" if unknown else f"computed {found}, which Runtime refuses: {reason:.300}"
+    if close(found, expected) or rows(DIFFERENT, case, opset):
+        return None
+    return f"computed {found}, Runtime {expected}"
+
+
+@pytest.mark.representative(
+    rf"-{NEWEST}-fed]|(Cast|Gather|ReduceLogSumExp|Slice|Softmax|Where)-{NEWEST}-known]",
+    "the newest opset, and some operators on constants",
+)
+@pytest.mark.parametrize(
+    ("op", "opset", "mode"), [pytest.param(*name, id="-".join(map(str, name))) for name in names()]
+)
+def test_an_operator_gives_the_numbers_of_onnx_runtime(
+    op: str, opset: int, mode: str, tmp_path: Path
+) -> None:
+    onnxruntime.set_default_logger_severity(4)
+    cases = [case for case in CASES[op] if case.opsets[0] <= opset <= case.opsets[1]]
+    found = {
+        str(case): problem(case, opset, mode == "known", tmp_path / "m.onnx") for case in cases
+    }
+    failed = [f"{case}: {text}" for case, text in found.items() if text]
+    assert not failed, "\n".join(failed)
+    assert None in found.values(), "no case is computed by both"
+
+
+def test_each_operator_has_cases() -> None:
+    assert set(CASES) == set(IMPORTERS)
+
+
+@cache
+def uses() -> dict[Row, int]:
+    table = dict.fromkeys((*DIFFERENT, *REFUSED, *COMPUTED), 0)
+    for row in table:
+        opsets = versions(row.op, NEWEST)
+        table[row] = sum(row.matches(case, n) for case in CASES[row.op] for n in opsets)
+    return table
+
+
+def test_each_row_names_cases() -> None:
+    assert not [row for row, count in uses().items() if not count]
