@@ -18,7 +18,7 @@ from flow_core.ops.array.select import LAST
 from flow_core.plugins.emission import emit
 
 if TYPE_CHECKING:
-    from flow_core.frontend.trace.blob import BlobDef
+    from flow_core.frontend.trace.operators import Blob
 
 Row = tuple[int, int, int]
 """The start, stop and step of the op ``slice``, where `LAST` stands for the end of an axis."""
@@ -26,7 +26,7 @@ Row = tuple[int, int, int]
 WHOLE: Row = (0, LAST, 1)
 
 
-def part_of(blob: BlobDef, key: Any) -> Any:
+def part_of(blob: Blob, key: Any) -> Any:
     """Return ``blob[key]``.
 
     Raises:
@@ -65,7 +65,7 @@ def part_of(blob: BlobDef, key: Any) -> Any:
     return emit("identity", blob) if found is blob else found
 
 
-def _per_axis(blob: BlobDef, key: tuple[Any, ...]) -> list[Any]:
+def _per_axis(blob: Blob, key: tuple[Any, ...]) -> list[Any]:
     """Return the key with a part per axis of the blob, and None per new axis."""
     parts = [_part(blob, part) for part in key]
     rank, ellipses = len(blob.shape), [i for i, part in enumerate(parts) if part is ...]
@@ -78,7 +78,7 @@ def _per_axis(blob: BlobDef, key: tuple[Any, ...]) -> list[Any]:
     return [*parts[:at], *[slice(None)] * (rank - used), *parts[at + 1 :]]
 
 
-def _part(blob: BlobDef, part: Any) -> Any:
+def _part(blob: Blob, part: Any) -> Any:
     """Return a part of a key as None, ``...``, a slice, an int, an array or a blob of integers."""
     if part is None or part is ...:
         return part
@@ -97,7 +97,7 @@ def _part(blob: BlobDef, part: Any) -> Any:
     return _number(blob, part)
 
 
-def _blob_part(blob: BlobDef, part: Any) -> Any:
+def _blob_part(blob: Blob, part: Any) -> Any:
     if part.dtype.name in ("int8", "bool"):
         raise NoValueError(
             f"indexing {blob!r} with truth values",
@@ -109,7 +109,7 @@ def _blob_part(blob: BlobDef, part: Any) -> Any:
     return part
 
 
-def _number(blob: BlobDef, number: Any) -> int:
+def _number(blob: Blob, number: Any) -> int:
     """Return an integer of a key."""
     if isinstance(number, bool | np.bool_) or not hasattr(type(number), "__index__"):
         found = f"{type(number).__name__} {number!r:.60}"
@@ -117,7 +117,7 @@ def _number(blob: BlobDef, number: Any) -> int:
     return int(number.__index__())
 
 
-def _row(blob: BlobDef, axis: int, part: slice) -> Row:
+def _row(blob: Blob, axis: int, part: slice) -> Row:
     """Return the attributes of a slice, cut off at the ends of the axis."""
     step = 1 if part.step is None else part.step
     first, last = (0, LAST) if step > 0 else (LAST, -LAST)
@@ -132,7 +132,7 @@ def _row(blob: BlobDef, axis: int, part: slice) -> Row:
     return start, stop, step
 
 
-def _one(blob: BlobDef, axis: int, index: int) -> Row:
+def _one(blob: Blob, axis: int, index: int) -> Row:
     size = _size(blob, axis)
     if not -size <= index < size:
         allowed = f"-{size} <= index < {size}, the size of axis {axis}"
@@ -140,7 +140,7 @@ def _one(blob: BlobDef, axis: int, index: int) -> Row:
     return index, LAST if index == -1 else index + 1, 1
 
 
-def _size(blob: BlobDef, axis: int) -> int:
+def _size(blob: Blob, axis: int) -> int:
     size: Any = blob.shape[axis]
     if not isinstance(size, int):
         allowed = "axes whose size is equal on all devices; other axes whole"
@@ -148,7 +148,7 @@ def _size(blob: BlobDef, axis: int) -> int:
     return size
 
 
-def _checked(blob: BlobDef, axis: int, indices: Any) -> Any:
+def _checked(blob: Blob, axis: int, indices: Any) -> Any:
     """Return indices as a blob, with those known now counted from the start of the axis."""
     if not isinstance(indices, np.ndarray):
         return indices
@@ -163,7 +163,7 @@ def _checked(blob: BlobDef, axis: int, indices: Any) -> Any:
 
 
 def _refusal(
-    blob: BlobDef, key: Any, allowed: str, hint: str | None = None, found: str | None = None
+    blob: Blob, key: Any, allowed: str, hint: str | None = None, found: str | None = None
 ) -> JobError:
     return JobError(
         f"indexing {blob!r}",
