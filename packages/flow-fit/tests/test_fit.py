@@ -138,6 +138,20 @@ def test_a_save_that_fails_does_not_count(tmp_path: Path) -> None:
     assert [*(tmp_path / "best").iterdir()] == [tmp_path / "best" / "notes.txt"]
 
 
+def test_a_folder_at_a_url_that_is_no_checkpoint_is_kept() -> None:
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.pipe({"/best/notes.txt": b"mine", "/best/snapshot_done": b""})
+    best = BestCheckpoint("memory://best")
+    with pytest.raises(CheckpointError, match="notes"):
+        best.update(1.0)
+    assert best.best is None
+    memory.rm_file("/best/snapshot_done")
+    with pytest.raises(CheckpointError, match="notes"):
+        best.update(1.0)
+    assert memory.cat("/best/notes.txt") == b"mine"
+    memory.rm("/best", recursive=True)
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

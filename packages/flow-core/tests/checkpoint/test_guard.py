@@ -180,9 +180,9 @@ def test_files_created_during_a_save_are_preserved(
     save(tmp_path / "model", ONE)
     in_time = guard.obstacle
 
-    def too_late(folder: Path) -> str | None:
-        found = in_time(folder)
-        write(folder, "notes.txt")
+    def too_late(place: guard.LocalPlace) -> str | None:
+        found = in_time(place)
+        write(place.path, "notes.txt")
         return found if found is None or "notes" not in found else None
 
     monkeypatch.setattr(guard, "obstacle", too_late)

@@ -11,19 +11,20 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from flow_core.base.config import Settings
 from flow_core.base.errors import DataError, described
+from flow_core.base.formats.urls import (
+    file_name,
+    has_secrets,
+    is_remote,
+    shown_url,
+    without_secrets,
+)
+from flow_core.base.time_limit import CallTimeoutError, call_within
 
 _local: dict[str, str] = {}
 _lock = threading.Lock()
-
-
-def is_remote(path: str) -> bool:
-    """Return whether a path is a URL.
-
-    >>> is_remote("s3://bucket/part-0"), is_remote("/data/part-0")
-    (True, False)
-    """
-    return "://" in path
+_BLOCK = 1 << 20
 
 
 def local_files(paths: Sequence[str]) -> list[str]:
@@ -43,22 +44,36 @@ def _copied(url: str) -> str:
         if url not in _local:
             folder = tempfile.mkdtemp(prefix="flow-data-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            path = os.path.join(folder, url.rstrip("/").rpartition("/")[2] or "file")
+            path = os.path.join(folder, file_name(url) or "file")
             _copy(url, path)
             _local[url] = path
         return _local[url]
 
 
 def _copy(url: str, path: str) -> None:
+    seconds = Settings.from_env().url_seconds
+    attempted = f"reading {shown_url(url)}"
     try:
-        with library(url).open(url, "rb") as source, open(path, "wb") as target:
-            shutil.copyfileobj(source, target, 1 << 20)
+        with (
+            call_within(seconds, lambda: library(url).open(url, "rb").open()) as source,
+            open(path, "wb") as target,
+        ):
+            while block := call_within(seconds, lambda: source.read(_BLOCK)):
+                target.write(block)
     except DataError:
         raise
-    except Exception as error:  # the libraries of fsspec's protocols raise errors of their own
+    except CallTimeoutError:
         raise DataError(
-            f"reading {url}", found=described(error), allowed="a readable file"
-        ) from error
+            attempted,
+            found=f"no answer within {seconds:g} seconds",
+            hint="allow more time: FLOW_URL_SECONDS",
+        ) from None
+    except Exception as error:  # noqa: BLE001 - the libraries of the protocols raise errors of their own
+        raise DataError(
+            attempted,
+            found=without_secrets(described(error), url),
+            allowed="a readable file",
+        ) from (None if has_secrets(url) else error)  # a printed cause would show them
 
 
 def library(url: str) -> Any:
@@ -73,5 +88,7 @@ def library(url: str) -> Any:
         if error.name != "fsspec":
             raise
         raise DataError(
-            f"reading {url}", found="fsspec is not installed", hint="install flow-data[remote]"
+            f"reading {shown_url(url)}",
+            found="fsspec is not installed",
+            hint="install flow-data[remote]",
         ) from None

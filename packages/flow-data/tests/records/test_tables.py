@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +16,11 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.base.config import Settings
 from flow_core.base.errors import DataError
 from flow_data.records import tables
 from flow_data.records.ofrecord import OFRecordWriter
+from flow_data.remote import local_files
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -134,6 +137,18 @@ def test_files_at_urls(tmp_path: Path) -> None:
         fsspec.filesystem("memory").pipe(urls[-1], Path(path).read_bytes())
     job = reading("parquet", urls, ROWS)
     np.testing.assert_array_equal(job()[0], X)
+
+
+def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fsspec")
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(Settings, "from_env", lambda: Settings(url_seconds=0.1))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://me:sesame@127.0.0.1:{silent.getsockname()[1]}/part-0?token=sesame"
+        with pytest.raises(DataError) as caught:
+            local_files([url])
+    assert "no answer within 0.1 seconds" in str(caught.value)
+    assert "sesame" not in str(caught.value)
 
 
 @pytest.mark.slow

@@ -23,6 +23,9 @@ CHECK_FINITE = ("off", "nan", "all")
 PROBE_SECONDS = 30
 """Default time limit of a device's probe, in seconds."""
 
+URL_SECONDS = 60
+"""Default time in seconds that a transfer from or to a URL may make no progress."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -38,6 +41,8 @@ class Settings:
         plugin_strict: whether to raise a plugin's failure at once (FLOW_PLUGIN_STRICT).
         probe_seconds: time limit of a device's probe, and of the diagnostics of a plugin, in
             seconds (FLOW_PROBE_SECONDS).
+        url_seconds: how long a request to a URL may take, and a transfer may make no progress, in
+            seconds (FLOW_URL_SECONDS).
         trace_plugins: whether to report each hook call on standard error (FLOW_TRACE_PLUGINS).
         verify_passes: whether to verify the graph after every pass (FLOW_VERIFY_PASSES).
         stream_threads: number of threads for the streams of a plan, None for as many as are
@@ -61,6 +66,7 @@ class Settings:
     disabled_plugins: tuple[str, ...] = ()
     plugin_strict: bool = False
     probe_seconds: int = PROBE_SECONDS
+    url_seconds: float = URL_SECONDS
     trace_plugins: bool = False
     verify_passes: bool = False
     stream_threads: int | None = None
@@ -86,6 +92,7 @@ class Settings:
             disabled_plugins=_names(env.get("FLOW_DISABLE_PLUGINS", "")),
             plugin_strict=_flag(env, "FLOW_PLUGIN_STRICT"),
             probe_seconds=_count(env, "FLOW_PROBE_SECONDS") or PROBE_SECONDS,
+            url_seconds=_count(env, "FLOW_URL_SECONDS") or URL_SECONDS,
             trace_plugins=_flag(env, "FLOW_TRACE_PLUGINS"),
             verify_passes=_flag(env, "FLOW_VERIFY_PASSES"),
             stream_threads=_count(env, "FLOW_STREAM_THREADS", "auto") or None,

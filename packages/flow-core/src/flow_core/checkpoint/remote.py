@@ -1,149 +1,201 @@
 """Checkpoints at URLs, through the package fsspec (``flow-core[remote]``).
 
-A checkpoint is written to a temporary folder and copied.  Other storages than file systems cannot
-move a folder at once, so a folder is complete when it has the file ``snapshot_done``: it is
-copied last, and removed first when the checkpoint is replaced.
+A checkpoint is written to a temporary folder and copied; a load copies it to a temporary folder.
+URLs of the local file system are paths.  The module `remote_swap` replaces a checkpoint such that
+an interrupted save loses nothing; the module `guard` defines what may be replaced.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
-from os import PathLike, fspath
-from pathlib import Path
-from typing import Any
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
 
-from flow_core.base.errors import CheckpointError, FlowError, described, user_line
-from flow_core.checkpoint.layout import DONE
+from flow_core.base.errors import CheckpointError, CheckpointReplacedError, FlowError, user_line
+from flow_core.base.formats.urls import file_name, shown_url
+from flow_core.checkpoint import guard, store
+from flow_core.checkpoint.origin import TRIES, Array
+from flow_core.checkpoint.remote_store import Stamp, Store, is_file, size_of
+from flow_core.checkpoint.remote_swap import Journal, RemotePlace
+from flow_core.plugins.specs import FormatSpec
+from flow_core.plugins.specs import load as load_target
+
+T = TypeVar("T")
+
+_HEAD = (1 << 25) + 8
+"""Number of bytes of a file that tell whether it is in a single-file format."""
 
 
-def is_remote(path: str | PathLike[str]) -> bool:
-    """Return whether a path is a URL.
-
-    >>> is_remote("s3://bucket/model"), is_remote("model")
-    (True, False)
-    """
-    return isinstance(path, str) and "://" in path
+def _local_name(url: str) -> str:
+    """Return a name with the suffixes of a URL, which tell its format."""
+    return "checkpoint" + "".join(PurePosixPath(file_name(url)).suffixes)
 
 
 @contextmanager
-def downloaded(path: str | PathLike[str]) -> Iterator[str]:
-    """Yield a local path of a checkpoint; a copy of a remote one is removed afterwards.
+def _naming(local: Path, url: str) -> Iterator[None]:
+    """Name a URL instead of its local copy in errors."""
+    try:
+        yield
+    except FlowError as error:
+        shown, parts = shown_url(url), ("attempted", "found", "hint")
+        texts = {part: getattr(error, part) for part in parts}
+        changed = {k: t.replace(str(local), shown) for k, t in texts.items() if isinstance(t, str)}
+        raise error.with_context(**changed) from None
+
+
+# ---------------------------------------------------------------------------------------- loads
+
+
+@contextmanager
+def downloaded(url: str, seconds: float) -> Iterator[str]:
+    """Yield the path of a local copy of a checkpoint, which is removed afterwards.
+
+    Args:
+        url: the checkpoint.
+        seconds: how long a request may take, and a transfer may make no progress.
 
     Raises:
         CheckpointError: fsspec is not installed, or the checkpoint cannot be copied.
+        CheckpointReplacedError: a save replaced the checkpoint while it was copied.
     """
-    if not is_remote(path):
-        yield fspath(path)
-        return
-    url = fspath(path)
-    with _explained(f"loading {url}"):
-        system, root = _system(url)
-        folder = tempfile.TemporaryDirectory(prefix="flow-checkpoint-")
-    with folder as temporary:
-        local = Path(temporary) / _name(url)
-        with _explained(f"loading {url}"):
-            if not system.exists(root):
-                raise CheckpointError(f"loading {url}", at=user_line(), found="no such path")
-            if system.isdir(root):
-                _fetch_folder(system, root, local)
-            else:
-                system.get_file(root, str(local))
-        try:
-            yield str(local)
-        except FlowError as error:
-            attempted = error.attempted.replace(str(local), url)
-            raise error.with_context(attempted=attempted) from None
-
-
-def _fetch_folder(system: Any, root: str, local: Path) -> None:
-    local.mkdir()
-    for name in system.find(root):
-        target = local / name[len(root) :].lstrip("/")
-        if not target.resolve().is_relative_to(local.resolve()):
-            raise CheckpointError("loading a checkpoint", found=f"the file name {name!r:.80}")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        system.get_file(name, str(target))
-
-
-def save(url: str, overwrite: bool, write: Callable[[str], None]) -> None:
-    """Write a checkpoint to a temporary path, and copy it to a URL.
-
-    Args:
-        url: the destination.
-        overwrite: whether an existing checkpoint may be replaced.
-        write: writes the checkpoint to a local path, whose name is that of the URL.
-
-    Raises:
-        CheckpointError: the destination exists and may not be replaced, or a copy fails; a folder
-            that was being replaced is then incomplete.
-    """
-    attempted = f"saving {url}"
-    with _explained(attempted):
-        system, root = _system(url)
-        _check(system, root, attempted, overwrite)
+    source = Store(url, seconds)
+    attempted = f"loading {source.shown}"
     with tempfile.TemporaryDirectory(prefix="flow-checkpoint-") as temporary:
-        local = Path(temporary) / _name(url)
-        write(str(local))
-        with _explained(attempted):
-            if local.is_file():
-                system.makedirs(system._parent(root), exist_ok=True)
-                system.put_file(str(local), root)
-            else:
-                _put_folder(system, root, local)
+        local = Path(temporary) / _local_name(url)
+        with source.explained(attempted):
+            _fetch(source, local, attempted)
+        with _naming(local, url):
+            yield str(local)
 
 
-def _check(system: Any, root: str, attempted: str, overwrite: bool) -> None:
-    if not system.exists(root) or (system.isdir(root) and not system.find(root)):
-        return
-    is_checkpoint = system.isfile(root) or system.exists(f"{root}/{DONE}")
-    if not (overwrite and is_checkpoint):
-        raise CheckpointError(
+def _fetch(source: Store, local: Path, attempted: str) -> None:
+    """Copy all files of the current checkpoint, none of another one."""
+    place, files = before = _current(source, attempted)
+    if "" not in files:
+        local.mkdir()
+    try:
+        for name, stamp in files.items():
+            if is_file(stamp):
+                target = local / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path = f"{place}/{name}".strip("/")
+                source.get(path, target, size_of(stamp) or 0)
+        changed = _current(source, attempted) != before
+    except Exception:
+        if _current(source, attempted) == before:
+            raise
+        changed = True
+    if changed:
+        raise CheckpointReplacedError(
             attempted,
             at=user_line(),
-            found=f"{'a checkpoint' if is_checkpoint else 'a folder'}, which already exists",
-            allowed="a path that does not exist, or with overwrite=True a checkpoint",
+            found="files that another program replaced in the meantime",
+            allowed="a checkpoint that does not change while it is copied",
+            hint="load it again",
         )
 
 
-def _put_folder(system: Any, root: str, local: Path) -> None:
-    if system.exists(root):
-        if system.exists(f"{root}/{DONE}"):
-            system.rm_file(f"{root}/{DONE}")
-        system.rm(root, recursive=True)
-    files = sorted(path for path in local.rglob("*") if path.is_file())
-    for path in sorted(files, key=lambda path: path == local / DONE):
-        target = f"{root}/{path.relative_to(local).as_posix()}"
-        system.makedirs(target.rpartition("/")[0], exist_ok=True)
-        system.put_file(str(path), target)
+def _current(source: Store, attempted: str) -> tuple[str, dict[str, Stamp]]:
+    """Return the path of the current checkpoint, relative to the URL, and its files' stamps."""
+    journal = Journal(source)
+    if journal.current:
+        return journal.current, journal.contents()
+    kind = source.kind()
+    if kind is None:
+        raise CheckpointError(attempted, at=user_line(), found="no such path")
+    return "", source.listing() if kind == "folder" else {"": source.stamp()}
 
 
-def _name(url: str) -> str:
-    return url.rstrip("/").rpartition("/")[2] or "checkpoint"
+def steadily(use: Callable[[], T]) -> T:
+    """Call a function that loads a checkpoint; retry if a concurrent save replaces it."""
+    for _ in range(TRIES):
+        try:
+            return use()
+        except CheckpointReplacedError:
+            continue
+    return use()
 
 
-def _system(url: str) -> tuple[Any, str]:
-    """Return fsspec's file system for a URL, and the path in it."""
-    try:
-        core = import_module("fsspec.core")
-    except ModuleNotFoundError as error:
-        if error.name != "fsspec":
-            raise
+# ---------------------------------------------------------------------------------------- saves
+
+
+def save(
+    url: str,
+    variables: Mapping[str, Array],
+    formats: Iterable[FormatSpec],
+    seconds: float,
+    *,
+    format: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Save variables as a checkpoint at a URL.
+
+    If it is interrupted, the URL holds its previous checkpoint or the new one, and the next save
+    removes what is left.  Saves to one URL are not serialized.
+
+    Args:
+        url: the destination.
+        variables: arrays by name.
+        formats: the available formats.
+        seconds: how long a request may take, and a transfer may make no progress.
+        format, overwrite: as in `store.save`.
+
+    Raises:
+        CheckpointError: the URL exists and ``overwrite`` does not allow replacing it; the format
+            cannot store these variables; or the store reports an error.
+    """
+    formats = tuple(formats)
+    attempted = f"saving {shown_url(url)}"
+    target = _destination(url, seconds, attempted)
+    known = {spec.name: spec for spec in formats}
+    spec, _ = store.format_to_write(file_name(url), format, known, attempted)
+    single = spec.name if store.is_file_of(file_name(url), spec) else None
+
+    def checked() -> RemotePlace:
+        place = RemotePlace(target, partial(_opened, spec, attempted))
+        guard.check(place, attempted, single=single, overwrite=overwrite)
+        return place
+
+    with target.explained(attempted):
+        checked()
+    with tempfile.TemporaryDirectory(prefix="flow-checkpoint-") as temporary:
+        local = Path(temporary) / _local_name(url)
+        with _naming(local, url):
+            store.save(local, variables, formats, format=spec.name)
+        files = {"": local} if local.is_file() else dict(_files(local))
+        with target.explained(attempted):
+            place = checked()
+            place.journal.replace(files, place.old, place.first)
+
+
+def _destination(url: str, seconds: float, attempted: str) -> Store:
+    """Return the store of a URL; raise `CheckpointError` if the guard cannot tell what is there."""
+    store = None if "::" in url else Store(url, seconds)
+    found = "a chain of stores" if store is None else store.obstacle()
+    if store is None or found is not None:
         raise CheckpointError(
-            f"use of {url}", found="fsspec is not installed", hint="install flow-core[remote]"
-        ) from None
-    system, root = core.url_to_fs(url)
-    return system, root.rstrip("/")
+            attempted,
+            at=user_line(),
+            found=found,
+            allowed="a path, or a URL of one store, such as s3://bucket/model",
+        )
+    return store
 
 
-@contextmanager
-def _explained(attempted: str) -> Iterator[None]:
-    """Convert the errors of fsspec's file systems to `CheckpointError`."""
-    try:
-        yield
-    except FlowError:
-        raise
-    except Exception as error:  # the libraries of the protocols raise errors of their own
-        raise CheckpointError(attempted, at=user_line(), found=described(error)) from error
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield path.relative_to(folder).as_posix(), path
+
+
+def _opened(spec: FormatSpec, attempted: str, source: Store, name: str) -> Any:
+    """Open the start of a file in a store with the reader of a format."""
+    with tempfile.TemporaryDirectory(prefix="flow-checkpoint-") as temporary:
+        local = Path(temporary) / str(spec.file)
+        with source.explained(attempted):
+            source.head(name, _HEAD, local)
+        with _naming(local, source.url):
+            return load_target(spec.reader)(local)

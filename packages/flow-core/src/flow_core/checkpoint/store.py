@@ -83,8 +83,8 @@ def save(
     attempted = f"saving {path!s:.200}"
     target = _resolved(path, attempted)  # a save replaces the target of a symbolic link
     known = {spec.name: spec for spec in formats}
-    spec, writer = _format_to_write(path, format, known, attempted)
-    to_save = _Save(attempted, target, spec, writer, _is_file_of(path, spec), overwrite)
+    spec, writer = format_to_write(path, format, known, attempted)
+    to_save = _Save(attempted, target, spec, writer, is_file_of(path, spec), overwrite)
     with _explained(attempted):
         if target.parent == target:
             to_save.check()
@@ -111,16 +111,21 @@ def _resolved(path: Any, attempted: str) -> Path:
         ) from None
 
 
-def _is_file_of(path: str | Path, spec: FormatSpec) -> bool:
+def is_file_of(path: str | Path, spec: FormatSpec) -> bool:
     """Return whether the suffix of a path selects a single-file format."""
     return spec.file is not None and Path(path).suffix == Path(spec.file).suffix
 
 
-def _format_to_write(
+def format_to_write(
     path: str | Path, format: str | None, known: Mapping[str, FormatSpec], attempted: str
 ) -> tuple[FormatSpec, Lazy]:
+    """Return the format of a save and its writer, by its name or the suffix of a path.
+
+    Raises:
+        CheckpointError: the format is not registered, or cannot be written.
+    """
     if format is None:
-        format = next((s.name for s in known.values() if _is_file_of(path, s)), SNAPSHOT.name)
+        format = next((s.name for s in known.values() if is_file_of(path, s)), SNAPSHOT.name)
     spec = known.get(format) if isinstance(format, str) else None
     if spec is None or spec.writer is None:
         raise CheckpointError(
@@ -165,39 +170,9 @@ class _Save:
 
     def check(self) -> None:
         """Raise `CheckpointError` if the destination exists and must not be replaced."""
-        if not self.path.exists():
-            return
-        obstacle = self._file_in_the_way() if self.single else self._folder_in_the_way()
-        empty = self.path.is_dir() and not any(self.path.iterdir())
-        if obstacle is None and (self.overwrite or empty):
-            return
-        raise CheckpointError(
-            self.attempted,
-            at=user_line(),
-            found=f"{obstacle or 'a checkpoint'}, which already exists",
-            allowed="a path that does not exist"
-            + ("" if self.single else ", an empty folder")
-            + ", or with overwrite=True a checkpoint without other files",
-            hint="save to another path, or "
-            + ("pass overwrite=True" if obstacle is None else "move the existing files"),
-        )
-
-    def _folder_in_the_way(self) -> str | None:
-        if not self.path.is_dir():
-            return "a file"
-        special = guard.special(self.path)
-        if special is not None:
-            return f"{special}, which a save never replaces"
-        return guard.obstacle(self.path) if any(self.path.iterdir()) else None
-
-    def _file_in_the_way(self) -> str | None:
-        if not self.path.is_file():
-            return "a folder"
-        try:
-            load_target(self.spec.reader)(self.path)
-        except CheckpointError as error:
-            return f"a file that is not a {self.spec.name} file: {error.found}"
-        return None
+        place = guard.LocalPlace(self.path, load_target(self.spec.reader))
+        single = self.spec.name if self.single else None
+        guard.check(place, self.attempted, single=single, overwrite=self.overwrite)
 
     def write(self, variables: Mapping[str, Array]) -> None:
         """Write a hidden folder, check the destination again, and move the folder to it."""

@@ -65,14 +65,19 @@ def read_sums(folder: Path) -> Sums | None:
         return None
     found = parse_sums(raw or b"")
     if found is None:
-        raise CheckpointError(
-            f"reading {file}",
-            found="a damaged list of digests",
-            allowed="a list of digests that has not changed since the save",
-            hint="use another copy of the checkpoint; to load its files unchecked, at your own "
-            f"risk, remove {SUMS}",
-        )
+        raise damaged(file)
     return found
+
+
+def damaged(file: Path | str) -> CheckpointError:
+    """Return the error for a damaged list."""
+    return CheckpointError(
+        f"reading {file}",
+        found="a damaged list of digests",
+        allowed="a list of digests that has not changed since the save",
+        hint="use another copy of the checkpoint; to load its files unchecked, at your own "
+        f"risk, remove {SUMS}",
+    )
 
 
 def read_all(handle: BinaryIO, longest: int) -> bytes | None:

@@ -17,13 +17,13 @@ from flow_core.base import thread_pools
 from flow_core.base.config import Settings
 from flow_core.base.errors import PluginError, described
 from flow_core.base.thread_budget import find_budget, usable_cores
+from flow_core.base.time_limit import CallTimeoutError, call_within
 from flow_core.cli.plugin_commands import collect_commands
 from flow_core.observe.tables import Table
 from flow_core.plugins.host import Host
 from flow_core.plugins.records import PluginRecord
 from flow_core.plugins.registry import PROVIDERS, HookCall, Registry
 from flow_core.plugins.specs import Available
-from flow_core.plugins.time_limit import CallTimeoutError, call_within
 
 LIBRARIES = ("numpy", "pluggy", "ml_dtypes", "click", "rich")
 FACADE = "oneflow"

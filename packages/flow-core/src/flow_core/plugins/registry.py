@@ -16,6 +16,7 @@ from flow_core.base.errors import (
     nearest,
 )
 from flow_core.base.missing_kernels import lookup_error
+from flow_core.base.time_limit import CallTimeoutError, call_within
 from flow_core.plugins.records import Origin, PluginFailure, PluginRecord
 from flow_core.plugins.specs import (
     ANY_DEVICE_TYPE,
@@ -35,7 +36,6 @@ from flow_core.plugins.specs import (
     Unavailable,
     load,
 )
-from flow_core.plugins.time_limit import CallTimeoutError, call_within
 from flow_core.sharding.topology import Device
 
 ANY_OP = "*"

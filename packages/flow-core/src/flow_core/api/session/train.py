@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from flow_core.base.errors import (
     shown,
     user_line,
 )
+from flow_core.base.formats.urls import is_remote, local_path, shown_url
 from flow_core.base.host_arrays import HostDLPack, host_array
 from flow_core.base.planning import end_script
 from flow_core.base.shapes import Shape
@@ -33,6 +36,8 @@ from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import FormatSpec
 
 __all__ = ["CheckPoint", "SimpleCheckPointManager", "get", "save"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger("flow_core")
 
@@ -76,20 +81,30 @@ def save(
         array([1., 1.], dtype=float32)
         >>> folder.cleanup()
     """
-    _check_path("flow.checkpoint.save", path)
+    path = checked_path("flow.checkpoint.save", path)
     _check_values(var_dict)
     end_script("saving a checkpoint")
-    session = default_session()
 
     def write(variables: Mapping[str, Array]) -> None:
-        if remote.is_remote(path):
-            remote.save(
-                path,
-                overwrite,
-                lambda local: store.save(local, variables, _formats(), format=format),
-            )
+        options: dict[str, Any] = {"format": format, "overwrite": overwrite}
+        if is_remote(path):
+            remote.save(path, variables, _formats(), _seconds(), **options)
         else:
-            store.save(path, variables, _formats(), format=format, overwrite=overwrite)
+            store.save(path, variables, _formats(), **options)
+
+    save_by(write, var_dict)
+
+
+def save_by(
+    write: Callable[[Mapping[str, Array]], None], var_dict: Mapping[str, Array] | None = None
+) -> None:
+    """Gather variables, and write them on the first process.
+
+    Args:
+        write: writes arrays by name; its error is raised in all processes.
+        var_dict: arrays by name; by default all variables of the session.
+    """
+    session = default_session()
 
     def put(variables: Mapping[str, Any]) -> None:
         arrays, world = _Arrays(variables), session.world
@@ -103,11 +118,32 @@ def save(
         put(session.stored())
 
 
-def _check_path(attempted: str, path: object) -> None:
-    """Raise `CheckpointError` at the user's line unless the argument is a path."""
-    if not isinstance(path, str | PathLike):
-        allowed = "a path, as text or os.PathLike"
-        raise CheckpointError(attempted, at=user_line(), found=shown(path), allowed=allowed)
+def checked_path(attempted: str, path: Any, folder: bool = False) -> str:
+    """Return a path or URL as text; a URL of the local file system becomes a path.
+
+    Args:
+        attempted: description for the error.
+        path: what the user passed.
+        folder: whether other URLs are refused.
+
+    Raises:
+        CheckpointError: the argument is not a path; the error names the user's line.
+    """
+    text = local_path(path) if isinstance(path, str) else path
+    allowed = "a folder of the file system" if folder else "a path, as text or os.PathLike"
+    if isinstance(path, PathLike):
+        text = fspath(path)
+        if isinstance(text, str) and re.match(r"[A-Za-z][\w+.-]+:[/\\]", text):
+            # a pathlib.Path drops one of the slashes of a URL
+            allowed, text = "a URL as text", None
+    if not isinstance(text, str) or (folder and is_remote(text)):
+        found = shown_url(text) if isinstance(text, str) else shown(path)
+        raise CheckpointError(attempted, at=user_line(2), found=found, allowed=allowed)
+    return text
+
+
+def _seconds() -> float:
+    return default_session().settings.url_seconds
 
 
 def _check_values(values: object) -> None:
@@ -187,10 +223,10 @@ def get(path: str, strict: bool = True) -> Any:
         {'w': (2,)}
         >>> folder.cleanup()
     """
-    _check_path("flow.checkpoint.get", path)
+    path = checked_path("flow.checkpoint.get", path)
     world = default_session().world
     with located(user_line(2)):
-        if world is None and not remote.is_remote(path):
+        if world is None and not is_remote(path):
             found = store.open_path(path, _formats(), strict=strict)
             if isinstance(found, Snapshot):
                 return dict(found.variables)
@@ -207,10 +243,10 @@ def opened(path: str | PathLike[str]) -> Mapping[str, Any]:
     Raises:
         CheckpointError: the checkpoint does not exist, is damaged, or is a single variable.
     """
-    _check_path("flow.weights.load", path)
-    if remote.is_remote(path):
-        return _reader(fspath(path), strict=True)()
-    found = store.open_path(fspath(path), _formats())
+    path = checked_path("flow.weights.load", path)
+    if is_remote(path):
+        return _reader(path, strict=True)()
+    found = store.open_path(path, _formats())
     if not isinstance(found, Mapping):
         allowed = "a checkpoint of several variables"
         raise CheckpointError(f"loading {path}", found="a folder of one variable", allowed=allowed)
@@ -240,7 +276,7 @@ def _reader(path: str, strict: bool) -> Callable[[], Mapping[str, Array]]:
     formats = _formats()
 
     def read() -> Mapping[str, Array]:
-        with remote.downloaded(path) as local:
+        with _local(path) as local:
             found = store.open_path(local, formats, strict=strict)
             if not isinstance(found, Mapping):
                 return {_ALONE: found.numpy()}
@@ -250,7 +286,21 @@ def _reader(path: str, strict: bool) -> Callable[[], Mapping[str, Array]]:
                 _log.warning("%s: not read, of unsupported types: %s", path, _some([*skipped]))
             return {name: found[name] for name in found if name not in skipped}
 
-    return lambda: store.steadily(path, read)
+    return lambda: _steadily(path, read)
+
+
+@contextmanager
+def _local(path: str) -> Iterator[str]:
+    """Yield a path; for a URL, that of a copy."""
+    if not is_remote(path):
+        yield path
+        return
+    with remote.downloaded(path, _seconds()) as local:
+        yield local
+
+
+def _steadily(path: str, read: Callable[[], T]) -> T:
+    return remote.steadily(read) if is_remote(path) else store.steadily(path, read)
 
 
 class _LazyVariable(HostDLPack):
@@ -306,13 +356,13 @@ class _LoadedVariable(HostDLPack):
 
 
 def _load(path: str, strict: bool | None = None) -> None:
-    _check_path("CheckPoint.load", path)
+    path = checked_path("CheckPoint.load", path)
     end_script("loading a checkpoint")
     session, line, formats = default_session(), user_line(2), _formats()
     wanted, world = session.types(), session.world
 
     def read() -> dict[str, Array]:
-        with remote.downloaded(path) as local:
+        with _local(path) as local:
             return matched(local)
 
     def matched(local: str) -> dict[str, Array]:
@@ -324,16 +374,16 @@ def _load(path: str, strict: bool | None = None) -> None:
             fewer=strict is None,
             extra=strict is True,
             incomplete=strict is not False,
-            attempted=f"loading {path}",
+            attempted=f"loading {shown_url(path)}",
             at=line,
         )
         values = {name: found[name] for name in wanted if name in found}
         if strict is None:
-            log_mismatch(f"loading {path} (at {line})", odd, wanted)
+            log_mismatch(f"loading {shown_url(path)} (at {line})", odd, wanted)
         return values
 
     def steady() -> dict[str, Array]:
-        return store.steadily(path, read)
+        return _steadily(path, read)
 
     session.assign(steady() if world is None else load_collectively(world, steady))
 
@@ -435,7 +485,8 @@ class SimpleCheckPointManager(CheckpointManager):
     """
 
     def __init__(self, root_path: str, prefix: str = "snapshot_") -> None:
-        _check_path("flow.train.SimpleCheckPointManager", root_path)
+        attempted = "flow.train.SimpleCheckPointManager"
+        root_path = checked_path(attempted, root_path, folder=True)
         end_script("creating a folder of checkpoints")
         try:
             super().__init__(root_path, prefix, save=save, load=_load)

@@ -1,4 +1,4 @@
-"""Call a plugin's function with a time limit."""
+"""Call a function of a plugin or of a library with a time limit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ class CallTimeoutError(Exception):
     """A call did not return in time; its thread is abandoned."""
 
 
-def call_within(seconds: float, call: Callable[[], Result]) -> Result:
+def call_within(
+    seconds: float, call: Callable[[], Result], progress: Callable[[], object] | None = None
+) -> Result:
     """Call a function in a separate thread, and wait for its result.
 
     Args:
         seconds: the time limit.
         call: the function.
+        progress: what the function has done so far; the limit starts anew when this changes.
 
     Raises:
         CallTimeoutError: the function does not return within the limit.
@@ -35,11 +38,21 @@ def call_within(seconds: float, call: Callable[[], Result]) -> Result:
         except BaseException as error:  # noqa: BLE001  # raised in the caller's thread
             answers.put((None, error))
 
-    threading.Thread(target=answer, name="flow-probe", daemon=True).start()
-    try:
-        found, error = answers.get(timeout=seconds)
-    except Empty:
-        raise CallTimeoutError from None
+    threading.Thread(target=answer, name="flow-call", daemon=True).start()
+    before = progress() if progress else None
+    while (answered := _taken(answers, seconds)) is None:
+        now = progress() if progress else before
+        if now == before:
+            raise CallTimeoutError from None
+        before = now
+    found, error = answered
     if error is not None:
         raise error
     return found  # type: ignore[return-value]  # set if there is no error
+
+
+def _taken(answers: SimpleQueue[Result], seconds: float) -> Result | None:
+    try:
+        return answers.get(timeout=seconds)
+    except Empty:
+        return None
