@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import random
 import re
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -163,6 +165,161 @@ def test_wrong_use_of_builders(tmp_path: Path) -> None:
         signature.Output("loss", names["images"])
     assert signature.AsDefault().OwnerGraphBuilder().OwnerModelBuilder() is builder
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "version", ["../../evil", -1, "abc", "1", 1.0, True, None, 2**63, 10**4000]
+)
+def test_versions_that_no_folder_can_have_are_refused(tmp_path: Path, version: Any) -> None:
+    builder = flow.saved_model.ModelBuilder(str(tmp_path))
+    with pytest.raises(JobError, match="an integer from 0") as caught:
+        builder.Version(version)
+    assert caught.value.at is not None
+    assert caught.value.at.file == __file__
+
+
+def test_only_complete_versions_count(tmp_path: Path) -> None:
+    """Not what a killed save of an older release, or another program, has left."""
+    expected = save(tmp_path, np.int64(3))
+    (tmp_path / "4" / "variables").mkdir(parents=True)
+    for name in ("5", "007", "\N{ARABIC-INDIC DIGIT SIX}"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "007" / "saved_model.json").write_text("{}")
+    with launched(tmp_path) as session:
+        (found,) = session.run("losses", image=IMAGES, label=LABELS)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    with pytest.raises(CheckpointError, match=r"no version 4(.|\n)*allowed: 3\n?$"):
+        launched(tmp_path, model_version=4)
+
+
+@pytest.mark.parametrize("found", ["folder", "file", "link"])
+def test_a_folder_of_another_program_is_kept(tmp_path: Path, found: str) -> None:
+    other = tmp_path / "models" / "1"
+    other.parent.mkdir()
+    if found == "folder":
+        other.mkdir()
+        (other / "mine").write_text("mine")
+    elif found == "file":
+        other.write_text("mine")
+    else:
+        other.symlink_to("nothing")
+    with pytest.raises(CheckpointError, match="version 1, which already exists"):
+        save(tmp_path / "models")
+    assert os.listdir(other.parent) == ["1"]
+    assert found != "folder" or (other / "mine").read_text() == "mine"
+
+
+def test_a_folder_that_appears_during_a_save_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def late(source: Any, target: Any) -> None:
+        if Path(target) == tmp_path / "1":
+            Path(target).mkdir()
+            (Path(target) / "mine").write_text("mine")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", late)
+    with pytest.raises(CheckpointError, match="saving the model"):
+        save(tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == [
+        "1",
+        "1/mine",
+    ]
+
+
+@pytest.mark.parametrize("directory", ["../../other/1/variables", "/etc", "", "a/../../2"])
+def test_the_checkpoint_of_a_model_is_inside_of_it(tmp_path: Path, directory: str) -> None:
+    save(tmp_path)
+    file = tmp_path / "1" / "saved_model.json"
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps(record | {"checkpoint_dir": directory}))
+    with pytest.raises(CheckpointError, match="below that of the version"):
+        launched(tmp_path)
+
+
+def test_models_need_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for call in (flow.saved_model.ModelBuilder, cpu_session().load_saved_model):
+        with pytest.raises(CheckpointError, match="a folder of the file system") as caught:
+            call("s3://bucket/models?token=sesame")
+        assert "sesame" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+SAVING = """
+import os, sys
+sys.path[:0] = {folders!r}
+import test_saved_models as tests
+from pathlib import Path
+if sys.argv[2] == "killed":
+    from flow_core.api.serving import model_file
+    left = [int(sys.argv[3])]
+    def step(real):
+        def call(*arguments):
+            left[0] -= 1
+            if left[0] < 0:
+                os._exit(9)
+            return real(*arguments)
+        return call
+    for place, name in ((model_file.swap, "fresh_folder"), (model_file.swap, "sync_tree"),
+                        (model_file.SavedModel, "write"), (os, "rename"), (os, "fsync")):
+        setattr(place, name, step(getattr(place, name)))
+try:
+    tests.save(Path(sys.argv[1]), 2)
+except tests.CheckpointError as error:
+    sys.exit(f"lost: {{error.found}}")
+"""
+
+
+def saving(path: Path, *arguments: str) -> list[str]:
+    folders = [str(Path(file).parent) for file in (__file__, processes.__file__)]
+    code = SAVING.format(folders=folders)
+    return [sys.executable, "-W", "ignore", "-c", code, str(path), *arguments]
+
+
+@pytest.mark.slow
+def test_of_two_processes_that_save_a_version_one_wins(tmp_path: Path) -> None:
+    for trial in range(3):
+        path = tmp_path / f"models{trial}"
+        done = processes.run_together([(saving(path, "race"), {**os.environ})] * 2)
+        assert sorted(one.returncode for one in done) == [0, 1]
+        assert "version 2, which already exists" in "".join(one.stderr for one in done)
+        assert os.listdir(path) == ["2"]
+        launched(path).close()
+
+
+@pytest.mark.slow
+def test_a_killed_save_leaves_no_version(tmp_path: Path) -> None:
+    save(tmp_path / "models", 1)
+    complete = []
+    for steps in range(0, 600, 25):
+        status = processes.run(saving(tmp_path / "models", "killed", str(steps))).returncode
+        assert status in (0, 9)
+        launched(tmp_path / "models").close()
+        complete.append((tmp_path / "models" / "2").exists())
+        if complete[-1]:
+            break
+    assert not complete[0]
+    assert complete[-1]
+    assert sorted(os.listdir(tmp_path / "models")) == ["1", "2"]
+
+
+def test_a_session_that_is_dropped_ends_its_threads(tmp_path: Path) -> None:
+    save(tmp_path)
+    before = {*threading.enumerate()}
+    for _ in range(3):
+        session = launched(tmp_path)
+        session.run("losses", image=IMAGES, label=LABELS)
+        asyncio.run(session.async_run("losses", image=IMAGES, label=LABELS))
+    mine = {*threading.enumerate()} - before
+    assert mine
+    del session
+    gc.collect()
+    for thread in {*threading.enumerate()} - before:
+        thread.join(60)
+        assert not thread.is_alive(), thread
 
 
 def test_a_train_job_is_refused(tmp_path: Path) -> None:

@@ -9,15 +9,24 @@ Example::
 
 from __future__ import annotations
 
-import shutil
+import operator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from flow_core.api.serving.batch_sizes import batch_sizes
-from flow_core.api.serving.model_file import SavedGraph, SavedModel, Signature
+from flow_core.api.serving.model_file import (
+    CHECKPOINT,
+    SavedGraph,
+    SavedModel,
+    Signature,
+    new_version,
+)
 from flow_core.api.session.job import get_all_variables
-from flow_core.api.session.train import save
-from flow_core.base.errors import CheckpointError, FlowError, JobError, UnsupportedError, user_line
+from flow_core.api.session.train import checked_path, save_by
+from flow_core.base.arrays import Array
+from flow_core.base.errors import FlowError, JobError, UnsupportedError, shown, user_line
+from flow_core.checkpoint import store
 from flow_core.frontend.job.exported import traced_for_export
 from flow_core.frontend.session.session import default_session
 from flow_core.ir.graph import Value
@@ -27,7 +36,7 @@ from flow_core.plugins.specs import ExportedJob
 
 __all__ = ["GraphBuilder", "ModelBuilder", "SignatureBuilder"]
 
-CHECKPOINT = "variables"
+_LARGEST = (1 << 63) - 1
 
 
 def _fail(attempted: str, found: str, allowed: str) -> FlowError:
@@ -44,10 +53,13 @@ class ModelBuilder:
 
     Args:
         save_path: the folder of the model, below which each version has a folder.
+
+    Raises:
+        CheckpointError: ``save_path`` is not a path of the file system.
     """
 
     def __init__(self, save_path: str) -> None:
-        self._path = Path(save_path)
+        self._path = Path(checked_path("flow.saved_model.ModelBuilder", save_path, folder=True))
         self._name = self._path.name
         self._version: int | None = None
         self._graphs: dict[str, GraphBuilder] = {}
@@ -58,8 +70,19 @@ class ModelBuilder:
         return self
 
     def Version(self, version: int) -> ModelBuilder:
-        """Set the number of the version, which is required."""
-        self._version = version
+        """Set the number of the version, which is required.
+
+        Raises:
+            JobError: ``version`` is not an integer from 0 to 2**63 - 1.
+        """
+        try:
+            number = -1 if isinstance(version, bool) else operator.index(version)
+        except TypeError:
+            number = -1
+        if not 0 <= number <= _LARGEST:
+            allowed = f"an integer from 0 to {_LARGEST}"
+            raise _fail("ModelBuilder.Version", shown(version), allowed)
+        self._version = number
         return self
 
     def AddFunction(self, func: Any) -> GraphBuilder:
@@ -79,38 +102,31 @@ class ModelBuilder:
         """Write the version: its graphs, and the values that the variables have now.
 
         The job functions run again, for other batch sizes, to find out what depends on the size.
+        The version appears at once, when it is complete.  If the process is killed before, or two
+        processes save the same version, no other version is affected.
 
         Args:
             save_model_before_graph_complete: has no effect; graphs are saved as traced.
 
         Raises:
-            CheckpointError: there is no version, or its folder exists.
-            JobError: there is no function.
+            CheckpointError: the version exists, or cannot be written.
+            JobError: there is no function or no version.
         """
         attempted = f"saving the model in {self._path}"
         if not self._graphs or self._version is None:
             found = "no function" if not self._graphs else "no version"
             raise _fail(attempted, found, "a call of AddFunction, and one of Version")
-        folder = self._path / str(self._version)
-        if folder.exists():
-            raise CheckpointError(
-                attempted,
-                at=user_line(),
-                found=f"version {self._version}",
-                allowed="a new version",
-            )
         graphs = {name: graph.saved() for name, graph in self._graphs.items()}
         names = {name for graph in self._graphs.values() for name in graph.variables}
         model = SavedModel(self._name, self._version, CHECKPOINT, next(iter(graphs)), graphs)
-        variables = {k: v.numpy() for k, v in get_all_variables().items() if k in names}
-        try:
-            save(str(folder / CHECKPOINT), variables)
-            world = default_session().world
-            if world is None or world.rank == 0:
+        formats = tuple(default_session().registry.formats.values())
+
+        def write(variables: Mapping[str, Array]) -> None:
+            with new_version(self._path, model.version, attempted) as folder:
+                store.save(folder / CHECKPOINT, variables, formats)
                 model.write(folder)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+
+        save_by(write, {k: v.numpy() for k, v in get_all_variables().items() if k in names})
 
 
 class GraphBuilder:

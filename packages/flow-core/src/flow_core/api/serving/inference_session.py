@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import enum
 import inspect
-import re
+import os
+import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +27,8 @@ import numpy as np
 
 from flow_core.annotations import placeholder
 from flow_core.api.serving.batch_sizes import BatchSizes
-from flow_core.api.serving.model_file import FILE, SavedGraph, Signature, read_model
+from flow_core.api.serving.model_file import FILE, SavedGraph, Signature, read_model, versions
+from flow_core.api.session.train import checked_path
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import (
@@ -122,7 +125,8 @@ def replayed(
 class InferenceSession:
     """A session that runs the jobs of a saved model.
 
-    Load a model, call `launch`, then `run`; `close` frees the memory.
+    Load a model, call `launch`, then `run`; `close` frees the memory and ends the threads.  A
+    session that is dropped without `close` is closed in the background.
 
     Args:
         option: the devices; by default one GPU.
@@ -147,6 +151,8 @@ class InferenceSession:
         else:
             self._session.resources.gpu_device_num = 0
             self._session.resources.cpu_device_num = option.device_num
+        self._finalizer = weakref.finalize(self, _close_later, self._session, os.getpid())
+        self._finalizer.atexit = False  # the threads end with the process
         self._checkpoint: str | None = None
         self._batch: dict[str, int] = {}
         self._signatures: dict[str, Signature | None] = {}
@@ -177,7 +183,8 @@ class InferenceSession:
             CheckpointError: the model, version, job or signature does not exist.
         """
         at = user_line(2)
-        folder = _version_folder(Path(saved_model_dir), model_version)
+        path = checked_path("InferenceSession.load_saved_model", saved_model_dir, folder=True)
+        folder = _version_folder(Path(path), model_version)
         with located(at):
             model = read_model(folder)
         name = graph_name or model.default_graph_name
@@ -405,6 +412,7 @@ class InferenceSession:
 
     def close(self) -> None:
         """Free the memory of the session; calling it again does nothing."""
+        self._finalizer.detach()
         self._running = False
         self._jobs.clear()
         self._session.close()
@@ -440,6 +448,15 @@ def _check_inputs(graph: Graph, saved: SavedGraph) -> None:
         )
 
 
+def _close_later(session: Session, process: int) -> None:
+    """Close a session in a thread of its own.
+
+    The garbage collector may call this in any thread, also in one that `Session.close` joins.
+    """
+    if os.getpid() == process:
+        threading.Thread(target=session.close, name="flow-close", daemon=True).start()
+
+
 def _info(types: Mapping[str, TensorType], name: str) -> dict[str, tuple[int, ...] | DType]:
     type_: TensorType = _chosen("name", name, types, None)
     return {"shape": tuple(type_.shape), "dtype": type_.dtype}
@@ -460,24 +477,15 @@ def _chosen(what: str, name: str, known: Mapping[str, Any], folder: Path | None)
     return known[name]
 
 
-_VERSION = re.compile("0|[1-9][0-9]{0,17}")
-"""Names of the folders of versions."""
-
-
-def _names(path: Path) -> list[str]:
-    return [entry.name for entry in path.glob("*") if entry.is_dir()]
-
-
 def _version_folder(path: Path, version: int | ModelVersionPolicy) -> Path:
-    """Return the folder of a version; of the highest number for the policy `LATEST`."""
-    versions = sorted(map(int, filter(_VERSION.fullmatch, _names(path))), reverse=True)
-    complete = [n for n in versions if (path / str(n) / FILE).exists()]  # a save writes it last
-    wanted = complete[0] if version is ModelVersionPolicy.LATEST and complete else version
-    if wanted not in versions:
+    """Return the folder of a version; of the highest complete one for the policy `LATEST`."""
+    found = versions(path)
+    wanted = found[0] if version is ModelVersionPolicy.LATEST and found else version
+    if isinstance(wanted, bool) or wanted not in found:
         raise CheckpointError(
             f"loading the saved model in {path}",
             at=user_line(),
-            found=f"no version {wanted}" if complete else "no complete version",
-            allowed=", ".join(map(str, versions)) or "a folder of flow.saved_model.ModelBuilder",
+            found=f"no version {wanted}" if found else "no version",
+            allowed=", ".join(map(str, found)) or "a folder of flow.saved_model.ModelBuilder",
         )
     return path / str(wanted)

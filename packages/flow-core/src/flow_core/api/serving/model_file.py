@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from flow_core.api.serving.batch_sizes import BatchSizes
 from flow_core.base.decoding import Decoder, Mismatch, parsed, shown
-from flow_core.base.errors import CheckpointError
+from flow_core.base.errors import CheckpointError, user_line
 from flow_core.base.regular_files import read_regular
+from flow_core.checkpoint import swap
 
 FILE = "saved_model.json"
 FORMAT = 1
+CHECKPOINT = "variables"
+"""Name of the folder of the variables that a save writes."""
 LONGEST = 1 << 30
 """Largest size of the file in bytes; it is read as a whole."""
 
@@ -78,6 +84,58 @@ class SavedModel:
         """Write the description into the folder of the version."""
         text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
         (folder / FILE).write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def new_version(path: Path, version: int, attempted: str) -> Iterator[Path]:
+    """Yield an empty hidden folder, and make it a version of a model after the ``with`` block.
+
+    The lock of the model's folder is held; saves of one version in several processes take turns.
+
+    Args:
+        path: the folder of the model, which is created.
+        version: number of the version.
+        attempted: description for errors.
+
+    Raises:
+        CheckpointError: the version exists, or the file system reports an error.
+    """
+    folder = path / str(version)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with swap.locked(path) as alone:
+            if alone:
+                swap.remove_leftovers(folder)
+            _check_new(folder, attempted)
+            new = swap.fresh_folder(folder)
+            try:
+                yield new
+                swap.sync_tree(new)
+                _check_new(folder, attempted)
+                os.rename(new, folder)  # fails if another program has put files there
+                swap.sync(path)
+            except BaseException:
+                shutil.rmtree(new, ignore_errors=True)
+                raise
+    except OSError as error:
+        raise CheckpointError(attempted, at=user_line(), found=str(error)) from error
+
+
+def _check_new(folder: Path, attempted: str) -> None:
+    if os.path.lexists(folder):
+        raise CheckpointError(
+            attempted,
+            at=user_line(),
+            found=f"version {folder.name}, which already exists",
+            allowed="a new version",
+        )
+
+
+def versions(path: Path) -> list[int]:
+    """Return the numbers of the complete versions of a model, the latest first."""
+    names = [entry.name for entry in path.glob("*") if (entry / FILE).is_file()]
+    numbers = {name: int(name) for name in names if name.isascii() and name.isdecimal()}
+    return sorted((n for name, n in numbers.items() if name == str(n)), reverse=True)
 
 
 _DECODER = Decoder()
