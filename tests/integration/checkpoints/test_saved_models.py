@@ -235,7 +235,7 @@ def test_the_checkpoint_of_a_model_is_inside_of_it(tmp_path: Path, directory: st
     file = tmp_path / "1" / "saved_model.json"
     record = json.loads(file.read_text())
     file.write_text(json.dumps(record | {"checkpoint_dir": directory}))
-    with pytest.raises(CheckpointError, match="below that of the version"):
+    with pytest.raises(CheckpointError, match="in that of the version"):
         launched(tmp_path)
 
 
@@ -434,7 +434,7 @@ def test_the_latest_version_is_the_last_complete_one(tmp_path: Path) -> None:
     for name in ("3", "007", "\u0663", "9" * 200):
         (tmp_path / name).mkdir()
     launched(tmp_path).close()
-    with pytest.raises(CheckpointError, match=r"3.saved_model\.json(.|\n)*No such file"):
+    with pytest.raises(CheckpointError, match="no version 3"):
         launched(tmp_path, model_version=3)
 
 

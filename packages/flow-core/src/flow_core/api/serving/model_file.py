@@ -133,7 +133,7 @@ def _check_new(folder: Path, attempted: str) -> None:
 
 def versions(path: Path) -> list[int]:
     """Return the numbers of the complete versions of a model, the latest first."""
-    names = [entry.name for entry in path.glob("*") if (entry / FILE).is_file()]
+    names = [entry.name for entry in path.glob("*") if (entry / FILE).exists()]
     numbers = {name: int(name) for name in names if name.isascii() and name.isdecimal()}
     return sorted((n for name, n in numbers.items() if name == str(n)), reverse=True)
 
