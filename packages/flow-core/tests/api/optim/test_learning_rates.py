@@ -159,20 +159,6 @@ def test_step_is_an_int64() -> None:
         query(SCHEDULE, [np.array(0, np.int32)], {"learning_rate": 0.1})
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: api.SGD(-0.1),
-        lambda: api.CosineScheduler(-0.1, 10),
-        lambda: api.PiecewiseConstantScheduler([1], [0.1, -0.1]),
-        lambda: api.PolynomialScheduler(0.1, 10, -0.1),
-    ],
-)
-def test_negative_rates(make: Callable[[], Any]) -> None:
-    with pytest.raises(InferenceError, match=r"=-0.1\n.*at least 0\n.*minimize\(-objective\)"):
-        make()
-
-
 @pytest.mark.parametrize("step", [0, 1, 9, 10_000])
 def test_bias_correction(step: int) -> None:
     spec = next(s for s in OPS if s.type == "adam_bias_correction_learning_rate")

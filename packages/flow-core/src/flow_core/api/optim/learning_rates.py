@@ -116,13 +116,6 @@ _LITERALS: Mapping[str, type] = {"steps": int, "cycle": bool, "staircase": bool}
 """Types of the parameters in a decay literal that are not floats."""
 
 
-def check_rates(name: str, **rates: Any) -> None:
-    """Raise `InferenceError` at the user's line unless all values are numbers of at least 0."""
-    check_numbers(name, **rates)
-    for what, rate in rates.items():
-        check(rate >= 0, name, f"{what}={rate}", "at least 0", "to maximize, minimize(-objective)")
-
-
 class LrScheduler:
     """Base class of the schedules, which define the learning rate as a function of the step number
     s.
@@ -149,7 +142,7 @@ class LrScheduler:
         known = warmup is None or isinstance(warmup, WarmupConf)
         check(known, name, f"warmup={warmup!r:.60}", "flow.optimizer.warmup.*")
         if self.base_lr is not None:
-            check_rates(name, base_lr=self.base_lr)
+            check_numbers(name, base_lr=self.base_lr)
         self._check_decay(name)
 
     @property
@@ -272,9 +265,6 @@ class PiecewiseConstantScheduler(LrScheduler):
     def __post_init__(self) -> None:
         """Validate the arguments, and set ``base_lr``."""
         _check_pieces(type(self).__name__, "values", self.boundaries, self.values, 1)
-        check_rates(
-            type(self).__name__, **{f"values[{i}]": rate for i, rate in enumerate(self.values)}
-        )
         self.base_lr = self.values[0]
         super().__post_init__()
 
@@ -384,10 +374,6 @@ class PolynomialScheduler(LrScheduler):
     power: float = 1.0
     cycle: bool = False
     warmup: WarmupConf | None = None
-
-    def _check_decay(self, name: str) -> None:
-        super()._check_decay(name)
-        check_rates(name, end_learning_rate=self.end_learning_rate)
 
 
 @deprecates

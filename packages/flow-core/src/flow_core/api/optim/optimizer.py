@@ -36,7 +36,6 @@ from flow_core.api.optim.learning_rates import (
     PiecewiseScalingScheduler,
     PolynomialSchduler,
     PolynomialScheduler,
-    check_rates,
     warmup,
 )
 from flow_core.frontend.job.train import (
@@ -172,7 +171,7 @@ def _scheduler(name: str, given: LrScheduler | float) -> LrScheduler:
     allowed = "a number for a constant rate, or a scheduler of flow.optimizer"
     number = isinstance(given, Real) and not isinstance(given, bool)
     check(number, name, f"lr_scheduler {given!r:.60}", allowed)
-    check_rates(name, lr_scheduler=given)
+    check_numbers(name, lr_scheduler=given)
     return PiecewiseConstantScheduler([], [given])
 
 
