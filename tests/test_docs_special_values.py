@@ -188,6 +188,7 @@ def test_each_row_has_a_program() -> None:
     assert list(rows()) == list(PROGRAMS), message
 
 
+@pytest.mark.filterwarnings("ignore:flow.constant.* fractions are dropped")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_outcome_is_that_of_the_table(program: str) -> None:
     flow.clear_default_session()

@@ -24,6 +24,7 @@ from flow_core.base.formats.urls import shown_url, without_secrets
 from flow_core.frontend.session.session import default_session
 
 pytest.importorskip("fsspec")
+pytestmark = pytest.mark.usefixtures("fsspec_loop")
 ONES = {"w": np.ones(3, np.float32)}
 needs_http = pytest.mark.skipif(
     importlib.util.find_spec("aiohttp") is None,
