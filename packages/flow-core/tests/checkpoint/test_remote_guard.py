@@ -185,12 +185,12 @@ def test_the_same_place_has_the_same_answer_by_path_and_by_url(system: Any, tmp_
             system.store.clear()
             system.pseudo_dirs[:] = [""]
             system.pipe({f"/{name}": data for name, data in here.items()})
-            there = tmp_path / f"{missing}{more}".replace("/", "_") / "model"
+            target = tmp_path / f"{missing}{more}".replace("/", "_") / "model"
             for name, data in here.items():
-                (there.parent / name).parent.mkdir(parents=True, exist_ok=True)
-                (there.parent / name).write_bytes(data)
+                (target.parent / name).parent.mkdir(parents=True, exist_ok=True)
+                (target.parent / name).write_bytes(data)
             assert answer(lambda: put("memory://model")) == answer(
-                lambda there=there: save(there, TWO, overwrite=True)
+                lambda target=target: save(target, TWO, overwrite=True)
             ), (missing, more)
 
 
