@@ -2,7 +2,8 @@
 
 The variables of a layer named "conv1" are "conv1-weight", "conv1-bias" and so on, below the current
 name scope, as in OneFlow's checkpoints.  Every layer creates its variables, so layer names must be
-unique within a job.
+unique within a job.  Layers without a name are numbered in the order of their calls: "Dense",
+"Dense_1" and so on; jobs that share such variables call their layers in the same order.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from flow_core.api.nn.conv import Ints, Padding, layout
 from flow_core.api.nn.conv import conv1d as nn_conv1d
 from flow_core.api.nn.conv import conv2d as nn_conv2d
 from flow_core.api.nn.conv import conv3d as nn_conv3d
-from flow_core.api.nn.layers_common import BROADCAST, activated, check, check_input, new_variable
+from flow_core.api.nn.layers_common import (
+    BROADCAST,
+    DefaultName,
+    activated,
+    check,
+    check_input,
+    layer_name,
+    new_variable,
+)
 from flow_core.api.nn.layers_norm import *  # noqa: F403 - a star join, by __all__
 from flow_core.api.session.distribute import Distribution
 from flow_core.base.dtypes import DType
@@ -54,7 +63,7 @@ def dense(
     kernel_regularizer: Regularizer | None = None,
     bias_regularizer: Regularizer | None = None,
     trainable: bool = True,
-    name: str = "Dense",
+    name: str = DefaultName("Dense"),
     model_distribute: Distribution = BROADCAST,
 ) -> BlobDef:
     """Multiply the last axis by a weight matrix, and add a bias.
@@ -95,7 +104,7 @@ def dense(
     _check_distribution(model_distribute, len(shape))
     x = inputs if len(shape) == 2 else reshape(inputs, (-1, shape[-1]))
     shared = {"trainable": trainable, "distribute": model_distribute}
-    with name_scope(name):
+    with name_scope(layer_name(name)):
         weight = new_variable(
             "weight", (units, shape[-1]), x.dtype, kernel_initializer or constant_initializer(0),
             regularizer=kernel_regularizer, **shared,
@@ -148,6 +157,7 @@ def _conv(
     ``sizes`` contains the kernel size, strides and dilation; ``kernel`` and ``bias`` contain the
     initializer, regularizer and name of the two variables.
     """
+    name = layer_name(name)
     kernel_size, strides, dilation = sizes
     data_format = data_format.upper()
     shape = _weight_shape(dims, x, filters, kernel_size, data_format, groups)
@@ -220,7 +230,7 @@ def conv1d(
     kernel_regularizer: Regularizer | None = None,
     bias_regularizer: Regularizer | None = None,
     trainable: bool = True,
-    name: str = "Conv1d",
+    name: str = DefaultName("Conv1d"),
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> BlobDef:
@@ -259,7 +269,7 @@ def conv2d(
     kernel_regularizer: Regularizer | None = None,
     bias_regularizer: Regularizer | None = None,
     trainable: bool = True,
-    name: str = "Conv2d",
+    name: str = DefaultName("Conv2d"),
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> BlobDef:
@@ -321,7 +331,7 @@ def conv3d(
     kernel_regularizer: Regularizer | None = None,
     bias_regularizer: Regularizer | None = None,
     trainable: bool = True,
-    name: str = "Conv3d",
+    name: str = DefaultName("Conv3d"),
     weight_name: str | None = None,
     bias_name: str | None = None,
 ) -> BlobDef:
@@ -359,7 +369,7 @@ def prelu(
     alpha_regularizer: Regularizer | None = None,
     shared_axes: Sequence[int] | None = None,
     trainable: bool = True,
-    name: str = "PRelu",
+    name: str = DefaultName("PRelu"),
     model_distribute: Distribution = BROADCAST,
 ) -> BlobDef:
     """Return ``inputs`` where they are positive, otherwise ``alpha * inputs``.
@@ -392,6 +402,7 @@ def prelu(
     ok = all(1 <= i < rank for i in shared)
     check(ok, "prelu", f"shared_axes={shared} for shape {shape}", f"axes 1 to {rank - 1}")
     sizes = [1 if i in shared else n for i, n in enumerate(shape)][1:]
+    name = layer_name(name)
     with name_scope(name):
         alpha = new_variable(
             "alpha", sizes, inputs.dtype, alpha_initializer or constant_initializer(0),

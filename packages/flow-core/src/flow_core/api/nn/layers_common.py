@@ -9,8 +9,10 @@ from typing import Any
 from flow_core.api.arguments import checked_axis, checker
 from flow_core.api.session.distribute import broadcast
 from flow_core.base.dtypes import DType
+from flow_core.frontend.config.scope import current_scope
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
+from flow_core.frontend.trace.job_build import current_job
 from flow_core.ir.initializers import Initializer
 
 BROADCAST = broadcast()
@@ -18,6 +20,23 @@ BROADCAST = broadcast()
 
 
 check = checker("flow.layers.")
+
+
+class DefaultName(str):
+    """The name of layers to which the program gives none; the second in a job is "Dense_1"."""
+
+    __slots__ = ()
+
+
+def layer_name(name: str) -> str:
+    """Return the name of a layer: as given, or the default with the number of earlier ones."""
+    if not isinstance(name, DefaultName):
+        return name
+    unnamed = current_job("use of a layer").unnamed_layers
+    full = current_scope().prefix + name
+    unnamed[full] += 1
+    earlier = unnamed[full] - 1
+    return f"{name}_{earlier}" if earlier else str(name)
 
 
 def check_input(function: str, x: object) -> None:

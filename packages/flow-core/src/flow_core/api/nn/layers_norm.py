@@ -7,7 +7,7 @@ from typing import Any
 from flow_core.api.array.initializers import ones_initializer, zeros_initializer
 from flow_core.api.array.regularizers import Regularizer
 from flow_core.api.nn.basic import layer_norm as nn_layer_norm
-from flow_core.api.nn.layers_common import layer_axis, new_variable
+from flow_core.api.nn.layers_common import DefaultName, layer_axis, layer_name, new_variable
 from flow_core.base.dtypes import DType
 from flow_core.frontend.config.scope import name_scope
 from flow_core.frontend.trace.blob import Blob, BlobDef
@@ -33,7 +33,7 @@ def layer_norm(
     begin_norm_axis: int = 1,
     begin_params_axis: int = -1,
     epsilon: float = 1e-5,
-    name: str = "LayerNorm",
+    name: str = DefaultName("LayerNorm"),
 ) -> BlobDef:
     """Normalize rows to mean 0 and variance 1, then scale and shift them.
 
@@ -67,6 +67,7 @@ def layer_norm(
     shape = inputs.shape[layer_axis("layer_norm", inputs, begin_params_axis) :]
     params: dict[str, BlobDef] = {}
     more = {"trainable": trainable}
+    name = layer_name(name)
     with name_scope(name):
         if center:
             params["beta"] = new_variable("beta", shape, inputs.dtype, zeros_initializer(), **more)
@@ -181,7 +182,7 @@ def batch_normalization(
     moving_variance_initializer: Initializer | None = None,
     trainable: bool = True,
     training: bool = True,
-    name: str = "BatchNorm",
+    name: str = DefaultName("BatchNorm"),
 ) -> BlobDef:
     """Normalize each channel to mean 0 and variance 1, then scale and shift it.
 
@@ -223,6 +224,7 @@ def batch_normalization(
     initializers = (
         beta_initializer, gamma_initializer, moving_mean_initializer, moving_variance_initializer
     )  # fmt: skip
+    name = layer_name(name)
     vectors = _statistics(
         name, inputs.shape[axis], inputs.dtype.accumulate, (center, scale), initializers,
         (beta_regularizer, gamma_regularizer), trainable,
@@ -249,7 +251,7 @@ def batch_normalization_add_relu(
     moving_variance_initializer: Initializer | None = None,
     trainable: bool = True,
     training: bool = True,
-    name: str = "BatchNorm",
+    name: str = DefaultName("BatchNorm"),
 ) -> BlobDef:
     """Return ``relu(batch_normalization(inputs) + addend)``; see `batch_normalization`.
 
@@ -295,7 +297,7 @@ def batch_normalization_relu(
     moving_variance_initializer: Initializer | None = None,
     trainable: bool = True,
     training: bool = True,
-    name: str = "BatchNorm",
+    name: str = DefaultName("BatchNorm"),
 ) -> BlobDef:
     """Return ``relu(batch_normalization(inputs))``; see `batch_normalization`.
 

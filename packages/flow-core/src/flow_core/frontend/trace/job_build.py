@@ -98,6 +98,7 @@ class JobBuild:
         fed: in eager mode, the arrays of the call that defines the job.
         step: the job's step counter.
         stale: for the value of a variable, the stale value that replaces it (see `Scope.stale`).
+        unnamed_layers: the number of layers to which the program gives no name, by default name.
         evaluated: whether the job function has read values of blobs.
         methods: methods of blobs that need more than the graph.
         before: the ops of the first trace if the job is traced again for other shapes.
@@ -126,6 +127,7 @@ class JobBuild:
         self.watches: list[Watch] = []
         self.distributions: dict[tuple[Value, NdSbp], Value] = {}
         self.mirrored: dict[tuple[Value, Placement, Any], tuple[Value, ...]] = {}
+        self.unnamed_layers: Counter[str] = Counter()
         self._copies: Counter[str] = Counter()
         self.segments: dict[int, list[str]] = {}
         self.rounded: dict[Value, Value] = {}
