@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from flow_core.base.regular_files import open_regular
+from flow_core.base.formats.regular_files import open_regular
 from flow_data.instances import Array
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)

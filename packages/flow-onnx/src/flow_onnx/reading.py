@@ -18,7 +18,7 @@ from onnx import (
     numpy_helper,
 )
 
-from flow_core.base.regular_files import open_regular
+from flow_core.base.formats.regular_files import open_regular
 
 LARGEST_SPARSE = 2**28
 """Maximum bytes of a sparse tensor as an array, whose zeros are not stored in the file."""

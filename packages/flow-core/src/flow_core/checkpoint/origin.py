@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.errors import CheckpointError, CheckpointReplacedError
-from flow_core.base.regular_files import open_regular
+from flow_core.base.formats.regular_files import open_regular
 from flow_core.checkpoint.layout import DATA, META, SUMS
 from flow_core.checkpoint.sums import Sums, read_all, read_sums
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flow_core.base.errors import CheckpointError
-from flow_core.base.regular_files import read_regular
+from flow_core.base.formats.regular_files import read_regular
 from flow_core.checkpoint.origin import Array
 from flow_core.checkpoint.safetensors_format import SafeTensors, unique
 from flow_core.ir.graph import TensorType

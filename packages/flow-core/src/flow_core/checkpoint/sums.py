@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from flow_core.base.errors import CheckpointError
-from flow_core.base.regular_files import open_regular
+from flow_core.base.formats.regular_files import open_regular
 from flow_core.checkpoint.layout import DONE, SUMS
 
 LONGEST = 1 << 26

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flow_core.base.errors import DataError
-from flow_core.base.regular_files import open_regular
+from flow_core.base.formats.regular_files import open_regular
 from flow_data.arrays import read_archive
 from flow_data.records.folder import image_files
 from flow_data.records.ofrecord import OFRecordWriter, part_path

@@ -16,7 +16,7 @@ import numpy as np
 from flow_core.authoring.specs import AttrValue
 from flow_core.base.arrays import Array
 from flow_core.base.errors import DataError
-from flow_core.base.regular_files import open_regular
+from flow_core.base.formats.regular_files import open_regular
 from flow_data.records.record import Origin, corrupt
 
 _KEYPOINTS = 10

@@ -20,7 +20,7 @@ from typing import Any
 from flatbuffers import number_types as numbers
 from flatbuffers.table import Table
 
-from flow_core.base.regular_files import open_regular
+from flow_core.base.formats.regular_files import open_regular
 from flow_data.records.arrow_types import VIEWS, Column, columns
 from flow_data.records.flat import child, root, vector
 

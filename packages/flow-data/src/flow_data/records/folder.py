@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from flow_core.base.errors import DataError
-from flow_core.base.regular_files import open_regular
+from flow_core.base.formats.regular_files import open_regular
 from flow_data.records.record import Field, Origin, Record, corrupt
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.errors import DataError, described
-from flow_core.base.regular_files import open_regular
+from flow_core.base.formats.regular_files import open_regular
 from flow_data.records.arrow import ArrowFile
 from flow_data.records.record import REFUSED, Field, Origin, Record, corrupt
 

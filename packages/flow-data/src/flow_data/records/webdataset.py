@@ -12,7 +12,7 @@ from itertools import chain, product
 from math import prod
 from typing import Any, BinaryIO
 
-from flow_core.base.regular_files import open_regular
+from flow_core.base.formats.regular_files import open_regular
 from flow_data.records.framed import missing
 from flow_data.records.record import Field, Origin, Record, corrupt
 

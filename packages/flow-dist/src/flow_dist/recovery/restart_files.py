@@ -32,7 +32,7 @@ import numpy as np
 from flow_core.authoring.specs import Region, TensorType, region_shape
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import CheckpointError, CheckpointReplacedError
-from flow_core.base.regular_files import open_regular
+from flow_core.base.formats.regular_files import open_regular
 from flow_core.base.shapes import num_elements
 from flow_core.checkpoint.layout import DONE, MOST_BYTES, stored_type
 from flow_core.checkpoint.origin import stamp

@@ -13,7 +13,7 @@ from pathlib import Path
 from flow_core.api.serving.batch_sizes import BatchSizes
 from flow_core.base.decoding import Decoder, Mismatch, parsed, shown
 from flow_core.base.errors import CheckpointError, user_line
-from flow_core.base.regular_files import read_regular
+from flow_core.base.formats.regular_files import read_regular
 from flow_core.checkpoint import swap
 
 FILE = "saved_model.json"

@@ -1,1 +1,1 @@
-"""Formats in which reports are written."""
+"""Formats in which reports are written, and how files and URLs are named and opened."""

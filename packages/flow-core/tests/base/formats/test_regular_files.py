@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flow_core.base import regular_files
-from flow_core.base.regular_files import open_regular, read_regular
+from flow_core.base.formats import regular_files
+from flow_core.base.formats.regular_files import open_regular, read_regular
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs pipes with names")
 
