@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx_models import run_model
+from onnx_cases.models import run_model
 
 import oneflow as flow
 import oneflow.typing as tp

@@ -9,7 +9,7 @@ from typing import Any
 import batch_functions
 import numpy as np
 import pytest
-from onnx_models import run_model
+from onnx_cases.models import run_model
 
 import oneflow as flow
 import oneflow.typing as tp

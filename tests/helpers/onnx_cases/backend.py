@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from onnx_models import loaded_results
 
 from flow_core.base.errors import FlowError
+from onnx_cases.models import loaded_results
 
 KINDS = ("fed", "known", "constant")
 """Which inputs become constants of the model: none, all but the first, all."""

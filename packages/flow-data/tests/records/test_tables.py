@@ -139,6 +139,7 @@ def test_files_at_urls(tmp_path: Path) -> None:
     np.testing.assert_array_equal(job()[0], X)
 
 
+@pytest.mark.usefixtures("fsspec_loop")
 def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fsspec")
     pytest.importorskip("aiohttp")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_models import in_float32, job_of, loaded_results, op_results
+from onnx_cases.models import in_float32, job_of, loaded_results, op_results
 
 from flow_core.base.errors import UnsupportedError
 from flow_core.plugins.host import default_registry

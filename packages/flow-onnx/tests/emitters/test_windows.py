@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from onnx_models import op_results
+from onnx_cases.models import op_results
 
 from flow_core.base.errors import InferenceError
 from flow_core.plugins.host import default_registry

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from onnx_cases.models import loaded_results, run_model
 from onnx_cases.nodes import Case, all_cases, model_of, versions
-from onnx_models import loaded_results, run_model
 
 from flow_core.base.errors import FlowError
 from flow_onnx.importers import IMPORTERS

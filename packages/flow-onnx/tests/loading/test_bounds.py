@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx_cases.files import model_with, saved
-from onnx_models import loaded_results
+from onnx_cases.models import loaded_results
 
 import oneflow as flow
 from flow_core.base.errors import CheckpointError, ConfigError

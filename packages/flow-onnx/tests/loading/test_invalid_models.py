@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx_cases.files import model_with, saved
-from onnx_models import loaded_results
+from onnx_cases.models import loaded_results
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -103,7 +103,7 @@ def test_an_invalid_model_is_refused(name: str, tmp_path: Path) -> None:
     x = IMAGE if "dim_value: 8" in str(model.graph.input[0]) else X
     with pytest.raises((ConfigError, InferenceError), match=f"(?s){text}") as raised:
         loaded_results(saved(tmp_path / "m.onnx", model), [x])
-    assert "onnx_models.py" in str(raised.value.at)
+    assert "models.py" in str(raised.value.at)
 
 
 UNSUPPORTED: dict[str, tuple[ModelProto, str]] = {
@@ -151,7 +151,7 @@ def test_a_model_without_a_counterpart_is_refused(name: str, tmp_path: Path) -> 
     x = X.reshape(1, 2, 3) if name == "places" else X
     with pytest.raises(UnsupportedError, match=f"(?s){text}") as raised:
         loaded_results(saved(tmp_path / "m.onnx", model), [x])
-    assert "onnx_models.py" in str(raised.value.at)
+    assert "models.py" in str(raised.value.at)
 
 
 def test_inputs_must_have_the_declared_types_and_sizes(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_unreadable_weights_are_refused(tmp_path: Path) -> None:
         path = saved(tmp_path / "m.onnx", broken(change))
         with pytest.raises(ConfigError, match="an ONNX model") as raised:
             loaded_results(path, [X])
-        assert "onnx_models.py" in str(raised.value.at)
+        assert "models.py" in str(raised.value.at)
         with pytest.raises(CheckpointError, match="an ONNX model"):
             flow.checkpoint.get(str(path))
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_cases.files import model_with, saved
-from onnx_models import loaded_results, run_model
+from onnx_cases.models import loaded_results, run_model
 
 import oneflow as flow
 
