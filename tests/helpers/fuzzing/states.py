@@ -25,7 +25,8 @@ _VARIABLES = {
 }
 
 
-def _read_all(variables: Mapping[str, Any]) -> None:
+def read_all(variables: Mapping[str, Any]) -> None:
+    """Read all variables of a checkpoint, and their types."""
     for name in variables:
         kind: Any = variables
         kind.type_of(name)
@@ -70,7 +71,7 @@ def _open_meta(folder: Path) -> Callable[[bytes, int], object]:
         sound = meta.read_bytes()
         try:
             meta.write_bytes(data)
-            _read_all(snapshot.read(root))
+            read_all(snapshot.read(root))
         finally:
             meta.write_bytes(sound)
 
@@ -116,7 +117,7 @@ def _open_parts(folder: Path) -> Callable[[bytes, int], object]:
         for rank in (0, 1):
             lists[rank].write_bytes(data if rank == number % 2 else sound[rank])
         parts = restart_files.read(where)
-        _read_all(parts)
+        read_all(parts)
         parts.check()
 
     return read
@@ -131,7 +132,7 @@ def _safetensors() -> list[bytes]:
         return [Path(folder, safetensors_format.FILE).read_bytes()]
 
 
-def _mutate_safetensors(data: bytes, rng: random.Random) -> bytes:
+def mutate_safetensors(data: bytes, rng: random.Random) -> bytes:
     """A header of JSON with changed values and the right length, or changed bytes."""
     if rng.random() < 0.4:
         return mutate_bytes(data, rng)
@@ -146,7 +147,7 @@ def _open_safetensors(folder: Path) -> Callable[[bytes, int], object]:
 
     def read(data: bytes, number: int) -> None:
         path.write_bytes(data)
-        _read_all(safetensors_format.read(folder))
+        read_all(safetensors_format.read(folder))
 
     return read
 
@@ -154,5 +155,5 @@ def _open_safetensors(folder: Path) -> Callable[[bytes, int], object]:
 TARGETS = (
     Target("meta", _metas, _open_meta, _mutate_meta),
     Target("parts", _lists, _open_parts, _mutate_list),
-    Target("safetensors", _safetensors, _open_safetensors, _mutate_safetensors),
+    Target("safetensors", _safetensors, _open_safetensors, mutate_safetensors),
 )

@@ -85,6 +85,8 @@ def test_numbers_of_both_byte_orders(kind: str, tmp_path: Path) -> None:
         found = read(tmp_path, tree, {"0": data}, byte_order=order)["w"]
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, right)
+        alone = {"w": tensor((), (), kind + "Storage", count=3)}
+        assert read(tmp_path, alone, {"0": data}, byte_order=order)["w"] == right[0]
 
 
 def test_bytes_of_bools_become_0_and_1(tmp_path: Path) -> None:

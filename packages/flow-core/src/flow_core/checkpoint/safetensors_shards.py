@@ -13,7 +13,7 @@ from flow_core.checkpoint.safetensors_format import SafeTensors, unique
 from flow_core.ir.graph import TensorType
 
 SUFFIX = ".safetensors.index.json"
-LONGEST_INDEX = 1 << 27
+LONGEST_INDEX = 1 << 26
 """Largest size of an index in bytes; the index is read as a whole."""
 
 

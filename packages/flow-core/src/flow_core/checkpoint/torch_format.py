@@ -182,7 +182,8 @@ class TorchWeights(Mapping[str, Array]):
             raise self._refused(error).with_context(attempted=self._reading(name)) from None
         numbers = data != 0 if kind.dtype.kind == "b" else data.view(element)
         if size > 1 and self._order != ("<" if np.little_endian else ">"):
-            numbers = data.reshape(-1, size)[:, ::-1].reshape(-1).view(element)
+            swapped = np.ascontiguousarray(data.reshape(-1, size)[:, ::-1])
+            numbers = swapped.view(element).reshape(-1)
         strides = [s * size if n > 1 else 0 for n, s in _axes(tensor)]
         view = np.lib.stride_tricks.as_strided(numbers, tensor.shape, strides)
         found = np.ascontiguousarray(view).reshape(tensor.shape)

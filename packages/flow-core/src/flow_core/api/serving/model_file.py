@@ -20,7 +20,7 @@ FILE = "saved_model.json"
 FORMAT = 1
 CHECKPOINT = "variables"
 """Name of the folder of the variables that a save writes."""
-LONGEST = 1 << 30
+LONGEST = 1 << 26
 """Largest size of the file in bytes; it is read as a whole."""
 
 
