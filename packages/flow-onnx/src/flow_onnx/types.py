@@ -44,7 +44,8 @@ def element_type(dtype: DType | str) -> int:
 def element_of(dtype: Any) -> int:
     """Return the number by which ONNX denotes the element type of a blob or an array.
 
-    >>> element_of(helper.tensor_dtype_to_np_dtype(4)), element_of(as_dtype("float32"))
+    >>> from flow_core.base.dtypes import float32
+    >>> element_of(helper.tensor_dtype_to_np_dtype(4)), element_of(float32)
     (4, 1)
     """
     if isinstance(dtype, DType):
