@@ -23,8 +23,8 @@ from flow_core.base.errors import CheckpointError, ConfigError
 from flow_core.base.formats.urls import shown_url, without_secrets
 from flow_core.frontend.session.session import default_session
 
-pytest.importorskip("fsspec")
 pytestmark = pytest.mark.usefixtures("fsspec_loop")
+fsspec = pytest.importorskip("fsspec")
 ONES = {"w": np.ones(3, np.float32)}
 needs_http = pytest.mark.skipif(
     importlib.util.find_spec("aiohttp") is None,
@@ -82,6 +82,23 @@ def test_a_server_that_never_answers_is_given_up(call: Any) -> None:
     assert "FLOW_URL_SECONDS" in str(caught.value.hint)
     assert caught.value.at is not None
     assert caught.value.at.file == __file__
+
+
+@pytest.mark.usefixtures("short_limit")
+def test_a_store_that_waits_while_it_connects_is_given_up() -> None:
+    done = threading.Event()
+
+    class Waiting(fsspec.AbstractFileSystem):  # type: ignore[misc]
+        protocol = "waiting"
+        cachable = False
+
+        def __init__(self, **_: Any) -> None:
+            done.wait()
+
+    fsspec.register_implementation("waiting", Waiting, clobber=True)
+    with pytest.raises(CheckpointError, match="no answer within"):
+        flow.checkpoint.get("waiting://model")
+    done.set()
 
 
 def test_the_limit_is_a_setting() -> None:
@@ -181,7 +198,7 @@ def test_a_path_object_of_a_url_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_names_outside_of_a_checkpoint_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory = fsspec.filesystem("memory")
     memory.pipe("/outside/w/out", b"1")
     found = {"/outside/../x": {"name": "/outside/../x", "type": "file"}}
     with monkeypatch.context() as patched:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from flow_core.base.errors import CheckpointError, CheckpointReplacedError, FlowError, user_line
 from flow_core.base.formats.urls import file_name, shown_url
+from flow_core.base.time_limit import CallTimeoutError
 from flow_core.checkpoint import guard, store
 from flow_core.checkpoint.origin import TRIES, Array
 from flow_core.checkpoint.remote_store import Stamp, Store, is_file, size_of
@@ -84,6 +85,8 @@ def _fetch(source: Store, local: Path, attempted: str) -> None:
                 path = f"{place}/{name}".strip("/")
                 source.get(path, target, size_of(stamp) or 0)
         changed = _current(source, attempted) != before
+    except CallTimeoutError:  # do not wait again
+        raise
     except Exception:
         if _current(source, attempted) == before:
             raise

@@ -46,7 +46,8 @@ class Store:
         self.url, self.shown, self._seconds = url, shown_url(url), seconds
         self.system: Any
         with self.explained(f"use of {self.shown}"):
-            self.system, root = _library(self.shown).url_to_fs(url)
+            connect = _library(self.shown).url_to_fs
+            self.system, root = call_within(seconds, lambda: connect(url))
         base, mark, query = root.partition("?") if "://" in root else (root, "", "")
         self.root, self._query = base.rstrip("/"), mark + query
 
