@@ -3,9 +3,7 @@
 A half type is float16 or bfloat16.  As in OneFlow, lists divide the ops and the ops of their
 gradients into groups.  *White* ops are always computed in the half type.  *Gray* ops are computed
 in the half type if they are on a path from one white op to another.  *Clear* ops only move
-numbers; they are treated like gray ops, and also take the half type if a neighbor has it.  A sum
-with numbers that depend neither on trained variables nor on products, such as an additive mask of
--1e9, is in float32, as in PyTorch's autocast; so are ops with scalars beyond the half type.
+numbers; they are treated like gray ops, and also take the half type if a neighbor has it.
 *Trailing* ops sum gradients for biases and for the parameters of normalizations; they read half
 inputs without a cast, and sum in float32.  All other ops, such as losses, other sums and updates of
 variables, compute in float32.  Variables stay in float32 and are cast where products read them.
@@ -15,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-
-import numpy as np
 
 from flow_core.base.dtypes import DType, as_dtype, float32
 from flow_core.base.errors import InferenceError
@@ -54,7 +50,6 @@ KEPT: Mapping[str, tuple[int, ...]] = {
 }
 """Numbers of the inputs that stay in float32: statistics and normalization parameters."""
 
-SUMS = ("add_n", "broadcast_add", "broadcast_sub")
 LISTED = WHITE | GRAY | CLEAR | TRAILING
 
 Names = set[str]
@@ -103,16 +98,6 @@ def white_ops(
     return white | {op.name for op in trailing if op.inputs[0].op in white}
 
 
-def _given(graph: Graph) -> Names:
-    """Return the names of the ops that depend neither on trained variables nor on products."""
-    found: Names = set()
-    for op in graph.ops.values():
-        trained = op.type == "variable" and op.attrs["trainable"]
-        if not trained and op.type not in WHITE and all(v.op in found for v in op.inputs):
-            found.add(op.name)
-    return found
-
-
 def _readers(graph: Graph) -> dict[str, list[str]]:
     readers: dict[str, list[str]] = {name: [] for name in graph.ops}
     for op in graph.ops.values():
@@ -139,7 +124,6 @@ class _Rewrite:
         self, graph: Graph, context: PassContext, half: DType, backward: frozenset[str]
     ) -> None:
         self._graph, self._specs, self._half = graph, context.specs, half
-        self._given = _given(graph)
         self._context = context
         self._white = white_ops(graph, self._able, backward)
         self._rewriter = Rewriter(graph)
@@ -153,8 +137,6 @@ class _Rewrite:
         """
         if op.type not in LISTED or op.type not in self._specs:
             return False
-        if self._adds_given_numbers(op) or self._exceeds_half(op):
-            return False
         types = [self._graph.type_of(v) for v in op.inputs]
         if all(t.dtype is not float32 for t in (*types, *self._graph.types[op.name])):
             return False
@@ -163,15 +145,6 @@ class _Rewrite:
         if inferred is None:
             return False
         return op.type in WHITE or self._context.has_kernel(op, narrowed, inferred)
-
-    def _adds_given_numbers(self, op: Op) -> bool:
-        given = [v.op in self._given for v in op.inputs]
-        return op.type in SUMS and any(given) and not all(given)
-
-    def _exceeds_half(self, op: Op) -> bool:
-        with np.errstate(over="ignore"):
-            operand = np.asarray(op.attrs.get("operand", 0.0)).astype(self._half.numpy)
-        return bool(np.isinf(operand))
 
     def _narrowed(self, op: Op, types: Iterable[TensorType]) -> list[TensorType]:
         """Return the input types that an op has if it computes in the half type."""
