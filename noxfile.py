@@ -395,11 +395,15 @@ def conformance(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def programs(session: nox.Session) -> None:
-    """Run public programs of OneFlow's users; ``-- --match LeNet --mirrors DIR`` limits them."""
+    """Run public programs of OneFlow's users, and write the table of docs/programs.md.
+
+    ``-- --match LeNet --mirrors DIR`` limits them; rows of programs that did not run are kept.
+    """
     sync(session, "--all-packages")
     session.install(*PROGRAMS)
     env = QUIET | {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
-    session.run("python", "-m", "public_programs.run", *session.posargs, env=env)
+    page = ("--update", "docs/programs.md")
+    session.run("python", "-m", "public_programs.run", *page, *session.posargs, env=env)
 
 
 @functools.cache

@@ -8,7 +8,16 @@ from pathlib import Path
 import processes
 import pytest
 from public_programs import synthetic
-from public_programs.run import HERE, Program, Sources, read_catalogue, run_program, table
+from public_programs.run import (
+    HERE,
+    Outcome,
+    Program,
+    Sources,
+    read_catalogue,
+    run_program,
+    table,
+    updated,
+)
 
 PROGRAMS = {
     "ends.py": "print('loss: 2.5'); print('loss: 1e-1')",
@@ -70,7 +79,7 @@ def test_programs(
     outcome = run_program(program, checkout, 1, sys.executable)
     assert outcome.state == state, outcome.detail
     assert losses is None or outcome.losses == losses
-    assert f"| name: `{name}` |" in table([(program, {1: outcome})])
+    assert f"| name | `{name}` |" in table([(program, {1: outcome})])
 
 
 def test_a_repository_that_is_not_available(repository: tuple[Path, str], tmp_path: Path) -> None:
@@ -85,3 +94,20 @@ def test_the_catalogue_is_valid() -> None:
         assert len(program.commit) == 40, program
         assert set(program.data) <= set(synthetic.MAKERS), program
         assert program.lines == 0 or program.losses or program.fails, program
+
+
+def test_a_page_gets_the_rows_of_the_programs_that_ran() -> None:
+    first, second, third = (
+        Program(name, "owner/name", "c0", ".", [], field="vision") for name in ("a", "b", "c")
+    )
+    page = table(
+        [(p, {1: Outcome("runs", [1.0]), 2: Outcome("runs", [])}) for p in (first, second)]
+    )
+    ran = (first, {1: Outcome("runs", [0.25, 0.125]), 2: Outcome("fails as listed", [])})
+    others = [(second, {1: Outcome(state, [])}) for state in ("skipped", "fails")]
+    lines = updated(f"text\n{page}\nmore", [ran, *others]).split("\n")
+    assert lines[3] == "| name | `a` | vision | 0.25, 0.125 | fails |  |"
+    assert lines[4] == "| name | `b` | vision | 1 | runs |  |"
+    assert [lines[0], lines[-1]] == ["text", "more"]
+    added = updated(page, [(third, {1: Outcome("runs", [])})])
+    assert added == f"{page}\n| name | `c` | vision | runs | - |  |"

@@ -206,17 +206,47 @@ def _judged(
 
 def table(rows: list[tuple[Program, dict[int, Outcome]]]) -> str:
     """Return the results as a table in Markdown."""
-    lines = ["| program | field | 1 GPU | 2 GPUs | note |", "|---|---|---|---|---|"]
+    return "\n".join((*HEAD, *(row(program, found) for program, found in rows)))
+
+
+HEAD = ("| repository | program | field | 1 GPU | 2 GPUs | note |", "|---|---|---|---|---|---|")
+
+
+def row(program: Program, found: dict[int, Outcome]) -> str:
+    """Return the results of a program as a row of the table."""
+    cells = [_cell(found[n]) if n in found else "-" for n in (1, 2)]
+    note = program.note or program.fails
+    return f"{_key(program)}{program.field} | {cells[0]} | {cells[1]} | {note} |"
+
+
+def _key(program: Program) -> str:
+    """Return the first two cells of a program's row."""
+    return f"{_repository(program)}`{program.name}` | "
+
+
+def _repository(program: Program) -> str:
+    return f"| {program.repository.partition('/')[2]} | "
+
+
+def updated(page: str, rows: list[tuple[Program, dict[int, Outcome]]]) -> str:
+    """Return a page with new rows for the programs that ran, or failed as listed.
+
+    The other rows stay: a program may be skipped, or fail for lack of one of its packages.
+    A program without a row gets one below the last row of its repository.
+    """
+    lines = page.split("\n")
     for program, found in rows:
-        cells = [_cell(found[n]) if n in found else "" for n in (1, 2)]
-        name = f"{program.repository.partition('/')[2]}: `{program.name}`"
-        lines.append(f"| {name} | {program.field} | {cells[0]} | {cells[1]} | {program.note} |")
+        if found and all(o.state in ("runs", "fails as listed") for o in found.values()):
+            own = [i for i, line in enumerate(lines) if line.startswith(_key(program))]
+            group = [i for i, line in enumerate(lines) if line.startswith(_repository(program))]
+            at = own[0] if own else group[-1] + 1
+            lines[at : at + len(own[:1])] = [row(program, found)]
     return "\n".join(lines)
 
 
 def _cell(outcome: Outcome) -> str:
     if outcome.state != "runs":
-        return outcome.state
+        return outcome.state.partition(" ")[0]
     return ", ".join(f"{loss:.4g}" for loss in outcome.losses[:3]) or "runs"
 
 
@@ -228,6 +258,7 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, action="append", help="numbers of emulated GPUs")
     parser.add_argument("--python", default=sys.executable, help="interpreter of the programs")
     parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--update", type=Path, help="page whose table gets the results")
     options: Any = parser.parse_args()
     rows: list[tuple[Program, dict[int, Outcome]]] = []
     with tempfile.TemporaryDirectory(prefix="programs-") as work:
@@ -245,6 +276,9 @@ def main() -> int:
             for gpus, outcome in found.items():
                 print(f"{program.name} [{gpus}]: {_cell(outcome)} {outcome.detail}", flush=True)
     print(table(rows))
+    if options.update:
+        page = options.update.read_text(encoding="utf-8")
+        options.update.write_text(updated(page, rows), encoding="utf-8")
     if options.json:
         results = [
             {"name": program.name, "gpus": gpus, **vars(outcome)}
