@@ -51,6 +51,7 @@ QUIET = {
     "OPENBLAS_NUM_THREADS": "1",
     "XDG_CACHE_HOME": str(ROOT / ".nox" / "cache"),
     "PYTHONDONTWRITEBYTECODE": "",  # else each of hundreds of programs compiles all modules
+    "PYTHONUNBUFFERED": "",  # else prints of several processes mix within lines
 }
 
 
