@@ -75,8 +75,10 @@ DEVIATIONS = (
               LABELS),
     Deviation("reduce_prod_grad", ("finite",), "integers wrap around, the reference has wider ones",
               everywhere=False),
-    Deviation("lamb_update", ("finite", "lost"), "the squares of a norm underflow or overflow",
+    Deviation("reduce_mean", ("finite",), "sums of int64 numbers may exceed 64 bits",
               everywhere=False),
+    *(Deviation(op, ("finite", "lost"), "the squares of a norm underflow or overflow",
+                everywhere=False) for op in ("lamb_update", "lars_update")),
 )  # fmt: skip
 
 

@@ -57,8 +57,9 @@ DEVIATIONS = (
     ),
     *(Deviation(op, ("finite", "infinity", "lost", "nan"), CANCELS, CANCELLING, everywhere=False)
       for op in ("centered_rmsprop_update", "summed_centered_rmsprop_update")),
-    Deviation("lamb_update", ("finite", "lost"), "the squares of a norm underflow or overflow",
-              ("subnormal", "-subnormal", "mixed", "largest", "lowest"), everywhere=False),
+    *(Deviation(op, ("finite", "lost"), "the squares of a norm underflow or overflow",
+                ("subnormal", "-subnormal", "mixed", "largest", "lowest"), everywhere=False)
+      for op in ("lamb_update", "lars_update")),
     Deviation("CategoricalOrdinalEncode", ("finite",),
               "a table has only what the op has put there", ("mixed",)),
     Deviation(

@@ -212,6 +212,24 @@ def test_first_lars_step_ignores_weight_decay_in_the_rate() -> None:
     np.testing.assert_allclose(arrays[0], model, 1e-12)
 
 
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("ratio", [1.0, 0.25])
+def test_lars_of_a_zero_model_or_gradient_uses_a_plain_rate(zero: int, ratio: float) -> None:
+    arrays = arrays_of("lars_update", (6,), "float64", "float64")
+    arrays[zero][...] = 0
+    model, slope, momentum = (arrays[i].copy() for i in (0, 1, 4))
+    run("lars_update", arrays, {"zero_ratio": ratio, "weight_decay": 0.05})
+    change = 0.9 * momentum - ratio * float(RATE) * (slope + 0.05 * model)
+    np.testing.assert_allclose(arrays[0], model + change, 1e-6)
+
+
+def test_lars_without_a_ratio_for_zeros_leaves_a_zero_model() -> None:
+    arrays = arrays_of("lars_update", (6,), "float64", "float64")
+    arrays[0][...] = arrays[4][...] = 0
+    run("lars_update", arrays, {"zero_ratio": 0.0})
+    assert not arrays[0].any()
+
+
 def test_lamb_of_a_zero_model_uses_the_plain_rate() -> None:
     arrays = arrays_of("lamb_update", (6,), "float32", "float32")
     arrays[0][...] = 0

@@ -314,7 +314,7 @@ def test_norm_scaled_updates_match_numpy_in_float64(op: str, zero: bool, size: i
     lars = op == "lars_update"
     attrs = {"scale": 0.5, "l1": 0.01, "l2": 0.02, "weight_decay": 0.1}
     attrs |= (
-        {"momentum_beta": 0.7, "epsilon": 1e-6, "lars_coefficient": 0.2}
+        {"momentum_beta": 0.7, "epsilon": 1e-6, "lars_coefficient": 0.2, "zero_ratio": 0.5}
         if lars else {"beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3}
     )  # fmt: skip
     model = random(1, size) * (not zero)

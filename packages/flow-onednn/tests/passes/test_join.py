@@ -27,7 +27,7 @@ SIZES = (1, 17, 5000, 9, join.SMALL)
 COMMON = {"scale": 0.5, "l1": 0.01, "l2": 0.02, "weight_decay": 0.1}
 OWN = {
     "beta": 0.7, "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3, "momentum_beta": 0.6,
-    "lars_coefficient": 0.2,
+    "lars_coefficient": 0.2, "zero_ratio": 0.5,
 }  # fmt: skip
 
 

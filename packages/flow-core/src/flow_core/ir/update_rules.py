@@ -13,7 +13,8 @@ states, and has no output.  With r = scale * scale_by_tensor * model_diff + l1 *
   model -= lr * (r / sqrt(mean_square + epsilon) + weight_decay * model); the centered form
   keeps mean_gradient likewise and subtracts its square from mean_square under the root
 * ``lars_update``: local = lr * lars_coefficient * |model| / (epsilon + |r| [+ weight_decay *
-  |model| after the first step]) with |x| the root of the mean square;
+  |model| after the first step]) with |x| the root of the mean square, and local = lr *
+  zero_ratio if |model| or |r| is 0 and zero_ratio is not;
   momentum = momentum_beta * momentum - local * (r + weight_decay * model); model += momentum
 * ``lamb_update``: m and v as in Adam, beta1_t *= beta1, beta2_t *= beta2,
   a = m / (1 - beta1_t) / sqrt(v / (1 - beta2_t) + epsilon);
@@ -107,7 +108,7 @@ TABLE: tuple[Update, ...] = (
     Update(
         "lars_update",
         ("momentum",),
-        {"momentum_beta": 0.9, "epsilon": 1e-9, "lars_coefficient": 1e-4},
+        {"momentum_beta": 0.9, "epsilon": 1e-9, "lars_coefficient": 1e-4, "zero_ratio": 1.0},
         step=True,
         local=False,
     ),

@@ -142,6 +142,9 @@ def _lars(u: _Update) -> None:
         step, decay = _number(u.inputs[RATE + 1], int64), model_norm * attrs["weight_decay"]
         below = below + diff.maker.one("where_scalar_y", step, decay, operand=0.0)
     factor = _ratio(model_norm, below, below, otherwise=0.0) * attrs["lars_coefficient"]
+    if attrs["zero_ratio"]:
+        both = diff.maker.one("scalar_logical_not_equal", model_norm * diff_norm, operand=0.0)
+        factor = diff.maker.one("where_scalar_y", both, factor, operand=attrs["zero_ratio"])
     beta = attrs["momentum_beta"]
     u.emit("momentum_update", u.decayed(diff), factor, u.state(0), beta=beta)
 

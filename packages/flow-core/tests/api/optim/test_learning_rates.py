@@ -27,8 +27,7 @@ def polynomial(s: int) -> float:
 
 
 def cycled(s: int) -> float:
-    s = max(s, 1)
-    length = 20 * math.ceil(s / 20)
+    length = 20 * max(1, math.ceil(s / 20))
     return (BASE - 0.01) * (1 - s / length) + 0.01
 
 

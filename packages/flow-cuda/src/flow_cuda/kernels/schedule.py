@@ -45,9 +45,8 @@ def _scaling(number: Number, boundaries: tuple[int, ...], scales: tuple[float, .
 
 def _polynomial(number: Number, steps: int, end: float, power: float, cycle: bool) -> str:
     n, e = number(steps), number(end)
-    now = "(step > 1 ? step : 1.0)" if cycle else "step"
-    period = f"({n} * ceil({now} / {n}))" if cycle else n
-    part = f"({now} < {period} ? {now} : {period}) / {period}"
+    period = f"({n} * (step > 0 ? ceil(step / {n}) : 1.0))" if cycle else n
+    part = f"(step < {period} ? step : {period}) / {period}"
     return f"(rate - {e}) * pow(1.0 - {part}, {number(power)}) + {e}"
 
 

@@ -137,13 +137,14 @@ template <class A> FN A norm_of(const A *sums, i64 parts, int which) {
 template <class W, class G, class S, class F, class A>
 FN void lars(W *w, const G *g, S *m, const float *rate, const i64 *train_step, const F *factor,
              const i64 *skip, const A *sums, i64 n, i64 parts, Terms terms, double beta,
-             double epsilon, double coefficient, Part part = whole()) {
+             double epsilon, double coefficient, double zero_ratio, Part part = whole()) {
     typedef typename In<W>::type V;
     UNLESS_SKIPPED
     double scale = SCALE, root = sqrt((double)(n > 1 ? n : 1));
     double model = norm_of(sums, parts, 0) / root, diff = norm_of(sums, parts, 1) / root;
     double below = epsilon + diff + (*train_step ? terms.decay * model : 0.0);
     double local = below != 0 ? *rate * coefficient * model / below : 0.0;
+    if (zero_ratio != 0 && (model == 0 || diff == 0)) local = *rate * zero_ratio;
     EACH_OF(part, i, n) {
         V now = load(w + i), step = slope(g, now, i, scale, terms);
         V next = (V)load(m + i) * (V)beta - (V)local * step - (V)(local * terms.decay) * now;

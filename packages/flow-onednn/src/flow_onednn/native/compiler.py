@@ -210,7 +210,7 @@ void adam(float *w, const float *g, float *m, float *v, const float *rate, const
     double epsilon);
 void lars(float *w, const float *g, float *m, const float *rate, const float *factor,
     const int64_t *step, double *sums, long n, int parts, double scale, double l1, double l2,
-    double decay, double beta, double epsilon, double coefficient);
+    double decay, double beta, double epsilon, double coefficient, double zero_ratio);
 void lamb(float *w, const float *g, float *m, float *v, float *power1, float *power2,
     const float *rate, const float *factor, float *change, double *sums, long n, int parts,
     double scale, double l1, double l2, double decay, double beta1, double beta2, double epsilon);

@@ -17,7 +17,7 @@ static void joined_row(int kind, void **r, long n, const float *rate, const floa
             break;
         case JOINED_LARS:
             lars(r[1], r[0], r[2], rate, factor, step, sums, n, parts, a[0], a[1], a[2], a[3], a[4],
-                 a[5], a[6]);
+                 a[5], a[6], a[7]);
             break;
         default:
             lamb(r[1], r[0], r[2], r[3], r[4], r[5], rate, factor, change, sums, n, parts, a[0],

@@ -80,7 +80,7 @@ static void add_pairs(double *sums, int parts) {
 
 void lars(float *w, const float *g, float *m, const float *rate, const float *factor,
           const int64_t *step, double *sums, long n, int parts, double scale, double l1, double l2,
-          double decay, double beta, double epsilon, double coefficient) {
+          double decay, double beta, double epsilon, double coefficient, double zero_ratio) {
     Terms t = {(float)scaled(scale, factor), (float)l1, (float)l2};
 #pragma omp parallel for if (n > PARALLEL) schedule(static)
     for (int p = 0; p < parts; p++) {
@@ -95,9 +95,10 @@ void lars(float *w, const float *g, float *m, const float *rate, const float *fa
         sums[2 * p + 1] = diff;
     }
     add_pairs(sums, parts);
-    double model = sqrt(sums[0] / n), below = epsilon + sqrt(sums[1] / n);
+    double model = sqrt(sums[0] / n), diff = sqrt(sums[1] / n), below = epsilon + diff;
     if (*step) below += decay * model;
     double now = below == 0.0 ? 0.0 : *rate * coefficient * model / below;
+    if (zero_ratio != 0.0 && (model == 0.0 || diff == 0.0)) now = *rate * zero_ratio;
     float local = (float)now, shrink = (float)(now * decay), keep = (float)beta;
 #pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
     for (long i = 0; i < n; i++) {

@@ -350,8 +350,8 @@ class PolynomialScheduler(LrScheduler):
         steps: length of the decay.
         end_learning_rate: learning rate at the end of the decay.
         power: exponent of the polynomial.
-        cycle: whether to replace ``steps`` by its smallest multiple of at least s, instead of
-            ending the decay after ``steps``.
+        cycle: whether to replace ``steps`` by its smallest positive multiple of at least s, instead
+            of ending the decay after ``steps``.
         warmup: the warm-up that precedes the decay, or None.
 
     Example:

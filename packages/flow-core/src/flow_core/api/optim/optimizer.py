@@ -490,7 +490,7 @@ class LARS(Optimizer):
     """Layer-wise adaptive rates: local = lr * lars_coefficient * |w| / (epsilon + |g|).
 
     The update is m = momentum_beta * m - local * g; w += m.  Here |x| is the root of the mean
-    square.
+    square.  If |w| or |g| is 0, local = lr * zero_ratio, as in later versions of OneFlow.
 
     Args:
         lr_scheduler: the learning-rate schedule, or a number for a constant rate.
@@ -502,6 +502,8 @@ class LARS(Optimizer):
         train_step_lbn: name of a blob that holds the step number, or None.
         loss_scale_policy: a loss scale, or None.
         variables: what to update; see `Variables`.
+        zero_ratio: the rate of variables that are zero, such as new biases, relative to lr; 0 for
+            the behavior of OneFlow 0.3.4, where such variables never change.
 
     Example:
         >>> @flow.global_function(type="train")
@@ -522,8 +524,9 @@ class LARS(Optimizer):
     train_step_lbn: str | None = None
     loss_scale_policy: LossScalePolicy | None = None
     variables: Variables = None
+    zero_ratio: float = 1.0
 
-    hyperparameters = ("momentum_beta", "epsilon", "lars_coefficient")
+    hyperparameters = ("momentum_beta", "epsilon", "lars_coefficient", "zero_ratio")
 
     def rule(self) -> UpdateRule:
         """Return ``lars_update``."""

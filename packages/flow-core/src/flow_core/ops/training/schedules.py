@@ -71,8 +71,7 @@ def _piecewise_scaling(
 
 def _polynomial(rate: float, step: int, steps: int, end: float, power: float, cycle: bool) -> float:
     if cycle:
-        step = max(step, 1)
-        steps *= ceil(step / steps)
+        steps *= max(1, ceil(step / steps))
     return float((rate - end) * (1.0 - min(step, steps) / steps) ** power + end)
 
 

@@ -78,9 +78,11 @@ def _root_mean_square(x: Array) -> float:
 def _lars(
     attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
 ) -> tuple[Array, ...]:
-    decay, size = attrs["weight_decay"], _root_mean_square(model)
-    below = attrs["epsilon"] + _root_mean_square(r) + (_times(decay, size) if step else 0.0)
+    decay, size, length = attrs["weight_decay"], _root_mean_square(model), _root_mean_square(r)
+    below = attrs["epsilon"] + length + (_times(decay, size) if step else 0.0)
     local = rate * attrs["lars_coefficient"] * size / below
+    if attrs["zero_ratio"] and (size == 0 or length == 0):
+        local = rate * attrs["zero_ratio"]
     momentum = attrs["momentum_beta"] * states[0] - local * (r + _times(decay, model))
     return model + momentum, momentum
 
@@ -210,6 +212,12 @@ def update_samples(row: Update) -> Callable[[np.random.Generator], Iterator[Samp
         yield sample(update_inputs(rng, row, (5,)), {**own_attrs, **own})
         zero = update_inputs(rng, row, (4,))
         yield sample((np.zeros(4), *zero[1:]), {**own, **ATTRS[1]}, "a variable of zeros")
+        if row.type == "lars_update":
+            still = {**own, "zero_ratio": 0.0, "weight_decay": 0.05}
+            yield sample((np.zeros(4), *zero[1:]), still, "a variable of zeros as in 0.3.4")
+            yield sample(
+                (zero[0], np.zeros(4), *zero[2:]), {**own, **ATTRS[1], "l2": 0.0, "l1": 0.0}
+            )
         yield sample(update_inputs(rng, row, (0, 2), 3), note="no elements")
 
     return samples

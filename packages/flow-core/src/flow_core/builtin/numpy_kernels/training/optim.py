@@ -360,7 +360,10 @@ def _lars(f: Frame) -> Iterator[Launch]:
         below = f.attrs["epsilon"] + diff * abs(scale)
         if step.item():
             below += f.attrs["weight_decay"] * model
-        now = f.rate.item() * f.attrs["lars_coefficient"] * model / below if below else 0.0
+        ratio = f.attrs["lars_coefficient"] * model / below if below else 0.0
+        if f.attrs["zero_ratio"] and (model == 0 or diff == 0):
+            ratio = f.attrs["zero_ratio"]
+        now = f.rate.item() * ratio
         return now * scale, now * f.attrs["weight_decay"]
 
     for t in f.tiles():
