@@ -47,9 +47,9 @@ class Point:
 def work(point): return point.twice().x, __name__, sys.argv, sys.path[0], sys.flags.optimize
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(pool.map(work, [Point(3), Point(4)]))
+        print(pool.map(work, [Point(3), Point(4)]), flush=True)
 else:
-    print("child", __name__)
+    print("child", __name__, flush=True)  # the pool kills its processes
 """
 
 
