@@ -1,5 +1,7 @@
 """Mixed precision: which ops compute in float16, and that training works as in float32."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -179,3 +181,45 @@ def test_normalization_keeps_its_statistics() -> None:
     kinds = [[t.dtype.name for t in graph.types[name]] for name in norms]
     assert ["float16", "float32", "float32"] in kinds
     assert np.isfinite(job(RNG.normal(0, 1, (4, 3, 8, 8)).astype(np.float32)))
+
+
+@pytest.mark.parametrize("half", [flow.float16, flow.bfloat16])
+@pytest.mark.parametrize("source", ["fed", "computed", "constant", "variable", "scalar"])
+def test_additive_masks_beyond_the_half_type(half: Any, source: str) -> None:
+    """A row that is wholly masked is uniform, as in float32; before, float16 made it NaN."""
+    rows = np.array([[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]], np.float32)
+
+    def run(mixed: bool) -> Any:
+        flow.clear_default_session()
+        config = flow.function_config()
+        config.enable_auto_mixed_precision(mixed)
+        config.mixed_precision_data_type(half)
+
+        @flow.global_function("train", config)
+        def job(keep: tp.Numpy.Placeholder((4, 4)), v: tp.Numpy.Placeholder((4, 4))) -> tp.Numpy:
+            q = flow.get_variable("q", (4, 4), initializer=flow.ones_initializer())
+            scores = flow.matmul(q, v, transpose_b=True)
+            lowest = flow.constant_initializer(-1e9)
+            if source == "scalar":
+                scores = scores + -1e9
+            else:
+                scores = (
+                    scores
+                    + {
+                        "fed": lambda: keep,
+                        "computed": lambda: (1.0 - keep) * -1e9,
+                        "constant": lambda: flow.constant(-1e9, flow.float, (4, 4)),
+                        "variable": lambda: flow.get_variable(
+                            "m", (4, 4), initializer=lowest, trainable=False
+                        ),
+                    }[source]()
+                )
+            out = flow.matmul(flow.nn.softmax(scores), v)
+            flow.optimizer.SGD(0.1, momentum=0).minimize(flow.math.reduce_sum(out * out))
+            return out
+
+        out = job((rows - 1) * 1e9 if source == "fed" else rows, np.eye(4, dtype=np.float32))
+        return out, flow.get_all_variables()["q"].numpy()
+
+    for found, exact in zip(run(True), run(False), strict=True):
+        np.testing.assert_allclose(found, exact, atol=2e-2)

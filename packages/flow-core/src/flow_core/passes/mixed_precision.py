@@ -3,7 +3,10 @@
 A half type is float16 or bfloat16.  As in OneFlow, lists divide the ops and the ops of their
 gradients into groups.  *White* ops are always computed in the half type.  *Gray* ops are computed
 in the half type if they are on a path from one white op to another.  *Clear* ops only move
-numbers; they are treated like gray ops, and also take the half type if a neighbor has it.
+numbers; they are treated like gray ops, and also take the half type if a neighbor has it.  Ops
+with scalars beyond the half type are in float32.  Numbers that are added to others, and depend
+neither on trained variables nor on products, such as an additive mask of -1e9, are clipped to half
+of the range of float16: as infinities they would make a row that is masked throughout NaN.
 *Trailing* ops sum gradients for biases and for the parameters of normalizations; they read half
 inputs without a cast, and sum in float32.  All other ops, such as losses, other sums and updates of
 variables, compute in float32.  Variables stay in float32 and are cast where products read them.
@@ -14,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from flow_core.base.dtypes import DType, as_dtype, float32
+import numpy as np
+
+from flow_core.base.dtypes import DType, as_dtype, float16, float32
 from flow_core.base.errors import InferenceError
 from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value, tensor_type
 from flow_core.ir.rewriter import Rewriter
@@ -50,6 +55,7 @@ KEPT: Mapping[str, tuple[int, ...]] = {
 }
 """Numbers of the inputs that stay in float32: statistics and normalization parameters."""
 
+SUMS = ("add_n", "broadcast_add", "broadcast_sub")
 LISTED = WHITE | GRAY | CLEAR | TRAILING
 
 Names = set[str]
@@ -98,6 +104,16 @@ def white_ops(
     return white | {op.name for op in trailing if op.inputs[0].op in white}
 
 
+def _given(graph: Graph) -> Names:
+    """Return the names of the ops that depend neither on trained variables nor on products."""
+    found: Names = set()
+    for op in graph.ops.values():
+        trained = op.type == "variable" and op.attrs["trainable"]
+        if not trained and op.type not in WHITE and all(v.op in found for v in op.inputs):
+            found.add(op.name)
+    return found
+
+
 def _readers(graph: Graph) -> dict[str, list[str]]:
     readers: dict[str, list[str]] = {name: [] for name in graph.ops}
     for op in graph.ops.values():
@@ -125,9 +141,11 @@ class _Rewrite:
     ) -> None:
         self._graph, self._specs, self._half = graph, context.specs, half
         self._context = context
+        self._given = _given(graph) if half is float16 else set()
         self._white = white_ops(graph, self._able, backward)
         self._rewriter = Rewriter(graph)
         self._casts: dict[tuple[Value, DType], Value] = {}
+        self._clipped: dict[Value, Value] = {}
 
     def _able(self, op: Op) -> bool:
         """Return whether an op is listed, reads or produces float32, and accepts half inputs.
@@ -137,6 +155,8 @@ class _Rewrite:
         """
         if op.type not in LISTED or op.type not in self._specs:
             return False
+        if self._exceeds_half(op):
+            return False
         types = [self._graph.type_of(v) for v in op.inputs]
         if all(t.dtype is not float32 for t in (*types, *self._graph.types[op.name])):
             return False
@@ -145,6 +165,11 @@ class _Rewrite:
         if inferred is None:
             return False
         return op.type in WHITE or self._context.has_kernel(op, narrowed, inferred)
+
+    def _exceeds_half(self, op: Op) -> bool:
+        with np.errstate(over="ignore"):
+            operand = np.asarray(op.attrs.get("operand", 0.0)).astype(self._half.numpy)
+        return bool(np.isinf(operand))
 
     def _narrowed(self, op: Op, types: Iterable[TensorType]) -> list[TensorType]:
         """Return the input types that an op has if it computes in the half type."""
@@ -176,10 +201,38 @@ class _Rewrite:
         before, white = [self._graph.type_of(v) for v in op.inputs], op.name in self._white
         wanted = self._narrowed(op, before) if white else before
         self._rewriter.before(op)
-        inputs = tuple([self._as(v, t.dtype) for v, t in zip(op.inputs, wanted, strict=True)])
+        read = self._within_range(op) if white and op.type in SUMS else op.inputs
+        inputs = tuple([self._as(v, t.dtype) for v, t in zip(read, wanted, strict=True)])
         if white or inputs != op.inputs:
             types = self._inferred(op, wanted) if white else None
             self._rewriter.replace(op, op.with_inputs(inputs), types)
+
+    def _within_range(self, op: Op) -> list[Value]:
+        """Return the inputs of a sum, with clipped numbers in place of a mask."""
+        given = [v.op in self._given for v in op.inputs]
+        if all(given):
+            return list(op.inputs)
+        return [self._clip(v) if g else v for v, g in zip(op.inputs, given, strict=True)]
+
+    def _clip(self, value: Value) -> Value:
+        type_ = self._rewriter.type_of(value)
+        if type_.dtype is not float32:
+            return value
+        if value not in self._clipped:
+            maker, most = self._graph.ops[value.op], float(np.finfo(np.float16).max) / 2
+            bounds = {"floating_min": -most, "floating_max": most}
+            clip = Op(
+                self._rewriter.unique_name(f"{value.op}/clip"),
+                "clip_by_scalar",
+                (value,),
+                Attrs({**bounds, "integral_min": 0, "integral_max": 0}),
+                self._specs[maker.type].output_placement(maker.placement, value.index),
+            )
+            if not self._context.has_kernel(clip, [type_], [type_]):
+                return value
+            line = self._graph.lines.get(value.op)
+            self._clipped[value] = self._rewriter.add(clip, (type_,), line=line).output()
+        return self._clipped[value]
 
     def _as(self, value: Value, dtype: DType) -> Value:
         """Return a value in an element type; all its readers share one cast, if one is needed."""
@@ -192,7 +245,7 @@ class _Rewrite:
 
     def _cast(self, value: Value, type_: TensorType) -> Value:
         stem = f"{value.op}/{type_.dtype.name}" + (f"_{value.index}" if value.index else "")
-        maker = self._graph.ops[value.op]
+        maker = self._rewriter.ops.get(value.op) or self._graph.ops[value.op]
         cast = Op(
             self._rewriter.unique_name(stem),
             "cast",
