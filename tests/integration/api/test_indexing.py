@@ -42,6 +42,7 @@ KEYS: dict[str, Any] = {
     "rows-in-two-axes": (np.array([[0, 1], [2, 3]]),),
     "columns-and-new": (NEW, slice(None), np.array([[0, 1]]), NEW),
     "truth-values": np.array([True, False, True, True]),
+    "truth-values-of-columns": (slice(None), [True, False, False, True, False, True]),
 }
 
 
@@ -129,6 +130,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "float": (1.0, "float 1.0"),
     "text": ("a", "str 'a'"),
     "truth": (True, "bool True"),
+    "too-few-truth-values": ((slice(None), [True] * 4), "6 truth values, one per element of axis 1"),
     "two-ellipses": ((..., 0, ...), "one ..."),
     "two-arrays": (([0], [1]), "index in two steps"),
     "number-and-array": ((0, [1]), "index in two steps"),

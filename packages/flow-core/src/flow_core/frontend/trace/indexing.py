@@ -47,6 +47,7 @@ def part_of(blob: Blob, key: Any) -> Any:
             continue
         else:
             rows.append(WHOLE)
+            part = _positions(blob, axis, part)
             arrays.append((axis, part))
             place += len(part.shape) - 1
         place += 1
@@ -89,12 +90,21 @@ def _part(blob: Blob, part: Any) -> Any:
         return _blob_part(blob, part)
     if isinstance(part, list | np.ndarray) and np.ndim(part):
         array = np.asarray(part)
-        if array.dtype == bool and array.ndim == 1 and len(array) == blob.shape[0]:
-            return np.flatnonzero(array)
-        if array.dtype.kind in "iu":
+        if array.dtype.kind in "iu" or (array.dtype == bool and array.ndim == 1):
             return array
-        raise _refusal(blob, part, "integers, or one truth value per row")
+        raise _refusal(blob, part, "integers, or one truth value per element of an axis")
     return _number(blob, part)
+
+
+def _positions(blob: Blob, axis: int, part: Any) -> Any:
+    """Return an array of truth values as the positions of True; other parts as they are."""
+    if not isinstance(part, np.ndarray) or part.dtype != bool:
+        return part
+    size = _size(blob, axis)
+    if len(part) != size:
+        allowed = f"{size} truth values, one per element of axis {axis}"
+        raise _refusal(blob, part, allowed, found=f"{len(part)} truth values")
+    return np.flatnonzero(part)
 
 
 def _blob_part(blob: Blob, part: Any) -> Any:
