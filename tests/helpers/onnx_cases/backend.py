@@ -78,7 +78,7 @@ def verdict(
 
 
 def stored(array: Any) -> Any:
-    """Return booleans as int8, as jobs have them."""
+    """Return booleans as int8, their element type in jobs."""
     return array.astype(np.int8) if array.dtype == np.bool_ else array
 
 

@@ -130,7 +130,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "float": (1.0, "float 1.0"),
     "text": ("a", "str 'a'"),
     "truth": (True, "bool True"),
-    "too-few-truth-values": ((slice(None), [True] * 4), "6 truth values, one per element of axis 1"),
+    "too-few-truth-values": (
+        (slice(None), [True] * 4),
+        "6 truth values, one per element of axis 1",
+    ),
     "two-ellipses": ((..., 0, ...), "one ..."),
     "two-arrays": (([0], [1]), "index in two steps"),
     "number-and-array": ((0, [1]), "index in two steps"),

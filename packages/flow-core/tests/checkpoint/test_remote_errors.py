@@ -34,7 +34,7 @@ needs_http = pytest.mark.skipif(
 
 @contextmanager
 def silent_server() -> Iterator[str]:
-    """Accept connections, and answer none."""
+    """Accept connections without answering them."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 

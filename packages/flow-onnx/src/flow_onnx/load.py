@@ -34,7 +34,7 @@ REPEATING = ("Expand", "OneHot", "Pad", "Resize", "Tile")
 """Operators with results of any size, however small their inputs and the model are."""
 
 ROUGH = ("AveragePool", "MaxPool")
-"""Operators for which ONNX's inference of early opsets counts windows that contain padding only."""
+"""Operators whose shape inference in early opsets includes windows of padding only."""
 
 Variable = Callable[[str, Any, bool], Any]
 
@@ -81,7 +81,7 @@ def read(
 
 
 def _stored(array: Any) -> Any:
-    """Return an array as jobs store it: booleans are int8."""
+    """Return an array with the element type that it has in jobs: int8 for booleans."""
     return array.astype(np.int8) if array.dtype == np.bool_ else array
 
 

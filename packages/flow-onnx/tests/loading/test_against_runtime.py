@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from onnx_cases.backend import stored
 from onnx_cases.models import loaded_results, run_model
 from onnx_cases.nodes import Case, all_cases, model_of, versions
 
@@ -107,11 +108,6 @@ def runtime(path: Path, case: Case, known: bool) -> tuple[list[Any] | None, str]
         return run_model(path, {} if known else case.feeds), ""
     except Exception as error:
         return None, str(error)
-
-
-def stored(array: Any) -> Any:
-    """Return booleans as int8, as jobs have them."""
-    return array.astype(np.int8) if array.dtype == np.bool_ else array
 
 
 def close(found: list[Any], expected: list[Any]) -> bool:

@@ -38,7 +38,7 @@ class Place(Protocol):
         """Return "file", "folder", a description of anything else, or None if nothing exists."""
 
     def special(self) -> str | None:
-        """Return why a folder must never be replaced, or None for an ordinary folder."""
+        """Return the reason why a folder must never be replaced, None if it may be."""
 
     def names(self) -> list[str]:
         """Return the names of the files and folders at the top of a folder."""

@@ -211,7 +211,7 @@ class Store:
         self._transfer("put_file", str(local), self.path(name), local.stat().st_size)
 
     def copy(self, source: str, target: str, local: Path) -> None:
-        """Copy a file within the store; if the store cannot, copy an equal local one."""
+        """Copy a file within the store, or upload an equal local file if the store cannot."""
         self._make_parent(target)
         try:
             nbytes = local.stat().st_size

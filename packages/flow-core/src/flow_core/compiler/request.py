@@ -77,6 +77,7 @@ class CompileRequest:
         selector_seconds: the time limit of the selector.
         memory_price: the factor on the price of memory in the cost model.
         micro_batches: the number of micro-batches of a step.
+        verify_passes: whether to verify the graph after each pass.
         devices: the devices that the plan has tasks for, in addition to the devices that stand for
             their classes; None for all devices.
     """

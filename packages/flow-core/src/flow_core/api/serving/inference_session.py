@@ -266,7 +266,7 @@ class InferenceSession:
     def _attrs(
         self, job: str, batch: BatchSizes, graph: Graph, types: Mapping[str, TensorType]
     ) -> Callable[[Op], Attrs]:
-        """Return the function for the attributes of ops; refuse batch sizes that do not fit."""
+        """Return a function from an op to its attributes at the batch size of the job."""
         size = self._batch.get(job)
         if size is None or all(types[op] == graph.types[op][0] for op in types):
             return lambda op: op.attrs
