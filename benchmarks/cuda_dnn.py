@@ -34,7 +34,7 @@ def cudnn_plans(hardware: Any, small: bool = False) -> Iterator[Line]:
 
     plans = hardware.dnn
     if plans is None:
-        yield "cuDNN", "missing", "uv add 'flow-cuda[cu12]' (or [cu13])"
+        yield "cuDNN", "missing", "uv pip install './packages/flow-cuda[cu12]' (or [cu13])"
         return
     yield "cuDNN", str(plans.library.backend_version()), ""
     for name, problem in problems(small).items():

@@ -19,8 +19,9 @@ WORDS = {
     r"mends?|mended": "fix, repair",
     r"house": "host, process, package",
     r"room": "memory, capacity, layer",
+    r"uv add '?flow": "the folder in the checkout: install_command of flow_core.base.errors",
 }
-"""Retired words for program entities, as patterns, and what to write instead."""
+"""Retired words, as patterns, and what to write instead."""
 ABOUT_PEOPLE = (ROOT / "CODE_OF_CONDUCT.md",)
 """Pages in which the words name people."""
 IDENTIFIERS = {

@@ -10,6 +10,8 @@ import sys
 import types
 from collections.abc import Callable
 
+from flow_core.base.errors import install_command
+
 SUBSETS = {
     "core": (),
     "core+typing": ("typing",),
@@ -75,7 +77,8 @@ def check_absent(flow: types.ModuleType, piece: str) -> None:
     assert not hasattr(flow, piece), f"oneflow has {piece} although flow-{piece} is not installed"
     assert piece not in dir(flow), f"dir(oneflow) lists {piece}, which is not installed"
     expected = (
-        f"oneflow.{piece} is provided by the optional package flow-{piece}: uv add flow-{piece}"
+        f"oneflow.{piece} is provided by the optional package flow-{piece}: "
+        f"{install_command(f'flow-{piece}')}"
     )
     found = message_of(ModuleNotFoundError, lambda: importlib.import_module(f"oneflow.{piece}"))
     assert found == expected, f"import oneflow.{piece}: expected {expected!r}, found {found!r}"

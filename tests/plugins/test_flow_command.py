@@ -362,5 +362,5 @@ def test_without_click_it_says_what_to_install(site: Site) -> None:
     (site.folder / "click.py").write_text("raise ModuleNotFoundError('x', name='click')\n")
     done = site.flow("doctor")
     assert done.returncode == 1
-    assert "uv add 'flow-core[cli]'" in done.stderr
+    assert "packages/flow-core[cli]'" in done.stderr
     assert "Traceback" not in done.stderr

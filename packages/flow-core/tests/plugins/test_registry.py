@@ -226,7 +226,7 @@ def unavailable(registry: Registry, device_type: str = "gpu", count: int = 1) ->
 def test_gpu_without_a_plugin() -> None:
     text = unavailable(registry_of([], [device("cpu")]))
     installed = importlib.util.find_spec("flow_cuda") is not None
-    why = ("FLOW_PLUGINS does not name it",) if installed else ("not installed", "uv add")
+    why = ("FLOW_PLUGINS does not name it",) if installed else ("not installed", "uv pip install")
     for part in ("'gpu'", "flow-cuda", *why, "ONEFLOW_EMULATE_GPUS=1", "cpu"):
         assert part in text
 

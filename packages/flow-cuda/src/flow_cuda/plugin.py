@@ -26,6 +26,7 @@ from flow_core.authoring.specs import (
     Unavailable,
 )
 from flow_core.base.config import Settings
+from flow_core.base.errors import install_command
 
 FLOW_PLUGIN_API = "1.0"
 
@@ -101,10 +102,10 @@ def _cupy() -> tuple[str, str] | None:
 def judge(found: Facts) -> Available | Unavailable:
     """Decide whether programs can use CUDA devices; the first obstacle is the reason.
 
-    >>> judge(Facts(version=(12, 8), devices=2)).hint
-    "uv add 'flow-cuda[cu12]'"
+    >>> print(judge(Facts(version=(12, 8), devices=2)).hint)
+    uv pip install '...packages/flow-cuda[cu12]'...
     """
-    extra = f"uv add 'flow-cuda[cu{13 if found.version[0] >= 13 else 12}]'"
+    extra = install_command(f"flow-cuda[cu{13 if found.version[0] >= 13 else 12}]")
     if found.problem:
         return Unavailable(found.problem, EMULATE)
     if not found.devices:

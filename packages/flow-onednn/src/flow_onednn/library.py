@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from flow_core.base.errors import FlowError
+from flow_core.base.errors import FlowError, install_command
 from flow_core.base.thread_pools import process_budget
 from flow_onednn import binding, threads
 from flow_onednn.binding import CData
 from flow_onednn.native import compiler
 
 SETTING = "FLOW_ONEDNN_LIBRARY"
-INSTALL = "uv add 'flow-onednn[wheel]' on x86 Linux, or conda's onednn, or set " + SETTING
+INSTALL = (
+    f"{install_command('flow-onednn[wheel]')} on x86 Linux, or conda's onednn, or set {SETTING}"
+)
 DISTRIBUTIONS = ("onednn-cpu-gomp", "onednn-cpu-iomp", "onednn-cpu-tbb", "onednn")
 NAMES = {"darwin": ("libdnnl.3.dylib",), "win32": ("dnnl.dll",)}.get(
     sys.platform, ("libdnnl.so.3",)

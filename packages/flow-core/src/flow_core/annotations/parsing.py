@@ -30,7 +30,7 @@ from flow_core.annotations.records import (
     placeholder,
 )
 from flow_core.base.dtypes import DType, float32
-from flow_core.base.errors import AnnotationError, FlowError, SourceLine
+from flow_core.base.errors import AnnotationError, FlowError, SourceLine, install_command
 from flow_core.plugins.specs import AnnotationSpec, load
 
 EXAMPLE = "Annotated[tp.Numpy, tp.shape(4, 3), flow.float32]"
@@ -219,7 +219,7 @@ def _unknown(parse: _Parse, annotation: object) -> NoReturn:
     elif getattr(annotation, "__module__", "") == "numpy" or annotation is list:
         hint = "for a numpy array write -> tp.Numpy"
     elif not known:
-        hint = "annotations come with flow-typing: uv add flow-typing"
+        hint = f"annotations come with flow-typing: {install_command('flow-typing')}"
     parse.fail(annotation, f"{', '.join([*known, 'Tuple, List, Dict of these', 'None'])}", hint)
 
 
@@ -295,7 +295,7 @@ def _no_placeholder(parse: _Parse, annotation: object, spec: AnnotationSpec | No
     if spec is not None:
         hint = f"{spec.name} is for results; write {EXAMPLE.replace('Numpy', spec.name)}"
     elif not parse.specs:
-        hint = "annotations come with flow-typing: uv add flow-typing"
+        hint = f"annotations come with flow-typing: {install_command('flow-typing')}"
     elif getattr(annotation, "__module__", "") == "numpy":
         hint = f"shapes are part of a job: write {EXAMPLE}"
     parse.fail(

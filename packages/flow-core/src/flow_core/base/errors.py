@@ -465,3 +465,21 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
 
     close = difflib.get_close_matches(name, list(known), n=count, cutoff=0.6)
     return f"did you mean {', '.join(close)}?" if close else ""
+
+
+def install_command(requirement: str) -> str:
+    """Return the command that installs a package of flow from its checkout.
+
+    There are no releases yet.  A checkout is found from this module if it is installed in
+    editable form; other installations get a path relative to a checkout.
+
+    Args:
+        requirement: name of the distribution, with extras: "flow-dist[mpich]".
+
+    >>> print(install_command("flow-dist[mpich]"))
+    uv pip install '...packages/flow-dist[mpich]'...
+    """
+    packages = os.path.abspath(os.path.join(__file__, *[os.pardir] * 5))
+    if os.path.isfile(os.path.join(packages, requirement.partition("[")[0], "pyproject.toml")):
+        return f"uv pip install '{os.path.join(packages, requirement)}'"
+    return f"uv pip install './packages/{requirement}' in a checkout of flow"

@@ -27,7 +27,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401 - registers "bfloat16" with numpy for safetensors
 import numpy as np
 
-from flow_core.base.errors import CheckpointError, UnsupportedError
+from flow_core.base.errors import CheckpointError, UnsupportedError, install_command
 from flow_core.checkpoint.layout import MOST_AXES, check_names, stored_type
 from flow_core.checkpoint.origin import Array, SameFile
 from flow_core.checkpoint.snapshot import variable_type
@@ -274,5 +274,5 @@ def _library(attempted: str) -> ModuleType:
         raise CheckpointError(
             attempted,
             found="the package safetensors is not installed",
-            hint="uv add 'flow-core[safetensors]'",
+            hint=install_command("flow-core[safetensors]"),
         ) from None

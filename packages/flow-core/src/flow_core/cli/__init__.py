@@ -16,8 +16,10 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
+        from flow_core.base.errors import install_command
+
         sys.exit(
             f"flow: this command requires {error.name}, which is not installed\n"
-            "  next:    uv add 'flow-core[cli]'"
+            f"  next:    {install_command('flow-core[cli]')}"
         )
     cli()

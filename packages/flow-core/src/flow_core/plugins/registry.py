@@ -13,6 +13,7 @@ from flow_core.base.errors import (
     PluginResultError,
     SourceLine,
     described,
+    install_command,
     nearest,
 )
 from flow_core.base.missing_kernels import lookup_error
@@ -42,7 +43,7 @@ ANY_OP = "*"
 """The op type of a kernel that can run any op."""
 
 PROVIDERS: Mapping[str, tuple[str, str]] = {
-    "gpu": ("flow-cuda", "uv add 'flow-cuda[cu12]' (or [cu13])"),
+    "gpu": ("flow-cuda", f"{install_command('flow-cuda[cu12]')} (or [cu13])"),
 }
 """For each known device type: the distribution that provides it, and the command to install it."""
 

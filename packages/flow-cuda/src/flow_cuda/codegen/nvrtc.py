@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flow_core.base.disk_cache import DiskCache, user_folder
-from flow_core.base.errors import FlowError
+from flow_core.base.errors import FlowError, install_command
 from flow_cuda.codegen.program import Kernel, translation_unit
 
 OPTIONS = ("--std=c++17", "--disable-warnings", "--fmad=false")
@@ -36,7 +36,7 @@ def library() -> Any:
         raise NvrtcError(
             "loading NVRTC",
             found=f"{type(error).__name__}: {error}",
-            hint="uv add 'flow-cuda[cu12]' (or [cu13])",
+            hint=f"{install_command('flow-cuda[cu12]')} (or [cu13])",
         ) from error
     return nvrtc
 

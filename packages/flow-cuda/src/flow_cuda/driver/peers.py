@@ -32,6 +32,7 @@ from flow_core.authoring.backends import (
 )
 from flow_core.authoring.collectives import BoxRef, GatherPlan, block_gathers, reductions
 from flow_core.authoring.specs import Available, Device, Unavailable
+from flow_core.base.errors import install_command
 from flow_cuda.device.hardware import Access, Hardware
 from flow_cuda.device.launch import CopyLaunch, HostNumber, Queued
 from flow_cuda.device.staging import HostCopies
@@ -59,7 +60,7 @@ def bootstrap(env: Mapping[str, str] = os.environ) -> Available | Unavailable:
     if several:
         return Unavailable(
             f"the program runs in several processes ({several})",
-            "install NCCL: uv add 'flow-dist[cu12]' (or flow-dist[cu13])",
+            f"install NCCL: {install_command('flow-dist[cu12]')} (or flow-dist[cu13])",
         )
     return Available(1, "the devices of this process")
 

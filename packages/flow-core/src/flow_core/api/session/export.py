@@ -13,6 +13,7 @@ from flow_core.base.errors import (
     FlowError,
     SourceLine,
     UnsupportedError,
+    install_command,
     nearest,
     user_line,
 )
@@ -130,7 +131,7 @@ def exporter(name: str, attempted: str, at: SourceLine | None) -> ExporterSpec:
     """Return an exporter; raise `UnsupportedError` if no plugin provides it."""
     exporters = default_session().registry.exporters
     if name not in exporters:
-        install = "uv add flow-onnx, which provides it; " if name == "onnx" else ""
+        install = f"{install_command('flow-onnx')}; " if name == "onnx" else ""
         raise UnsupportedError(
             attempted,
             at=at,
