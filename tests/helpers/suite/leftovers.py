@@ -160,16 +160,20 @@ def _in_use(segment: str) -> bool:
     return False
 
 
-def _left(before: Held) -> Held:
-    """Return what has been added since, and does not end by itself within `PATIENCE`."""
-    until = time.monotonic() + scaled(PATIENCE)
+def _left(before: Held, patience: float) -> Held:
+    """Return what has been added since, and does not end by itself within some seconds.
+
+    Pauses grow, because a thread that is about to end cannot run while garbage is collected.
+    """
+    until, pause = time.monotonic() + patience, 0.01
     while True:
         left = held() - before
         left = replace(left, segments=frozenset(n for n in left.segments if not _in_use(n)))
         if not left or time.monotonic() > until:
             return left
         gc.collect()  # removes what only cycles hold, and blames this test for its warnings
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.5)
 
 
 def _remove(left: Held) -> None:
@@ -215,10 +219,11 @@ class Leftovers:
     def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
         """Remove what a test has left, and fail it; examples of docstrings need not clean up."""
         result = yield
-        left = _left(self._before | self._of_fixtures)
+        example = isinstance(item, pytest.DoctestItem)
+        left = _left(self._before | self._of_fixtures, 0 if example else scaled(PATIENCE))
         if left:
             _remove(left)
-            if not isinstance(item, pytest.DoctestItem):
+            if not example:
                 pytest.fail(f"the test has left {left}", pytrace=False)
         return result
 
