@@ -45,6 +45,32 @@ def test_batches_in_order(prefetch: int) -> None:
     assert [x.shape for x in whole] == [(4, 3)] * len(whole) == [(4, 3)] * 2
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_rows_of_arrays(shuffle: bool) -> None:
+    places = np.arange(10)
+    columns = flow.data.batches((X, places), 4, shuffle=shuffle, seed=3)
+    named = flow.data.batches({"x": X, "place": places}, 4, shuffle=shuffle, seed=3)
+    samples = flow.data.batches(Pairs(), 4, shuffle=shuffle, seed=3)
+    assert len(columns) == len(samples) == 3
+    for (x, place), named_batch, (expected, order) in zip(columns, named, samples, strict=True):
+        np.testing.assert_array_equal(x, expected)
+        np.testing.assert_array_equal(place, order)
+        assert [*named_batch] == ["x", "place"]
+        np.testing.assert_array_equal(named_batch["x"], expected)
+    ends = flow.data.batches((X, places), 4, drop_last=True)
+    assert [len(x) for x, _ in ends] == [4, 4]
+    joined = flow.data.batches((X, places), 4, collate=len)
+    assert [*joined] == [4, 4, 2]
+
+
+def test_an_epoch_can_be_chosen() -> None:
+    made = flow.data.batches(np.arange(10), 10, shuffle=True)
+    first, second = [*made], [*made]
+    made.set_epoch(1)
+    np.testing.assert_array_equal([*made], second)
+    assert not np.array_equal(first, second)
+
+
 def test_each_epoch_has_an_order_of_its_own_by_the_seed() -> None:
     def orders(seed: int) -> list[list[int]]:
         made = flow.data.batches(Pairs(), 3, shuffle=True, seed=seed)
@@ -100,6 +126,7 @@ def test_errors_of_the_data_set_reach_the_loop() -> None:
         ((X, 0), {}, "batch_size=0"),
         ((X, 2), {"prefetch": -1}, "prefetch=-1"),
         ((3, 2), {}, "an iterable"),
+        (((X, np.arange(9)), 2), {}, "arrays of 10 and 9 rows"),
         ((streamed(), 2), {"shuffle": True}, "shuffle=True for generator"),
     ],
 )

@@ -32,6 +32,33 @@ def collate(samples: Sequence[Any]) -> Any:
     return stacked
 
 
+class Rows:
+    """The rows of arrays: sample i has element i of each array.
+
+    Args:
+        arrays: a tuple or dict of arrays of one length.
+
+    >>> Rows((np.arange(3), np.arange(6).reshape(3, 2)))[1]
+    (np.int64(1), array([2, 3]))
+    """
+
+    def __init__(self, arrays: Any) -> None:
+        self._arrays: dict[Any, Array] = {k: host_array(a) for k, a in _items(arrays)}
+        self._tuple = isinstance(arrays, tuple)
+
+    @property
+    def lengths(self) -> list[int]:
+        """The length of each array; -1 for numbers."""
+        return [len(array) if array.ndim else -1 for array in self._arrays.values()]
+
+    def __len__(self) -> int:
+        return self.lengths[0]
+
+    def __getitem__(self, place: Any) -> Any:
+        rows = {key: array[place] for key, array in self._arrays.items()}
+        return tuple(rows.values()) if self._tuple else rows
+
+
 class Batches:
     """An iterable of batches; see `batches`."""
 
@@ -57,12 +84,21 @@ class Batches:
         count = len(self._source)
         return count // self._size if self._drop else -(-count // self._size)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the next epoch, such as that at which an interrupted run resumes."""
+        self._epoch = epoch
+
     def __iter__(self) -> Iterator[Any]:
         epoch, self._epoch = self._epoch, self._epoch + 1
         made = self._batches(epoch)
         return _ahead(made, self._prefetch) if self._prefetch else made
 
     def _batches(self, epoch: int) -> Iterator[Any]:
+        if isinstance(self._source, Rows) and self._join is collate:
+            order = self._order(epoch)
+            for start in range(0, len(self) * self._size, self._size):
+                yield self._source[order[start : start + self._size]]
+            return
         samples: list[Any] = []
         for number, sample in enumerate(self._samples(epoch)):
             samples.append(sample)
@@ -76,10 +112,14 @@ class Batches:
         if not _has_places(self._source):
             yield from self._source
             return
-        count = len(self._source)
-        rng = np.random.default_rng([self._seed, epoch])
-        for place in rng.permutation(count).tolist() if self._shuffle else range(count):
+        for place in self._order(epoch).tolist():
             yield self._source[place]
+
+    def _order(self, epoch: int) -> Array:
+        count = len(self._source)
+        if not self._shuffle:
+            return np.arange(count)
+        return np.random.default_rng([self._seed, epoch]).permutation(count)
 
     def _joined(self, samples: Sequence[Any], last: int) -> Any:
         try:
@@ -108,9 +148,10 @@ def batches(
     Each iteration over the result is an epoch.  A thread prepares batches ahead of the loop.
 
     Args:
-        source: an object with ``len()`` and an index, such as a data set of torch, a list or an
-            array; or any iterable of samples, which is iterated once per epoch.  A sample is an
-            array, a tensor or a number, or a tuple or dict of these.
+        source: a tuple or dict of arrays of one length, whose rows are the samples; an object with
+            ``len()`` and an index, such as a data set of torch, a list or an array; or any iterable
+            of samples, which is iterated once per epoch.  A sample is an array, a tensor or a
+            number, or a tuple or dict of these.
         batch_size: the number of samples in a batch.
         shuffle: whether to shuffle the samples in each epoch; needs ``len()`` and an index.
         seed: determines the order of shuffled samples, together with the number of the epoch.
@@ -121,8 +162,17 @@ def batches(
 
     Raises:
         DataError: an argument is invalid; while iterating, samples cannot be joined.
+
+    >>> for x, y in batches((np.arange(3), np.array([0, 1, 0])), 2):
+    ...     print(x, y)
+    [0 1] [0 1]
+    [2] [0]
     """
+    rows = Rows(source) if _are_columns(source) else None
     problems = (
+        (rows is not None and len(set(rows.lengths)) > 1,
+         f"arrays of {' and '.join(map(str, rows.lengths if rows else []))} rows",
+         "arrays of one length"),
         (not isinstance(batch_size, int) or batch_size < 1, f"batch_size={batch_size!r:.40}",
          "a positive integer"),
         (not isinstance(prefetch, int) or prefetch < 0, f"prefetch={prefetch!r:.40}",
@@ -135,7 +185,19 @@ def batches(
     for wrong, found, allowed in problems:
         if wrong:
             raise DataError("flow.data.batches", at=user_line(2), found=found, allowed=allowed)
-    return Batches(source, batch_size, shuffle, seed, drop_last, collate, prefetch)
+    data = source if rows is None else rows
+    return Batches(data, batch_size, shuffle, seed, drop_last, collate, prefetch)
+
+
+def _items(arrays: Any) -> Any:
+    return arrays.items() if isinstance(arrays, Mapping) else enumerate(arrays)
+
+
+def _are_columns(source: object) -> bool:
+    """Return whether a data set is a tuple or dict of arrays or tensors."""
+    if not isinstance(source, tuple | Mapping) or not source:
+        return False
+    return all(len(getattr(array, "shape", ())) > 0 for _, array in _items(source))
 
 
 def _has_places(source: object) -> bool:
