@@ -43,6 +43,17 @@ def test_accuracy_of_scores_and_classes() -> None:
     assert whole.value == parts.value == (scores.argmax(1) == labels).mean()
 
 
+def test_accuracy_of_one_hot_labels_and_of_one_class() -> None:
+    scores, labels = RNG.normal(size=(50, 4)), RNG.integers(0, 4, 50)
+    one_hot, classes = Accuracy(), Accuracy()
+    one_hot.add(scores, np.eye(4)[labels])
+    classes.add(scores, labels)
+    assert one_hot.value == classes.value
+    binary = Accuracy(threshold=0)
+    binary.add([-1.0, 0.5, np.nan, 2.0], [0, 0, 1, 1])
+    assert repr(binary) == "Accuracy(value=0.5)"
+
+
 @pytest.mark.parametrize("levels", [3, 1000])
 def test_auc_is_the_share_of_pairs_in_order(levels: int) -> None:
     scores, labels = RNG.integers(0, levels, 80) / levels, RNG.integers(0, 2, 80)
@@ -73,10 +84,10 @@ def test_auc_of_one_class_is_unknown() -> None:
         (lambda: Mean().add(None), "None"),
         (lambda: Mean().add([1j]), "1j"),
         (lambda: Mean().add([1], "w"), "'w'"),
-        (lambda: Accuracy().add([[0.1, 0.9]], [[0, 1]]), "not an integer"),  # one-hot labels
+        (lambda: Accuracy().add([[0.1, 0.9]], [[1, 1]]), "not an integer"),  # not one-hot
         (lambda: Accuracy().add([[0.1], [0.9]], [0, 1]), "not an integer"),
         (lambda: Accuracy().add([[0.0], [1.0]], [0, 1]), r"predictions of shape \(2, 1\)"),
-        (lambda: Accuracy().add([0.1, 0.9], [0, 1]), r"pass p > 0\.5"),
+        (lambda: Accuracy().add([0.1, 0.9], [0, 1]), "threshold=0.5"),
         (lambda: Accuracy().add([np.nan, 1], [0, 1]), "not an integer"),
         (lambda: Accuracy().add([[0.1, 0.9]], [0.5]), "a label that is not an integer"),
         (lambda: Accuracy().add(["cat"], ["cat"]), "'cat'"),

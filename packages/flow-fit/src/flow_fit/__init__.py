@@ -1,10 +1,14 @@
-"""Helpers for training loops: metrics, early stopping, best checkpoints and a progress line."""
+"""A training loop, and its parts: metrics, early stopping, best checkpoints, progress."""
 
 from flow_fit.checkpoints import BestCheckpoint
-from flow_fit.improvement import EarlyStopping
+from flow_fit.improvement import EarlyStopping, ReduceOnPlateau
+from flow_fit.loop import fit
 from flow_fit.metrics import AUC, Accuracy, Mean
 from flow_fit.progress import Progress
 
 __version__ = "0.1.0"
 
-__all__ = ["AUC", "Accuracy", "BestCheckpoint", "EarlyStopping", "Mean", "Progress"]
+__all__ = [
+    "AUC", "Accuracy", "BestCheckpoint", "EarlyStopping", "Mean", "Progress", "ReduceOnPlateau",
+    "fit",
+]  # fmt: skip

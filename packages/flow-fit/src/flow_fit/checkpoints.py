@@ -27,6 +27,7 @@ class BestCheckpoint(Improvement):
         min_delta: a value is better only if it improves on the best value by more than this number.
         save, load: functions that save and load all variables, given the path; by default
             checkpoints of the session.
+        metric: the name of the metric among the numbers of an epoch, for `fit`.
 
     Attributes:
         path: the checkpoint.
@@ -40,8 +41,10 @@ class BestCheckpoint(Improvement):
         min_delta: float = 0.0,
         save: Callable[[str], object] = _save,
         load: Callable[[str], object] = _load,
+        *,
+        metric: str = "loss",
     ) -> None:
-        super().__init__(mode, min_delta)
+        super().__init__(mode, min_delta, metric=metric)
         self.path = fspath(path)
         self._save, self._load = save, load
 

@@ -71,6 +71,9 @@ class Mean:
         self._total += float(np.sum(x * w))
         self._weight += float(np.sum(w))
 
+    def __repr__(self) -> str:
+        return f"Mean(value={self.value:.6g})"
+
     @property
     def value(self) -> float:
         """The mean of the numbers so far, NaN if there are none."""
@@ -80,15 +83,27 @@ class Mean:
 class Accuracy:
     """The share of samples whose predicted class is correct.
 
+    Args:
+        threshold: the score of one class above which a sample belongs to it, such as 0.5 for
+            probabilities and 0 for logits; predictions may then have one score per label.
+
     >>> accuracy = Accuracy()
     >>> accuracy.add([[0.1, 0.9], [0.8, 0.2]], [1, 1])
     >>> accuracy.add([0, 1, 1], [0, 1, 1])
     >>> accuracy.value
     0.8
+    >>> binary = Accuracy(threshold=0.5)
+    >>> binary.add([0.2, 0.7, 0.4, 0.9], [0, 1, 1, 1])
+    >>> binary.value
+    0.75
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threshold: float | None = None) -> None:
+        self.threshold = threshold
         self._mean = Mean()
+
+    def __repr__(self) -> str:
+        return f"Accuracy(value={self.value:.6g})"
 
     def reset(self) -> None:
         """Forget all samples."""
@@ -101,14 +116,18 @@ class Accuracy:
             predictions: the classes, in the shape of ``labels``, or scores with one more axis, the
                 last one, whose largest element is the class. A sample with a NaN among its scores
                 has no class, and counts as wrong.
-            labels: the correct classes, as integers.
+            labels: the correct classes, as integers, or one-hot in the shape of the scores.
 
         Raises:
             ConfigError: the shapes do not fit; the predictions have one score per sample, such as
-                the probability of one class; or classes are not integers, such as probabilities in
-                the shape of one-hot labels.
+                the probability of one class, and there is no threshold; or classes are not
+                integers.
         """
         found, right = numbers("Accuracy.add", predictions), numbers("Accuracy.add", labels)
+        if self.threshold is not None and found.shape == right.shape:
+            found = np.where(np.isnan(found), -1, found > self.threshold)
+        elif found.shape == right.shape and _scores(found) and _one_hot(right):
+            right = right.argmax(-1)
         shapes = f"predictions of shape {found.shape} and labels of shape {right.shape}"
         allowed = "a class, or a vector of at least 2 scores, per label"
         if found.ndim == right.ndim + 1 and found.shape[-1] > 1:
@@ -116,7 +135,7 @@ class Accuracy:
             found = np.where(unknown, np.nan, found.argmax(-1))
         elif (found != np.rint(found)).any():
             shapes += ", where a prediction is not an integer"
-            allowed += "; for probabilities p of one class, pass p > 0.5"
+            allowed += "; for probabilities of one class, Accuracy(threshold=0.5)"
             raise _fail("Accuracy.add", shapes, allowed)
         if found.shape != right.shape:
             raise _fail("Accuracy.add", shapes, allowed)
@@ -128,6 +147,14 @@ class Accuracy:
     def value(self) -> float:
         """The share so far, NaN if there are no samples."""
         return self._mean.value
+
+
+def _scores(array: Array) -> bool:
+    return array.ndim > 1 and array.shape[-1] > 1 and bool((array != np.rint(array)).any())
+
+
+def _one_hot(array: Array) -> bool:
+    return bool(((array == 0) | (array == 1)).all() and (array.sum(-1) == 1).all())
 
 
 class AUC:
@@ -168,6 +195,9 @@ class AUC:
             raise _fail("AUC.add", f"the label {y[~np.isin(y, (0, 1))][0]:g}", "0 or 1")
         self._scores.append(x.copy())
         self._labels.append(y.astype(bool))
+
+    def __repr__(self) -> str:
+        return f"AUC(value={self.value:.6g})"
 
     @property
     def value(self) -> float:

@@ -23,6 +23,7 @@ class Progress(Generic[T]):
         every: the seconds between two reports.
         stream: where to report; standard error by default.
         clock: returns the time in seconds.
+        silent: whether to report nothing.
     """
 
     def __init__(
@@ -33,11 +34,13 @@ class Progress(Generic[T]):
         every: float = 1.0,
         stream: TextIO | None = None,
         clock: Callable[[], float] = perf_counter,
+        silent: bool = False,
     ) -> None:
         self._items = items
         self._total = total if total is not None else getattr(items, "__len__", lambda: None)()
         self._unit, self._every, self._clock = unit, every, clock
         self._stream = sys.stderr if stream is None else stream
+        self._silent = silent
         self._numbers: dict[str, float] = {}
         self._done = 0
         self._width = 0
@@ -54,11 +57,11 @@ class Progress(Generic[T]):
                 yield item
                 self._done += 1
                 now = self._clock()
-                if now - reported >= self._every:
+                if now - reported >= self._every and not self._silent:
                     self._report(now - start)
                     reported = now
         finally:
-            if self._done:
+            if self._done and not self._silent:
                 self._report(self._clock() - start)
                 self._end()
 
