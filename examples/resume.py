@@ -49,9 +49,8 @@ def run(folder, killed_at):
     checkpoint = Path(folder, "checkpoint")
     if checkpoint.exists():
         flow.train.CheckPoint().load(str(checkpoint))
-    first = int(flow.get_all_variables()["System-Train-TrainStep-train"].numpy()[0])
     with Path(folder, "losses").open("a") as losses:
-        for step in range(first, STEPS):
+        for step in range(train.step, STEPS):
             if step == killed_at:
                 signal.raise_signal(signal.SIGKILL)
             print(step, train(*batch(step)).item().hex(), file=losses, flush=True)

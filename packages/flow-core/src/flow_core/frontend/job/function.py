@@ -373,6 +373,15 @@ class JobFunction(Generic[P, R]):
             if self._agreed is not None:
                 self._agreed.step = int(self._step)
 
+    @property
+    def step(self) -> int:
+        """The number of steps done; of a train job, including those before its checkpoint."""
+        session = self.active_session()
+        self.prepare()
+        session.sync()
+        session.stored()
+        return self._steps_done(session)
+
     def _steps_done(self, session: Session) -> int:
         """Return the number of steps done: of a train job, from a variable, else from a counter."""
         if self.kind == "train":
