@@ -25,8 +25,14 @@ from pathlib import Path
 import processes
 import pytest
 
+ROOT = Path(__file__).parents[3]
 PATHS = (
     "README.md",
+    *(
+        path.relative_to(ROOT).as_posix()
+        for path in sorted(ROOT.glob("docs/howto/*.md"))
+        if path.stem != "index"
+    ),
     *(
         f"docs/{name}.md"
         for name in (
@@ -34,20 +40,6 @@ PATHS = (
             "architecture",
             "checkpoints",
             "onnx",
-            "howto/best-checkpoint",
-            "howto/custom-op",
-            "howto/data-parallel",
-            "howto/evaluation",
-            "howto/from-oneflow",
-            "howto/from-pytorch",
-            "howto/last-batch",
-            "howto/mixed-precision",
-            "howto/nan",
-            "howto/notebooks",
-            "howto/profiling",
-            "howto/pytorch-weights",
-            "howto/serving",
-            "howto/tensorboard",
             "plugins/backend",
             "plugins/passes",
             "plugins/formats",
