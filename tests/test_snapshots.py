@@ -43,7 +43,7 @@ def test_the_program_writes_the_text(numbers: Path, capsys: pytest.CaptureFixtur
 
 
 def test_the_command_is_documented() -> None:
-    for page in ("CONTRIBUTING.md", "README.md", "docs/architecture.md"):
+    for page in ("CONTRIBUTING.md", "docs/architecture.md"):
         assert f"{snapshots.COMMAND}`" in (snapshots.ROOT / page).read_text()
     noxfile = (snapshots.ROOT / "noxfile.py").read_text()
     assert f"def {snapshots.COMMAND.split()[-1]}(session" in noxfile
