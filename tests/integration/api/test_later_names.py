@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +15,10 @@ import pytest
 import oneflow as flow
 import oneflow.compatible.single_client as single_client
 import oneflow.typing as tp
+from flow_core.api.compat.counterparts import COUNTERPARTS
 from flow_core.base.errors import ConfigError, DataError, InferenceError
 from flow_core.frontend.session.session import default_session
+from flow_core.frontend.trace.blob import _REPLACEMENTS
 
 MATRIX = np.arange(6.0).reshape(2, 3)
 IMAGES = np.arange(24.0).reshape(1, 2, 3, 4)
@@ -350,10 +354,39 @@ def test_eager_names_say_which_release_has_them(name: str) -> None:
         getattr(importlib.import_module(module), last)
 
 
-@pytest.mark.parametrize("module", [flow.nn, flow.experimental])
+@pytest.mark.parametrize("module", [flow.nn, flow.experimental, flow.layers, flow.keras])
 def test_unknown_names_get_a_hint(module: Any) -> None:
     with pytest.raises(AttributeError, match="has no attribute 'nme_scope'"):
         module.nme_scope  # noqa: B018
+
+
+def named_in(text: str) -> list[str]:
+    return re.findall(r"\bflow\.([\w.]*\w)", text)
+
+
+@pytest.mark.parametrize("module", COUNTERPARTS)
+def test_names_of_other_frameworks_have_counterparts_that_exist(module: str) -> None:
+    for name, counterpart in COUNTERPARTS[module].items():
+        assert not hasattr(importlib.import_module(module), name)
+        with pytest.raises(AttributeError) as caught:
+            getattr(importlib.import_module(module), name)
+        assert f"; use {counterpart}" in str(caught.value)
+        for path in named_in(counterpart):
+            assert operator.attrgetter(path)(flow) is not None
+
+
+def test_attributes_of_other_tensors_have_counterparts_that_exist() -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+        for name, counterpart in _REPLACEMENTS.items():
+            with pytest.raises(AttributeError, match="; use ") as caught:
+                getattr(x, name)
+            assert counterpart in str(caught.value)
+            for path in named_in(counterpart):
+                assert operator.attrgetter(path)(flow) is not None
+        return x
+
+    job(np.zeros((2, 2), np.float32))
 
 
 def test_functions_of_older_releases() -> None:

@@ -1,7 +1,5 @@
 """``oneflow.experimental``: functions that OneFlow calls experimental."""
 
-from typing import NoReturn
-
 from flow_core.api.array.encoding import indexed_slices_reduce_sum, unique_with_counts
 from flow_core.api.array.select import logical_slice, logical_slice_assign
 from flow_core.api.calls.published import publish as _publish
@@ -39,13 +37,6 @@ __all__ = [
     "ssp_variable_proxy",
     "unique_with_counts",
 ]
-
-
-def __getattr__(name: str) -> NoReturn:
-    """Raise an error that names the release of a name of the eager mode."""
-    from flow_core.api.compat.eager_names import unknown
-
-    raise unknown(__name__, name, globals())
 
 
 _publish(globals())

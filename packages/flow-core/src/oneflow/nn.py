@@ -1,7 +1,5 @@
 """``oneflow.nn``; see `flow_core.api.nn`."""
 
-from typing import TYPE_CHECKING
-
 from flow_core.api.calls.published import publish as _publish
 from flow_core.api.compat.later_names import (
     distributed_sparse_softmax_cross_entropy_with_logits as distributed_sparse_softmax_cross_entropy_with_logits,  # noqa: E501
@@ -23,14 +21,5 @@ from flow_core.api.nn.losses import *
 from flow_core.api.nn.pool import *
 
 CTCLoss = _ctc_loss
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name):
-        """Raise an error that names the release of a name of the eager mode."""
-        from flow_core.api.compat.eager_names import unknown
-
-        raise unknown(__name__, name, globals())
-
 
 _publish(globals())

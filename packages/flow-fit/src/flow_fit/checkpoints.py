@@ -1,11 +1,16 @@
-"""The checkpoint of the best value of a metric."""
+"""Checkpoints of training loops: of the best value of a metric, and of the last epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
 from os import PathLike, fspath
+from pathlib import Path
 
-from flow_core.api.session.train import CheckPoint
+from flow_core.api.session.train import CheckPoint, SimpleCheckPointManager
+from flow_core.base.errors import CheckpointError, user_line
 from flow_fit.improvement import Improvement, Mode
 
 
@@ -71,3 +76,64 @@ class BestCheckpoint(Improvement):
             CheckpointError: nothing has been saved yet.
         """
         self._load(self.path)
+
+
+class EpochCheckpoints:
+    """The checkpoint of the last epoch, with the numbers of all epochs beside it.
+
+    Args:
+        folder: the folder.
+        callbacks: the callbacks, of which those that compare values have a state.
+    """
+
+    def __init__(self, folder: str | PathLike[str], callbacks: Sequence[object]) -> None:
+        self._folder = Path(folder)
+        self._checkpoints = SimpleCheckPointManager(fspath(folder), "epoch-")
+        self._states = [c for c in callbacks if isinstance(c, Improvement)]
+
+    def _complete(self) -> list[Path]:
+        """Return the complete checkpoints, the oldest first."""
+        paths = [self._folder / name for name in self._checkpoints.list_checkpoints()]
+        return [path for path in paths if path.with_suffix(".json").is_file()]
+
+    def load(self) -> tuple[list[dict[str, float]], bool]:
+        """Load the newest checkpoint, if any; return its history, and whether the loop ended."""
+        if not (complete := self._complete()):
+            return [], False
+        file = complete[-1].with_suffix(".json")
+        try:
+            record = json.loads(file.read_text())
+            history, states, stopped = record["history"], record["callbacks"], record["stopped"]
+            if len(states) != len(self._states):
+                found = f"the states of {len(states)} callbacks, but there are {len(self._states)}"
+                raise ValueError(found)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"resuming at {file}",
+                at=user_line(2),
+                found=f"{type(error).__name__}: {error}",
+                allowed="a file that fit wrote, with the same callbacks",
+                hint="remove the folder to start anew",
+            ) from None
+        CheckPoint().load(str(complete[-1]))
+        for callback, state in zip(self._states, states, strict=True):
+            callback.restore(state)
+        return history, bool(stopped)
+
+    def save(self, history: list[dict[str, float]], stopped: bool) -> None:
+        """Save all variables and numbers; then remove older checkpoints."""
+        path = self._folder / f"epoch-{len(history):06}"
+        states = [callback.state() for callback in self._states]
+        text = json.dumps({"history": history, "callbacks": states, "stopped": stopped})
+        try:
+            beside = path.with_suffix(f".{os.getpid()}")  # several processes write the same text
+            beside.write_text(text)
+            beside.replace(path.with_suffix(".json"))
+        except OSError as error:
+            raise CheckpointError(f"saving {path}", at=user_line(2), found=str(error)) from None
+        older = self._complete()
+        CheckPoint().save(str(path))
+        for checkpoint in older:
+            if checkpoint != path:
+                shutil.rmtree(checkpoint, ignore_errors=True)
+                checkpoint.with_suffix(".json").unlink(missing_ok=True)

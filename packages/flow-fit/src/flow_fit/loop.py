@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
-from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from flow_core.api.session.train import CheckPoint
-from flow_core.base.errors import CheckpointError, ConfigError, shown, user_line
-from flow_core.checkpoint.layout import DONE
-from flow_fit.improvement import Improvement
+from flow_core.base.errors import ConfigError, shown, user_line
+from flow_fit.checkpoints import EpochCheckpoints
 from flow_fit.metrics import Mean, numbers
 from flow_fit.progress import Progress
 
 Numbers: TypeAlias = Mapping[str, float]
 """The numbers of an epoch, by name: "epoch", "loss", "seconds", and those of the evaluation."""
-
-_PREFIX = "epoch-"
 
 
 def fit(
@@ -66,7 +58,7 @@ def fit(
             "fit", at=user_line(), found=f"epochs={shown(epochs)}", allowed="a positive integer"
         )
     called = list(callbacks)
-    saved = None if resume is None else _Saved(Path(resume), called)
+    saved = None if resume is None else EpochCheckpoints(resume, called)
     history, stopped = ([], False) if saved is None else saved.load()
     for epoch in range(len(history), 0 if stopped else epochs):
         history.append(_epoch(step, data, epoch, epochs, evaluate))
@@ -125,64 +117,3 @@ def _rows(batch: Any) -> int:
         batch = tuple(batch.values())
     first = batch[0] if isinstance(batch, tuple | list) and len(batch) else batch
     return len(first) if getattr(first, "shape", ()) else 1
-
-
-class _Saved:
-    """The checkpoint of the last epoch, with the numbers of all epochs beside it.
-
-    Args:
-        folder: the folder.
-        callbacks: the callbacks, of which those that compare values have a state.
-    """
-
-    def __init__(self, folder: Path, callbacks: Sequence[object]) -> None:
-        self._folder = folder
-        self._states = [c for c in callbacks if isinstance(c, Improvement)]
-
-    def _complete(self) -> list[Path]:
-        """Return the complete checkpoints, the oldest first."""
-        found = sorted(self._folder.glob(f"{_PREFIX}*.json"))
-        return [p.with_suffix("") for p in found if (p.with_suffix("") / DONE).is_file()]
-
-    def load(self) -> tuple[list[dict[str, float]], bool]:
-        """Load the newest checkpoint, if any; return its history, and whether the loop ended."""
-        if not (complete := self._complete()):
-            return [], False
-        file = complete[-1].with_suffix(".json")
-        try:
-            record = json.loads(file.read_text())
-            history, states, stopped = record["history"], record["callbacks"], record["stopped"]
-            if len(states) != len(self._states):
-                found = f"the states of {len(states)} callbacks, but there are {len(self._states)}"
-                raise ValueError(found)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"resuming at {file}",
-                at=user_line(2),
-                found=f"{type(error).__name__}: {error}",
-                allowed="a file that fit wrote, with the same callbacks",
-                hint="remove the folder to start anew",
-            ) from None
-        CheckPoint().load(str(complete[-1]))
-        for callback, state in zip(self._states, states, strict=True):
-            callback.restore(state)
-        return history, bool(stopped)
-
-    def save(self, history: list[dict[str, float]], stopped: bool) -> None:
-        """Save all variables and numbers; then remove older checkpoints."""
-        path = self._folder / f"{_PREFIX}{len(history):06}"
-        states = [callback.state() for callback in self._states]
-        text = json.dumps({"history": history, "callbacks": states, "stopped": stopped})
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            beside = path.with_suffix(f".{os.getpid()}")  # several processes write the same text
-            beside.write_text(text)
-            beside.replace(path.with_suffix(".json"))
-        except OSError as error:
-            raise CheckpointError(f"saving {path}", at=user_line(2), found=str(error)) from None
-        older = self._complete()
-        CheckPoint().save(str(path))
-        for checkpoint in older:
-            if checkpoint != path:
-                shutil.rmtree(checkpoint, ignore_errors=True)
-                checkpoint.with_suffix(".json").unlink(missing_ok=True)

@@ -368,7 +368,12 @@ class Registry:
         if device_type == "gpu":  # give the hint once, with the number of devices
             steps = [step for step in steps if "ONEFLOW_EMULATE_GPUS" not in step]
             steps.append(f"to run it on the CPU, set {EMULATION.replace('1', str(count))}")
-        kinds = [d for d in self.devices if isinstance(self.probe(d), Available)]
+        if device_type in ("cuda", "nvidia") and isinstance(gpu := self.probe("gpu"), Unavailable):
+            steps.append(f"GPUs of NVIDIA are of type 'gpu'; now unavailable: {gpu.reason}")
+        elif device_type in ("cuda", "nvidia"):
+            steps.append("GPUs of NVIDIA are of type 'gpu'")
+        known = (d for d in self.devices if d != "null")  # whose steps compute nothing
+        kinds = [d for d in known if isinstance(self.probe(d), Available)]
         return DeviceUnavailableError(
             f"using {count} device{'s' * (count != 1)} of type {device_type!r}, "
             f"provided by {origin or provider}",

@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from enum import Enum
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from types import FunctionType
-from typing import Any
+from typing import Any, NoReturn
 
 from flow_core.base.errors import FlowError
 
@@ -24,9 +24,12 @@ _names: dict[Any, str] = {}
 def publish(namespace: dict[str, Any]) -> None:
     """Explain wrong calls of all public functions and classes of a module of ``oneflow``.
 
+    Names that the module does not have raise an error that tells what there is instead.
+
     Args:
         namespace: ``globals()`` of the module.
     """
+    namespace["__getattr__"] = partial(_missing, namespace)
     module = namespace["__name__"].replace("oneflow", "flow", 1)
     module = module.removesuffix("._names").removesuffix("._from_data")
     for name, value in list(namespace.items()):
@@ -37,6 +40,12 @@ def publish(namespace: dict[str, Any]) -> None:
             namespace[name] = _replaced(value, public)
         elif isinstance(value, type):
             _publish_class(value, public)
+
+
+def _missing(namespace: dict[str, Any], name: str) -> NoReturn:
+    from flow_core.api.compat.eager_names import unknown
+
+    raise unknown(namespace["__name__"], name, namespace)
 
 
 def _is_own(value: object) -> bool:

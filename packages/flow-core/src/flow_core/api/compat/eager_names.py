@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from flow_core.api.compat.counterparts import COUNTERPARTS
 from flow_core.base.errors import nearest
 
 TOP_LEVEL = frozenset((
@@ -49,8 +50,10 @@ def unknown(module: str, name: str, names: Iterable[str]) -> AttributeError:
         name: the missing name.
         names: the names that the module has.
     """
-    text = eager_name(module, name)
-    if not text:
-        hint = nearest(name, names)
-        text = f"module {module!r} has no attribute {name!r}; {hint}".rstrip("; ")
+    text = f"module {module!r} has no attribute {name!r}"
+    if name.startswith("_"):
+        return AttributeError(text, name=name)
+    counterpart = COUNTERPARTS.get(module, {}).get(name, "")
+    hint = f"use {counterpart}" if counterpart else nearest(name, names)
+    text = f"{eager_name(module, name) or text}; {hint}".rstrip("; ")
     return AttributeError(text, name=name)

@@ -111,10 +111,12 @@ class Feeding:
         try:
             bound = self._python.replace(parameters=unfed).bind(*args, **kwargs)
         except TypeError as error:
+            unknown = [name for name in kwargs if name not in self._python.parameters]
+            named = f"no parameter {', '.join(unknown)}; " if unknown else ""
             raise FeedError(
                 f"calling job {self._job!r}",
                 at=user_line(4),
-                found=str(error),
+                found=f"{named}{error}",
                 allowed=f"{self._job}({', '.join(self._python.parameters)})",
             ) from None
         return [bound.arguments[name] for name in self._python.parameters]

@@ -271,7 +271,7 @@ class BlobDef(Operators):
 
         def __getattr__(self, name: str) -> NoReturn:
             replacement = _REPLACEMENTS.get(name)
-            hint = f"; there is {replacement}" if replacement else ""
+            hint = f"; use {replacement}" if replacement else ""
             raise AttributeError(f"a blob has no {name!r}{hint}", name=name, obj=self)
 
 
@@ -345,11 +345,19 @@ _REPLACEMENTS = {
     **{name: f"flow.math.reduce_{name}(blob)" for name in ("sum", "mean", "max", "min", "prod")},
     **{name: f"flow.{name}(blob, ...)" for name in ("reshape", "flatten", "squeeze", "transpose")},
     **dict.fromkeys(("astype", "cast", "to", "type"), "flow.cast(blob, dtype)"),
+    **dict.fromkeys(("cpu", "cuda"), 'flow.scope.placement("cpu", "0:0") around the ops'),
     **{name: f"flow.math.{name}(blob)" for name in ("abs", "exp", "log", "sqrt", "argmax")},
     "T": "flow.transpose(blob)",
-    "ndim": "len(blob.shape)",
-    "size": "flow.elem_cnt(blob)",
+    "backward": "flow.optimizer.SGD(rate).minimize(loss)",
+    "clone": "flow.identity(blob)",
+    "expand": "flow.expand(blob, sizes)",
     "item": "the result of the job",
+    "matmul": "flow.matmul(blob, other)",
+    "ndim": "len(blob.shape)",
+    "permute": "flow.transpose(blob, axes)",
+    "repeat": "flow.concat([blob] * count, axis)",
+    "size": "blob.shape, or flow.elem_cnt(blob) for the number of elements",
+    "unsqueeze": "flow.expand_dims(blob, axis)",
     "view": "flow.reshape(blob, shape)",
 }
 """Attributes that tensors of other frameworks have, and what replaces each for blobs."""
