@@ -43,7 +43,6 @@ PATHS = (
             "plugins/backend",
             "plugins/passes",
             "plugins/formats",
-            "adr/0007-philox",
         )
     ),
 )

@@ -1,4 +1,4 @@
-"""Kernels that draw random numbers from seed, step and element index (decision 0007)."""
+"""Kernels that draw random numbers from seed, step and element index."""
 
 from __future__ import annotations
 
