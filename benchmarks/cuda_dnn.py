@@ -129,7 +129,7 @@ def main() -> int:
     parser.add_argument("--simulate", action="store_true")
     given = parser.parse_args()
     if given.simulate:
-        from flow_cuda.simulator.hardware import Simulator
+        from cuda_simulator.hardware import Simulator
 
         hardware: Any = Simulator()
     else:

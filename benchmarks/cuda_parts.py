@@ -240,7 +240,7 @@ if os.environ.get("FLOW_CHECKS_SIMULATE"):
     from flow_core.base.config import Settings
     others = ("flow-cuda", "flow-onednn")
     settings = replace(Settings.from_env(), disabled_plugins=others)
-    registry = load_plugins(settings, extra=["flow_cuda.simulator.plugin"])
+    registry = load_plugins(settings, extra=["cuda_simulator.plugin"])
     sessions._default[:] = [sessions.Session(registry)]
 short = lambda *args: builtins.range(*args[:-1], min(args[-1], epochs))
 runpy.run_path(path, init_globals={"range": short}, run_name="__main__")

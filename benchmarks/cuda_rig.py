@@ -76,8 +76,7 @@ def compiled_at_once(run: Run, make: Callable[[], Callable[[], Any]]) -> Callabl
         from unittest import mock
 
         from cuda_cases import Collector
-
-        from flow_cuda.simulator import plugin as simulated
+        from cuda_simulator import plugin as simulated
 
         collected = Collector()
         with (
@@ -100,7 +99,7 @@ def hardware_of(session: Any) -> Any:
 def counted_allocations(run: Run) -> Iterator[list[tuple[Any, int]]]:
     """Record the device and size of every device memory allocation in a ``with`` block."""
     if run.simulated:
-        from flow_cuda.simulator.hardware import Simulator as Hardware
+        from cuda_simulator.hardware import Simulator as Hardware
     else:
         from flow_cuda.driver.cupy_hardware import CupyHardware as Hardware  # type: ignore[assignment]
     found: list[tuple[Any, int]] = []

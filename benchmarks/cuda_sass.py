@@ -38,6 +38,7 @@ BUDGET = HERE / "cuda_sass.json"
 sys.path[:0] = [str(HERE.parent / "tests" / "helpers")]
 
 from cuda_cases import Collector, CudaKit  # noqa: E402 - found by the line above
+from cuda_simulator.hardware import HostMemory, Simulator  # noqa: E402
 
 from flow_core.base.dtypes import as_dtype  # noqa: E402
 from flow_core.ir.graph import tensor_type  # noqa: E402
@@ -45,7 +46,6 @@ from flow_core.plugins.specs import BindContext, InferContext, KernelQuery  # no
 from flow_cuda.codegen import nvrtc  # noqa: E402
 from flow_cuda.codegen.program import Kernel, translation_unit  # noqa: E402
 from flow_cuda.device.arrays import DeviceArray  # noqa: E402
-from flow_cuda.simulator.hardware import HostMemory, Simulator  # noqa: E402
 
 REGISTERS, THREADS = 65536, 256
 

@@ -97,7 +97,5 @@ def simulated_plugin(folder: Path) -> Path:
     info = folder / "site" / "flow_simulated-0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: flow-simulated\nVersion: 0\n")
-    (info / "entry_points.txt").write_text(
-        "[flow.plugins]\nsimulated = flow_cuda.simulator.plugin\n"
-    )
+    (info / "entry_points.txt").write_text("[flow.plugins]\nsimulated = cuda_simulator.plugin\n")
     return info.parent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from pathlib import Path
 
@@ -31,3 +32,29 @@ def test_no_folder_has_too_many_modules() -> None:
 def test_exceptions_state_their_reason(folder: str) -> None:
     text = " ".join((ROOT / folder / "__init__.py").read_text().split())
     assert EXCEPTIONS[folder].lower() in text.lower()
+
+
+def test_wheels_contain_no_helpers_of_tests() -> None:
+    """Sources, which are packed into wheels, import nothing of the tests."""
+    helpers = {
+        path.stem
+        for folder in (ROOT / "tests/helpers", *ROOT.glob("packages/*/tests/helpers"))
+        for path in folder.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert {"cuda_simulator", "processes"} <= helpers
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
+        for path in ROOT.glob("packages/*/src/**/*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in _modules(node)
+        if name.partition(".")[0] in helpers
+    ]
+    assert found == []
+
+
+def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [] if node.level else [str(node.module)]

@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+from cuda_simulator.hardware import Simulator
+from cuda_simulator.host_compiler import HostFunction
 
 from flow_core.base.config import Settings
 from flow_core.base.dtypes import as_dtype
@@ -17,14 +19,12 @@ from flow_core.plugins.specs import BindContext, KernelQuery
 from flow_core.testing import Deviation
 from flow_core.testing.kernels import AS_GIVEN, KernelKit
 from flow_core.testing.rig import Rig
-from flow_cuda.codegen.host_compiler import HostFunction
 from flow_cuda.codegen.program import Kernel
 from flow_cuda.device.batch import merge_launches
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels import update
-from flow_cuda.simulator.hardware import Simulator
 
-PLUGIN = "flow_cuda.simulator.plugin"
+PLUGIN = "cuda_simulator.plugin"
 OTHERS = ("flow-cuda", "flow-onednn", "flow-data")
 
 

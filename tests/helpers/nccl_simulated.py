@@ -6,13 +6,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from cuda_simulator.hardware import Simulator
+from cuda_simulator.host_compiler import HostCompiler, HostFunction
 from nccl_fakes import NUMPY, Fabric, FakeNccl, Operation
 
-from flow_cuda.codegen.host_compiler import HostCompiler, HostFunction
 from flow_cuda.codegen.program import Kernel
 from flow_cuda.device.hardware import Access
 from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.simulator.hardware import Simulator
 from flow_dist.nccl.communicators import Communicators
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_cases import core_registry, simulated_registry
+from cuda_simulator import host_compiler
 
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.frontend.session import session as sessions
 from flow_core.ir.graph import Graph
-from flow_cuda.codegen import host_compiler
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_cases import Collector, core_registry, simulated_registry
+from cuda_simulator import host_compiler, plugin
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -14,9 +15,7 @@ from flow_core.frontend.session import session as sessions
 from flow_core.observe.text import plan_report
 from flow_core.ops.system.python_kernel import PythonOp, known
 from flow_core.plan import Plan
-from flow_cuda.codegen import host_compiler
 from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.simulator import plugin
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

@@ -6,16 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_cases import Collector, simulated_registry
+from cuda_simulator import host_compiler, plugin
 
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.errors import ConfigError
 from flow_core.frontend.session import session as sessions
 from flow_core.plan import Plan
-from flow_cuda.codegen import host_compiler
 from flow_cuda.device.hardware import Product
 from flow_cuda.driver.cublaslt import IN_FLOAT32, IN_FLOAT64, IN_TF32, compute_type
-from flow_cuda.simulator import plugin
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no simulated devices without a C++ compiler"

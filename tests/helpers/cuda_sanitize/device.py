@@ -14,12 +14,13 @@ from typing import Any
 
 import processes
 from cuda_cases import Collector
+from cuda_simulator.hardware import Simulator
+from cuda_simulator.host_compiler import HERE as SIMULATOR
+from cuda_simulator.host_compiler import compiler, host_call
 
 from flow_core.base.errors import FlowError
-from flow_cuda.codegen.host_compiler import compiler
-from flow_cuda.codegen.program import Kernel, source, translation_unit
+from flow_cuda.codegen.program import Kernel, translation_unit
 from flow_cuda.device.hardware import Access, Span
-from flow_cuda.simulator.hardware import Simulator
 
 HERE = Path(__file__).parent
 TOOLS = {
@@ -81,12 +82,12 @@ class Program:
         change: Callable[[str], str] = str,
     ) -> None:
         self.tool, self.folder = tool, folder
-        calls = "".join(kernel.host_call() for kernel in kernels)
+        calls = "".join(host_call(kernel) for kernel in kernels)
         rows = "".join(f'{{"{k.name}", run_{k.name}}}, ' for k in kernels)
         entry = "struct Entry { const char *name; void (*run)(void **); }"
         table = f"{entry} entries[] = {{{rows}{{0, 0}}}};"
         parts = (
-            (HERE / "threads.h").read_text(), source("models.h"),
+            (HERE / "threads.h").read_text(), (SIMULATOR / "models.h").read_text(),
             change(translation_unit(kernels)), calls, table, (HERE / "main.h").read_text(),
         )  # fmt: skip
         text = folder / "kernels.cpp"

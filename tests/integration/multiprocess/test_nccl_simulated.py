@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from cuda_cases import core_registry, simulated_registry
+from cuda_simulator import host_compiler
 from nccl_fakes import on_ranks
 from nccl_simulated import GPUS, Fabric, rank
 
@@ -25,7 +26,6 @@ from flow_core.frontend.session import session as sessions
 from flow_core.runtime.executable import Executable
 from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit, comm_cases, comms
-from flow_cuda.codegen import host_compiler
 from flow_cuda.driver.capture import describe
 from flow_dist.control.waiting import VERDICT
 from flow_dist.nccl.comm import NcclComm

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_cases import PLUGIN
+from cuda_simulator import host_compiler
 
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.config import Settings
 from flow_core.frontend.session import session as sessions
 from flow_core.plugins.host import load_plugins
-from flow_cuda.codegen import host_compiler
 from flow_cuda.driver.capture import describe
 from flow_cuda.driver.gpu import recorded_parts
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import processes
 import pytest
-
-from flow_cuda.codegen import host_compiler
+from cuda_simulator import host_compiler
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 sys.path.append(str(BENCHMARKS))

@@ -2,10 +2,10 @@
 
 import pytest
 from cuda_exact import half_errors, integer_errors, philox_errors
+from cuda_simulator import host_compiler
+from cuda_simulator.hardware import Simulator
 
-from flow_cuda.codegen import host_compiler
 from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.simulator.hardware import Simulator
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

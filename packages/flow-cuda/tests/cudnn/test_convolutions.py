@@ -11,6 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from cuda_cases import CudaKit, core_registry, simulated_registry
+from cuda_simulator import host_compiler
+from cuda_simulator.cudnn import (
+    SimulatedBench,
+    SimulatedCudnn,
+)
+from cuda_simulator.cudnn_engines import ENGINES
+from cuda_simulator.hardware import OrderError, Simulator, simulated_plans
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -20,7 +27,6 @@ from flow_core.frontend.session import session as sessions
 from flow_core.ir.graph import Graph, tensor_type, verify
 from flow_core.passes.base import PassContext
 from flow_core.plugins.specs import BindContext, KernelQuery
-from flow_cuda.codegen import host_compiler
 from flow_cuda.cudnn.ops import OPS
 from flow_cuda.cudnn.plans import DnnError, DnnPlans
 from flow_cuda.cudnn.problems import ALGORITHMS, FAMILIES, Choice, Convolution, Search, convolution
@@ -28,12 +34,6 @@ from flow_cuda.driver import cupy_hardware
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels import dnn as kernels
 from flow_cuda.passes.convolutions import Convolutions
-from flow_cuda.simulator.cudnn import (
-    SimulatedBench,
-    SimulatedCudnn,
-)
-from flow_cuda.simulator.cudnn_engines import ENGINES
-from flow_cuda.simulator.hardware import OrderError, Simulator, simulated_plans
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

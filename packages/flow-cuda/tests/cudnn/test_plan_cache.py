@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_simulator.cudnn import ALIGN, MisuseError, SimulatedBench, SimulatedCudnn
+from cuda_simulator.cudnn_engines import ENGINES, FakeEngine
 
 from flow_core.base.disk_cache import DiskCache
 from flow_core.base.dtypes import float16, float32
@@ -14,8 +16,6 @@ from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows
 from flow_cuda.cudnn.norm import Norm, NormGrad
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Choice, Problem, Search, convolution, tensor_layout
-from flow_cuda.simulator.cudnn import ALIGN, MisuseError, SimulatedBench, SimulatedCudnn
-from flow_cuda.simulator.cudnn_engines import ENGINES, FakeEngine
 
 X = tensor_layout(tensor_type((2, 8, 3, 5), float32), "channels_first")
 Q = rows(tensor_type((2, 2, 5, 8), float16))

@@ -10,10 +10,10 @@ from typing import Any
 
 import processes
 import pytest
+from cuda_simulator.cudnn import FakeGraph, FakeTensor, SimulatedCudnn
 
 from flow_cuda.cudnn.plans import TYPES
 from flow_cuda.cudnn.problems import FAMILIES
-from flow_cuda.simulator.cudnn import FakeGraph, FakeTensor, SimulatedCudnn
 
 SCRIPT = Path(__file__).parents[4] / "tests" / "helpers" / "planned_without_gpu.py"
 
@@ -86,13 +86,13 @@ def test_cudnn_plans_our_graphs() -> None:
     assert found["deterministic"][0] != found["filter_grad float32 channels_first"][0]
     assert found["tf32"][0] != found["forward float32 channels_last"][0]
     sums = {name for name, count in answer["sums"].items() if count}
-    assert sums == {"float16 channels_last"}, "revisit decision 0048"
+    assert sums == {"float16 channels_last"}, "FLOW_CUDA_CONV_SUMS may apply to more convolutions"
     for kept in answer["kept"].values():
         assert 10_000 < kept["bytes"] < 10_000_000
         assert any("HANDLE" in words for words in kept["words"]), "no device to load it on"
 
 
 def test_pooling_is_not_supported_by_the_frontend() -> None:
-    """Revisit decision 0048 when the frontend supports it."""
+    """Until then, flow-cuda has its own pooling kernels."""
     graph = library().pygraph
     assert not [name for name in dir(graph) if "resample" in name or "pool" in name]

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from cuda_cases import Collector, on_device, simulated_registry, update_launches
+from cuda_simulator import host_compiler
+from cuda_simulator.hardware import Simulator
 
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.authoring.update_rules import BY_TYPE
 from flow_core.frontend.session import session as sessions
-from flow_cuda.codegen import host_compiler
 from flow_cuda.device import batch
 from flow_cuda.device.batch import merge_launches
 from flow_cuda.device.launch import ZeroLaunch
 from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.simulator.hardware import Simulator
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import processes
 import pytest
+from cuda_simulator.hardware import Simulator
 
 from flow_cuda.device import staging
 from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.simulator.hardware import Simulator
 
 
 def test_threads_share_large_copies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_cases import PLUGIN, Collector, simulated_registry
+from cuda_simulator import host_compiler
+from cuda_simulator.hardware import OrderError, Simulator, SimulatorError
 
 from flow_core.authoring.backends import Launch, strided
 from flow_core.plugins.registry import Registry
 from flow_core.testing import DeviceKit
-from flow_cuda.codegen import host_compiler
 from flow_cuda.device.hardware import Access, Operands, Product
 from flow_cuda.device.launch import CopyLaunch, HostNumber, Queued, ZeroLaunch, call
 from flow_cuda.driver.capture import describe
 from flow_cuda.driver.gpu import GpuDriver, Step
 from flow_cuda.driver.stream_schedule import LaunchError
-from flow_cuda.simulator.hardware import OrderError, Simulator, SimulatorError
 
 CHUNK = 256
 needs_compiler = pytest.mark.skipif(

@@ -6,6 +6,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from cuda_cases import Collector, core_registry, simulated_registry
+from cuda_simulator import host_compiler
+from cuda_simulator import plugin as simulated
+from cuda_simulator.hardware import Machine, Simulator
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -17,12 +20,9 @@ from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, Unavailable
 from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit, comm_cases, comms
-from flow_cuda.codegen import host_compiler
 from flow_cuda.driver.capture import describe
 from flow_cuda.driver.gpu import GpuDriver, Step
 from flow_cuda.driver.peers import bootstrap
-from flow_cuda.simulator import plugin as simulated
-from flow_cuda.simulator.hardware import Machine, Simulator
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
@@ -53,7 +53,7 @@ class InSteps:
 
 class TestPeers(CommKit):
     comm_name = "peers"
-    plugin = "flow_cuda.simulator.plugin"
+    plugin = "cuda_simulator.plugin"
     devices = DEVICES
     dtypes: ClassVar[tuple[str, ...]] = ("bfloat16",)
     gpus: Gpus

@@ -4,6 +4,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from cuda_simulator.hardware import Machine, Simulator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from flow_cuda.device.launch import CopyLaunch, Queued, ZeroLaunch
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.driver.peers import SideStreamWork
 from flow_cuda.driver.stream_schedule import schedule_streams
-from flow_cuda.simulator.hardware import Machine, Simulator
 
 SIZE = 12
 

@@ -4,15 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_simulator import host_compiler
+from cuda_simulator.hardware import OrderError, Simulator
+from cuda_simulator.plugin import compiler
 
 from flow_core.base.dtypes import ALL, as_dtype
 from flow_core.device import Strided, strided
-from flow_cuda.codegen import host_compiler, nvrtc
+from flow_cuda.codegen import nvrtc
 from flow_cuda.codegen.program import translation_unit
 from flow_cuda.device.launch import Queued
 from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.simulator.hardware import OrderError, Simulator
-from flow_cuda.simulator.plugin import compiler
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run kernels with"

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_cases import on_device, simulated_registry
+from cuda_simulator import host_compiler
+from cuda_simulator.hardware import Simulator
 
 from flow_core.base.dtypes import as_dtype
 from flow_core.ir.graph import tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery
-from flow_cuda.codegen import host_compiler
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels import index
-from flow_cuda.simulator.hardware import Simulator
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

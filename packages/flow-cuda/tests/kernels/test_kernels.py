@@ -2,9 +2,9 @@
 
 import pytest
 from cuda_cases import CudaKit
+from cuda_simulator import host_compiler
 
 from flow_core.testing import Gap
-from flow_cuda.codegen import host_compiler
 
 pytestmark = [
     pytest.mark.arithmetic,

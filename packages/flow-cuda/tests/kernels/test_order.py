@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_cases import CudaKit
+from cuda_simulator import host_compiler
 
 from flow_core.testing.checks import query
 from flow_core.testing.rig import Rig
-from flow_cuda.codegen import host_compiler
 from flow_cuda.kernels import order
 
 pytestmark = pytest.mark.skipif(

@@ -5,16 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_cases import CudaKit, on_device
+from cuda_simulator import host_compiler
+from cuda_simulator.hardware import Simulator
 
 from flow_core.base.dtypes import float32
 from flow_core.ir.graph import tensor_type
 from flow_core.plugins.specs import KernelQuery
-from flow_cuda.codegen import host_compiler
 from flow_cuda.codegen.elementwise import make_group, make_layout
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels.elementwise import launch_group
 from flow_cuda.kernels.move import merged_axes, move_box, widened
-from flow_cuda.simulator.hardware import Simulator
 
 pytestmark = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_cases import core_registry, simulated_registry
+from cuda_simulator import host_compiler
+from cuda_simulator.cudnn import SimulatedCudnn
+from cuda_simulator.hardware import simulated_plans
 
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.frontend.session import session as sessions
 from flow_core.ir.graph import Attrs, Graph, Op, rebuild, verify
 from flow_core.passes.base import PassContext
-from flow_cuda.codegen import host_compiler
 from flow_cuda.passes.convolutions import Convolutions
 from flow_cuda.passes.fold_norms import configured
 from flow_cuda.passes.plain_norms import PlainNorms
-from flow_cuda.simulator.cudnn import SimulatedCudnn
-from flow_cuda.simulator.hardware import simulated_plans
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

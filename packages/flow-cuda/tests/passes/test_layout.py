@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_cases import CudaKit, core_registry, simulated_registry
+from cuda_simulator import host_compiler
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -15,7 +16,6 @@ from flow_core.base.errors import ConfigError
 from flow_core.frontend.session import session as sessions
 from flow_core.ir.graph import Graph, tensor_type, verify
 from flow_core.observe.text import plan_report
-from flow_cuda.codegen import host_compiler
 from flow_cuda.device.config import settings
 from flow_cuda.kernels.move import matrix_transposition
 from flow_cuda.passes.layout import wants_last

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_cases import core_registry, simulated_registry
+from cuda_simulator import host_compiler
+from cuda_simulator.cublaslt import RefusedError, SimulatedLt, array_at
+from cuda_simulator.hardware import Simulator
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -16,7 +19,6 @@ from flow_core.frontend.session import session as sessions
 from flow_core.ir.graph import Graph, TensorType, tensor_type, verify
 from flow_core.passes.base import PassContext
 from flow_core.plugins.specs import BindContext, InferContext, KernelQuery
-from flow_cuda.codegen import host_compiler
 from flow_cuda.device.hardware import EPILOGUES, Operands, Product
 from flow_cuda.device.launch import ProductLaunch
 from flow_cuda.driver.cublaslt import (
@@ -36,8 +38,6 @@ from flow_cuda.driver.relu_mask_check import masks_match
 from flow_cuda.kernels import matmul
 from flow_cuda.ops import OPS
 from flow_cuda.passes.products import FuseProducts
-from flow_cuda.simulator.cublaslt import RefusedError, SimulatedLt, array_at
-from flow_cuda.simulator.hardware import Simulator
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"

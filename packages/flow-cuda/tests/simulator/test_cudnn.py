@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from flow_cuda.simulator.cudnn import MisuseError, NotSupportedError, SimulatedCudnn
+from cuda_simulator.cudnn import MisuseError, NotSupportedError, SimulatedCudnn
 
 
 def graph(library: SimulatedCudnn) -> Any:

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_simulator.hardware import Machine, OrderError, Simulator, SimulatorError
 
 from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.simulator.hardware import Machine, OrderError, Simulator, SimulatorError
 
 
 def devices() -> list[Simulator]:

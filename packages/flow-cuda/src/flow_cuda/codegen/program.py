@@ -76,19 +76,6 @@ class Kernel:
         name = f"{self.name.rpartition('_')[0]}_{key}"
         return replace(self, name=name, constants=constants) if constants else self
 
-    def host_call(self) -> str:
-        """Return a C++ function that calls the kernel once, given pointers to arguments."""
-        casts = (f"*({kind} *)a[{i}]" for i, (kind, _) in enumerate(self.parameters))
-        return f"static void run_{self.name}(void **a) {{ {self.name}({', '.join(casts)}); }}\n"
-
-    def host_entry(self) -> str:
-        """Return a C function that runs the kernel on the host, given pointers to arguments."""
-        head = f'extern "C" int host_{self.name}(void **a, unsigned blocks, unsigned threads) '
-        return (
-            f"{self.host_call()}{head}"
-            f"{{ return run_grid(run_{self.name}, a, blocks, threads, {int(self.barriers)}); }}\n"
-        )
-
 
 KNOWN = ("i64", "Space", "Strides")
 """The types of parameters that `Kernel.specialized` makes constant."""
@@ -157,11 +144,8 @@ def source(name: str) -> str:
     return (resources.files("flow_cuda.source") / name).read_text()
 
 
-def translation_unit(kernels: Sequence[Kernel], host: bool = False) -> str:
+def translation_unit(kernels: Sequence[Kernel]) -> str:
     """Return the text of one translation unit with the kernels and the headers they need."""
     headers = dict.fromkeys(h for kernel in kernels for h in kernel.headers)
-    files = (*(("host.h", "models.h") if host else ()), "prelude.h", *headers)
-    parts = [*map(source, files), *(k.text() for k in kernels)]
-    if host:
-        parts += [k.host_entry() for k in kernels]
+    parts = [*map(source, ("prelude.h", *headers)), *(k.text() for k in kernels)]
     return "\n".join(parts)

@@ -1,5 +1,5 @@
-"""Hand-written CUDA C++, and the header that makes this code compile as host C++.
+"""Hand-written CUDA C++.
 
-In: kernel bodies that call these functions. Out: text for NVRTC or the host compiler.
-No header except host.h may depend on the host.
+In: kernel bodies that call these functions. Out: text for NVRTC or, in tests, the host compiler.
+No header may depend on the host.
 """

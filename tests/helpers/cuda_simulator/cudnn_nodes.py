@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from cuda_simulator.cudnn_tensors import FakeNode
 from flow_core.base.arrays import Array
-from flow_cuda.simulator.cudnn_tensors import FakeNode
 
 Ints = tuple[int, ...]
 Arrays = Mapping[str, Array]

@@ -6,6 +6,9 @@ import functools
 from collections.abc import Iterator
 from functools import partial
 
+from cuda_simulator import host_compiler
+from cuda_simulator.cudnn import SimulatedCudnn
+from cuda_simulator.hardware import Machine, Simulator, simulated_plans
 from flow_core.authoring.specs import (
     Available,
     CommSpec,
@@ -16,7 +19,6 @@ from flow_core.authoring.specs import (
     PassSpec,
     Unavailable,
 )
-from flow_cuda.codegen import host_compiler
 from flow_cuda.cudnn.attention_ops import OPS as ATTENTION_OPS
 from flow_cuda.cudnn.norm_ops import OPS as NORM_OPS
 from flow_cuda.cudnn.ops import OPS as DNN_OPS
@@ -44,8 +46,6 @@ from flow_cuda.plugin import (
     products_pass,
     updates_pass,
 )
-from flow_cuda.simulator.cudnn import SimulatedCudnn
-from flow_cuda.simulator.hardware import Machine, Simulator, simulated_plans
 
 FLOW_PLUGIN_API = "1.0"
 

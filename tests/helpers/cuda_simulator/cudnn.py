@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from cuda_simulator.cublaslt import array_at
+from cuda_simulator.cudnn_engines import ENGINES, FakeEngine
+from cuda_simulator.cudnn_nodes import NODES, window_sizes
+from cuda_simulator.cudnn_tensors import FakeNode, FakeTensor, Ints, packed, unpacked
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_cuda.cudnn.plans import TYPES
 from flow_cuda.cudnn.problems import LibraryEnum
-from flow_cuda.simulator.cublaslt import array_at
-from flow_cuda.simulator.cudnn_engines import ENGINES, FakeEngine
-from flow_cuda.simulator.cudnn_nodes import NODES, window_sizes
-from flow_cuda.simulator.cudnn_tensors import FakeNode, FakeTensor, Ints, packed, unpacked
 
 ALIGN = 16
 """The alignment in bytes that execution plans require of tensors."""

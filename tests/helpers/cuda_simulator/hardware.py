@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 
+from cuda_simulator.cublaslt import SimulatedLt
+from cuda_simulator.cudnn import SimulatedBench, SimulatedCudnn
+from cuda_simulator.host_compiler import HostCompiler, HostFunction
 from flow_core.base.arrays import Array
 from flow_core.base.errors import FlowError
-from flow_cuda.codegen.host_compiler import HostCompiler, HostFunction
 from flow_cuda.codegen.program import Kernel
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.device.hardware import Access, DnnCall, Operands, Product, Span, product_access
 from flow_cuda.driver.cublaslt import LtProducts
 from flow_cuda.driver.workbench import GpuWorkbench
-from flow_cuda.simulator.cublaslt import SimulatedLt
-from flow_cuda.simulator.cudnn import SimulatedBench, SimulatedCudnn
 
 Clock = dict[str, int]
 HOST = "host"

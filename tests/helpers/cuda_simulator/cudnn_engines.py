@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
-from flow_cuda.simulator.cudnn_tensors import FakeNode, FakeTensor
+from cuda_simulator.cudnn_tensors import FakeNode, FakeTensor
 
 
 class Graph(Protocol):
-    """The graph interface that engines use: `flow_cuda.simulator.cudnn.FakeGraph`."""
+    """The graph interface that engines use: `cuda_simulator.cudnn.FakeGraph`."""
 
     nodes: list[FakeNode]
     given: list[FakeTensor]

@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from flow_core.base.errors import FlowError
 from flow_cuda.codegen.program import Kernel, translation_unit
 
 SETTING = "FLOW_CUDA_CXX"
+HERE = Path(__file__).parent
 # -O0 compiles three times as fast as -O1; on the host, kernels process only small arrays
 FLAGS = ("-O0", "-shared", "-fPIC", "-std=gnu++17", "-fwrapv", "-ffp-contract=off", "-w")
 
@@ -48,6 +49,24 @@ def compiler() -> str | None:
 def _version(path: str) -> str:
     asked = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
     return asked.stdout.splitlines()[0]
+
+
+def host_call(kernel: Kernel) -> str:
+    """Return a C++ function that calls the kernel once, given pointers to arguments."""
+    casts = (f"*({kind} *)a[{i}]" for i, (kind, _) in enumerate(kernel.parameters))
+    return f"static void run_{kernel.name}(void **a) {{ {kernel.name}({', '.join(casts)}); }}\n"
+
+
+def host_unit(kernels: Sequence[Kernel]) -> str:
+    """Return C++ with a C function per kernel that runs it on the host."""
+    entries = (
+        f"{host_call(k)}"
+        f'extern "C" int host_{k.name}(void **a, unsigned blocks, unsigned threads) '
+        f"{{ return run_grid(run_{k.name}, a, blocks, threads, {int(k.barriers)}); }}\n"
+        for k in kernels
+    )
+    headers = ((HERE / name).read_text() for name in ("host.h", "models.h"))
+    return "\n".join((*headers, translation_unit(kernels), *entries))
 
 
 class HostCompiler:
@@ -80,7 +99,7 @@ class HostCompiler:
                 found=f"no C++ compiler {os.environ.get(SETTING, 'c++')!r}",
                 hint=f"install one, or set the environment variable {SETTING} to its name",
             )
-        text = translation_unit(wanted, host=True)
+        text = host_unit(wanted)
         file = self._cache.path((text, _version(path), *FLAGS), lambda: _compile(path, text))
         library = ctypes.CDLL(str(file))
         for kernel in wanted:
