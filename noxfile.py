@@ -190,10 +190,11 @@ def timed(function: Callable[..., None]) -> Callable[..., None]:
 @nox.session(python=PYTHONS[0], tags=["ci"])
 @timed
 def lint(session: nox.Session) -> None:
-    """Run ruff, its formatter, and the import contracts."""
+    """Run ruff, its formatter, the spelling checker, and the import contracts."""
     sync(session, "--only-group", "lint")
     session.run("ruff", "check", *session.posargs)
     session.run("ruff", "format", "--check")
+    session.run("codespell")
     session.run("lint-imports", "--no-cache", env={"PYTHONPATH": os.pathsep.join(SOURCES)})
 
 

@@ -36,7 +36,7 @@ import oneflow.typing as tp
 CLASSES = {
     "products": ("matmul", "batch_matmul", "onednn_matmul", "onednn_matmul_sgd"),
     "convolutions": ("conv",),
-    "normalisation": ("normalization", "layer_norm", "onednn_norm"),
+    "normalization": ("normalization", "layer_norm", "onednn_norm"),
     "pooling": ("max_pool", "avg_pool", "onednn_max_pool"),
     "updates": ("sgd_update", "momentum_update", "adam_update", "onednn_sparse", "indexed_slices",
                 "onednn_sgd_up", "onednn_momentum_up", "onednn_adam_up", "onednn_la"),
@@ -54,7 +54,7 @@ def class_of(type_):
     """Return the class of an op type.
 
     >>> class_of("onednn_conv_data_grad"), class_of("fused"), class_of("onednn_norm_relu")
-    ('convolutions', 'elementwise and sums', 'normalisation')
+    ('convolutions', 'elementwise and sums', 'normalization')
     """
     if "conv" in type_:
         return "convolutions"
@@ -221,16 +221,16 @@ def picture(results, path):
 
     figure, axes = pyplot.subplots(figsize=(10, 0.8 * len(results) + 1.6), layout="constrained")
     names = list(dict.fromkeys(name for r in results for name in r.rows))
-    colours = dict(zip(names, pyplot.get_cmap("tab10").colors * 2, strict=False))
+    colors = dict(zip(names, pyplot.get_cmap("tab10").colors * 2, strict=False))
     for y, found in enumerate(results):
         left = 0.0
         for name in (n for n in names if n in found.rows):
             row = found.rows[name]
             parts = (row.floor / found.floor, 1.0), ((row.seconds - row.floor) / found.floor, 0.45)
             for width, alpha in parts:
-                axes.barh(y, width, left=left, color=colours[name], alpha=alpha)
+                axes.barh(y, width, left=left, color=colors[name], alpha=alpha)
                 left += width
-    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colours[n]) for n in names]
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colors[n]) for n in names]
     axes.legend(handles, names, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
     axes.set_yticks(range(len(results)), [r.workload for r in results])
     axes.invert_yaxis()

@@ -53,7 +53,7 @@ def cudnn_plans(hardware: Any, small: bool = False) -> Iterator[Line]:
 
 
 def problems(small: bool) -> dict[str, Any]:
-    """Return the convolutions and normalisations of ResNet-50, and the attention of BERT."""
+    """Return the convolutions and normalizations of ResNet-50, and the attention of BERT."""
     from flow_core.base.dtypes import as_dtype
     from flow_core.ir.graph import tensor_type
     from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows

@@ -258,7 +258,7 @@ class TorchNets(Nets):
 
 
 def jax_step(workload: str, feeds: tuple[Any, ...], amp: bool) -> Step:
-    """Return a jitted step in JAX, which does not update moving statistics of normalisations."""
+    """Return a jitted step in JAX, which does not update moving statistics of normalizations."""
     import jax
 
     jax.config.update("jax_default_matmul_precision", "tensorfloat32")
@@ -355,7 +355,7 @@ class JaxNets(Nets):
         return self.normal(x, -1) * self.p[name + ".g"] + self.p[name + ".b"]
 
     def normal(self, x: Any, axes: Any) -> Any:
-        """Normalise to mean 0 and variance 1 in float32."""
+        """Normalize to mean 0 and variance 1 in float32."""
         wide = x.astype("float32")
         mean, spread = wide.mean(axes, keepdims=True), wide.var(axes, keepdims=True)
         return (wide - mean) * self.jax.lax.rsqrt(spread + 1e-5)

@@ -1,4 +1,4 @@
-"""The workload "loader": a job that only turns JPEG files into normalised batches.
+"""The workload "loader": a job that only turns JPEG files into normalized batches.
 
 python loading.py --step-ms 100    # how long a training step of 100 ms waits for its batch
 """
@@ -24,7 +24,7 @@ WIDTH = 2048
 
 
 def batches(folder):
-    """Return normalised images (BATCH, 3, SIZE, SIZE) of the JPEG files in a folder."""
+    """Return normalized images (BATCH, 3, SIZE, SIZE) of the JPEG files in a folder."""
     with flow.scope.placement("cpu", "0:0"):
         records = flow.data.image_folder_reader(folder, batch_size=BATCH)
         image = flow.data.OFRecordImageDecoderRandomCrop(
@@ -60,7 +60,7 @@ def picture_folder(count=256):
 
 
 def _picture(rng, width=500, height=375):
-    """Return a picture whose colours vary at three scales, with noise."""
+    """Return a picture whose colors vary at three scales, with noise."""
     from PIL import Image  # needed by this workload only
 
     pixels = np.full((height, width, 3), 127.5)

@@ -1,4 +1,4 @@
-"""Pretrain a small BERT on unlabelled text, and fine-tune it to classify lines of text.
+"""Pretrain a small BERT on unlabeled text, and fine-tune it to classify lines of text.
 
 The text is Python's manual (``pydoc_data.topics``), so nothing is downloaded. Pretraining predicts
 masked words. Fine-tuning keeps the encoder's variables and adds a layer that tells from which of
@@ -19,7 +19,7 @@ import oneflow.typing as tp
 PRETRAINING, FINE_TUNING, BATCH, LENGTH = 300, 150, 32, 24
 WIDTH, HEADS, LAYERS = 48, 4, 2
 CHAPTERS = ("specialnames", "typesseq", "debugger", "formatstrings")
-LABELLED, TESTED = 384, 128
+LABELED, TESTED = 384, 128
 UNKNOWN, MASK, SYMBOLS = 0, 1, 500
 PICTURE = "bert.png"
 INIT = flow.random_normal_initializer(stddev=0.05)
@@ -116,7 +116,7 @@ def fine_tuning(train_set, test_set, rng):
     """Return the accuracy on the test set after each tenth step."""
     found = []
     for step in range(FINE_TUNING):
-        chosen = rng.integers(0, LABELLED, BATCH)
+        chosen = rng.integers(0, LABELED, BATCH)
         fine_tune(train_set[0][chosen], train_set[1][chosen])
         if step % 10 == 9:
             guesses = [classify(part) for part in np.split(test_set[0], TESTED // BATCH)]
@@ -125,10 +125,10 @@ def fine_tuning(train_set, test_set, rng):
 
 
 def load(rng):
-    """Return labelled lines, and other lines for the test."""
+    """Return labeled lines, and other lines for the test."""
     chapters = [rng.permutation(windows(topics[name])) for name in CHAPTERS]
-    labelled, tested = LABELLED // len(CHAPTERS), TESTED // len(CHAPTERS)
-    for start, stop in ((0, labelled), (labelled, labelled + tested)):
+    labeled, tested = LABELED // len(CHAPTERS), TESTED // len(CHAPTERS)
+    for start, stop in ((0, labeled), (labeled, labeled + tested)):
         labels = np.repeat(np.arange(len(CHAPTERS), dtype=np.int32), stop - start)
         yield np.concatenate([c[start:stop] for c in chapters]), labels
 

@@ -2,7 +2,7 @@
 
 Each image has one to four bright rectangles. Their boxes are ragged: a list of arrays of different
 lengths, which a job flips together with the images, as training on photographs does. The detector
-divides the image into 8 x 8 cells and predicts for each cell whether the centre of an object is in
+divides the image into 8 x 8 cells and predicts for each cell whether the center of an object is in
 it, and the object's box.
 """
 
@@ -38,7 +38,7 @@ def flip(
 
 
 def network(images):
-    """Return for each cell a score, the centre's offset and the logarithm of the size."""
+    """Return for each cell a score, the center's offset and the logarithm of the size."""
     x = images
     for name, filters, stride in (("c1", 16, 2), ("c2", 32, 2), ("c3", 32, 2), ("c4", 64, 1)):
         x = flow.layers.conv2d(
@@ -88,11 +88,11 @@ def targets(boxes):
     objects = np.zeros((BATCH, 1, CELLS, CELLS), np.float32)
     places = np.zeros((BATCH, 4, CELLS, CELLS), np.float32)
     for number, rows in enumerate(boxes):
-        centre = (rows[:, :2] + rows[:, 2:]) / 2
-        column, row = (centre // CELL).astype(int).T
+        center = (rows[:, :2] + rows[:, 2:]) / 2
+        column, row = (center // CELL).astype(int).T
         objects[number, 0, row, column] = 1
         size = np.log((rows[:, 2:] - rows[:, :2]) / CELL)
-        places[number, :, row, column] = np.concatenate([centre / CELL % 1, size], axis=1)
+        places[number, :, row, column] = np.concatenate([center / CELL % 1, size], axis=1)
     return objects, places
 
 
@@ -100,8 +100,8 @@ def decoded(found):
     """Return the boxes that a network's result means, for one image."""
     row, column = np.nonzero(found[0] > 0)
     offset, size = found[1:3, row, column].T, np.exp(found[3:, row, column].T) * CELL
-    centre = (np.stack([column, row], axis=1) + offset) * CELL
-    return np.concatenate([centre - size / 2, centre + size / 2], axis=1)
+    center = (np.stack([column, row], axis=1) + offset) * CELL
+    return np.concatenate([center - size / 2, center + size / 2], axis=1)
 
 
 def overlaps(boxes, others):

@@ -54,9 +54,9 @@ def draw(job):
     figure, axes = pyplot.subplots(figsize=(8, 2), layout="constrained")
     for span in measure(job).spans:
         task = tasks[span.task]
-        colour = "C1" if "/grad/" in task.op else "C2" if "optimizer" in task.op else "C0"
+        color = "C1" if "/grad/" in task.op else "C2" if "optimizer" in task.op else "C0"
         width = (span.stop - span.start) * 1e3
-        axes.barh(str(task.device), width, left=span.start * 1e3, color=colour, edgecolor="none")
+        axes.barh(str(task.device), width, left=span.start * 1e3, color=color, edgecolor="none")
     axes.set(
         xlabel="milliseconds", title="a step: forward (blue), backward (orange), updates (green)"
     )

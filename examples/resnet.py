@@ -70,9 +70,9 @@ def crops(photographs, rng):
         photograph = photographs[label]
         top, left = (rng.integers(0, n - SIZE) for n in photograph.shape[:2])
         crop = photograph[top : top + SIZE, left : left + SIZE].astype(np.float32)
-        # Neither colour nor brightness tells the classes apart: only the texture does.
-        grey = crop.mean(axis=2, keepdims=True)
-        found.append(np.repeat((grey - grey.mean()) / (grey.std() + 1), 3, axis=2))
+        # Neither color nor brightness tells the classes apart: only the texture does.
+        gray = crop.mean(axis=2, keepdims=True)
+        found.append(np.repeat((gray - gray.mean()) / (gray.std() + 1), 3, axis=2))
     return np.stack(found).transpose(0, 3, 1, 2), labels
 
 

@@ -75,8 +75,8 @@ def draw(runs):
     figure, axes = pyplot.subplots(figsize=(7, 3), layout="constrained")
     styles = {"without interruption": ("0.75", 4), "killed": ("C3", 1.5), "resumed": ("C0", 1.5)}
     for name, losses in runs.items():
-        colour, width = styles[name]
-        axes.plot(list(losses), list(losses.values()), color=colour, linewidth=width, label=name)
+        color, width = styles[name]
+        axes.plot(list(losses), list(losses.values()), color=color, linewidth=width, label=name)
     axes.set(xlabel="step", ylabel="cross entropy")
     axes.legend()
     figure.savefig(PICTURE, dpi=80)

@@ -13,7 +13,7 @@ from public_programs.run import (
     Outcome,
     Program,
     Sources,
-    read_catalogue,
+    read_catalog,
     run_program,
     table,
     updated,
@@ -87,8 +87,8 @@ def test_a_repository_that_is_not_available(repository: tuple[Path, str], tmp_pa
     assert "no commit" in str(Sources(repository[0], tmp_path).checkout(program))
 
 
-def test_the_catalogue_is_valid() -> None:
-    programs = read_catalogue(HERE / "programs.toml")
+def test_the_catalog_is_valid() -> None:
+    programs = read_catalog(HERE / "programs.toml")
     assert len({(p.repository, p.name) for p in programs}) == len(programs)
     for program in programs:
         assert len(program.commit) == 40, program

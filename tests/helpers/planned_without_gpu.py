@@ -144,7 +144,7 @@ def problems() -> dict[str, tuple[Problem, Search]]:
 
 
 def compiled_at_once() -> dict[str, Problem]:
-    """What has plans that are built with a driver alone: attention, batch normalisation."""
+    """What has plans that are built with a driver alone: attention, batch normalization."""
     norms: dict[str, Problem] = {}
     for dtype in ("float32", "float16", "bfloat16"):
         for form in ("channels_first", "channels_last"):
@@ -165,7 +165,7 @@ def compiled_at_once() -> dict[str, Problem]:
 
 
 def summed() -> dict[str, Problem]:
-    """What batch normalisation in training could begin with."""
+    """What batch normalization in training could begin with."""
     return {
         f"{dtype} {form}": conv("forward", dtype, form, sums=True)
         for dtype in ("float32", "float16", "bfloat16")

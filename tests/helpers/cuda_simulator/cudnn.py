@@ -372,7 +372,7 @@ class FakeGraph:
         return self.plans[index].name
 
     def get_behavior_notes_for_plan_at_index(self, index: int) -> list[Any]:
-        """Return the behaviour notes of a plan."""
+        """Return the behavior notes of a plan."""
         compiles = self.plans[index].compiles
         return [self.library.behavior_note.RUNTIME_COMPILATION] if compiles else []
 

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#define MODELLED
+#define MODELED
 template <class To, class From> static To same_bits(From from) {
     To to;
     static_assert(sizeof to == sizeof from, "types of one size");

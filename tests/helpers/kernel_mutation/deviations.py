@@ -10,7 +10,7 @@ LABELS = ("integer_max", "integer_min", "mixed")
 ZEROS = "computed without branches: a sum, or the larger one, of zeros of both signs"
 SPREAD = "products of all weights are added where windows overlap, also those with zeros"
 TERMS = "infinities cancel or meet a zero, depending on how terms are grouped"
-CANCELLING = (
+CANCELING = (
     "-inf", "inf", "-zero", "zero", "-subnormal", "subnormal", "lowest", "largest", "mixed",
 )  # fmt: skip
 CANCELS = "a mean of squares less the square of a mean cancels"
@@ -55,7 +55,7 @@ DEVIATIONS = (
         "logarithms are bounded by the largest numbers: a probability of 0 times -inf is 0",
         ("-inf", "mixed"),
     ),
-    *(Deviation(op, ("finite", "infinity", "lost", "nan"), CANCELS, CANCELLING, everywhere=False)
+    *(Deviation(op, ("finite", "infinity", "lost", "nan"), CANCELS, CANCELING, everywhere=False)
       for op in ("centered_rmsprop_update", "summed_centered_rmsprop_update")),
     *(Deviation(op, ("finite", "lost"), "the squares of a norm underflow or overflow",
                 ("subnormal", "-subnormal", "mixed", "largest", "lowest"), everywhere=False)

@@ -150,8 +150,8 @@ def ordinary(dtype: str, *shape: int) -> Any:
         return (numbers % 2 == 0).reshape(shape)
     if dtype.startswith("uint"):
         return numbers.astype(dtype).reshape(shape)
-    centred = numbers - size // 2
-    return (centred / 2 if dtype.startswith("float") else centred).astype(dtype).reshape(shape)
+    centered = numbers - size // 2
+    return (centered / 2 if dtype.startswith("float") else centered).astype(dtype).reshape(shape)
 
 
 def ints(*values: int) -> Any:

@@ -1,1 +1,1 @@
-"""A catalogue of public programs, their synthetic data, and a runner: ``public_programs.run``."""
+"""A catalog of public programs, their synthetic data, and a runner: ``public_programs.run``."""

@@ -38,7 +38,7 @@ NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)"
 
 @dataclass(frozen=True)
 class Program:
-    """One entry of the catalogue.
+    """One entry of the catalog.
 
     Attributes:
         name: name of the entry.
@@ -73,12 +73,12 @@ class Program:
     seconds: int = 180
 
 
-def read_catalogue(path: Path) -> list[Program]:
+def read_catalog(path: Path) -> list[Program]:
     """Return the programs; tables of repositories hold the defaults of their programs."""
-    catalogue = tomllib.loads(path.read_text(encoding="utf-8"))
+    catalog = tomllib.loads(path.read_text(encoding="utf-8"))
     return [
         Program(**{k: v for k, v in group.items() if k != "programs"}, **entry)
-        for group in catalogue["repositories"]
+        for group in catalog["repositories"]
         for entry in group["programs"]
     ]
 
@@ -251,7 +251,7 @@ def _cell(outcome: Outcome) -> str:
 
 
 def main() -> int:
-    """Run the catalogue; return 1 if a program fails."""
+    """Run the catalog; return 1 if a program fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mirrors", type=Path, help="folder of git directories")
     parser.add_argument("--match", default="", help="regular expression on repository and name")
@@ -263,7 +263,7 @@ def main() -> int:
     rows: list[tuple[Program, dict[int, Outcome]]] = []
     with tempfile.TemporaryDirectory(prefix="programs-") as work:
         sources = Sources(options.mirrors, Path(work))
-        for program in read_catalogue(HERE / "programs.toml"):
+        for program in read_catalog(HERE / "programs.toml"):
             if not re.search(options.match, f"{program.repository}/{program.name}"):
                 continue
             checkout, found = sources.checkout(program), {}

@@ -97,7 +97,7 @@ def test_loading_into_a_job_that_has_run_goes_on_from_the_checkpoint(tmp_path: P
     np.testing.assert_array_equal(steps(job, 3, 6), first)
 
 
-def test_initialising_starts_again() -> None:
+def test_initializing_starts_again() -> None:
     job = train_job()
     first = steps(job, 0, 3)
     flow.train.CheckPoint().init()

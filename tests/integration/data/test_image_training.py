@@ -1,4 +1,4 @@
-"""From OFRecords to a falling loss: decode, crop, mirror, normalise, a small residual network."""
+"""From OFRecords to a falling loss: decode, crop, mirror, normalize, a small residual network."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def make_job(folder: str, devices: int) -> Any:
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Pictures of four classes: stripes in two directions, two colours."""
+    """Pictures of four classes: stripes in two directions, two colors."""
     folder = tmp_path_factory.mktemp("pictures")
     rng = np.random.default_rng(0)
     for part in range(2):

@@ -274,7 +274,7 @@ def test_groups_overwrite_inputs_only_where_their_members_may() -> None:
     np.testing.assert_array_equal(run(True), run(False))
 
 
-def normalised() -> Any:
+def normalized() -> Any:
     """A job in the mirrored view: every device notes statistics of its own part of the batch."""
     config = flow.function_config()
     config.default_logical_view(flow.scope.mirrored_view())
@@ -292,7 +292,7 @@ def normalised() -> Any:
 
 
 def test_statistics_that_mirrored_devices_keep_are_compared() -> None:
-    found = verify(normalised(), steps=3)
+    found = verify(normalized(), steps=3)
     assert found.ok, str(found)
     assert found.as_planned
     assert {op.verdict for op in found.ops if op.type == "normalization"} == {EQUAL}
@@ -310,7 +310,7 @@ def test_statistics_of_one_device_that_are_wrong_are_found(
         return states
 
     monkeypatch.setattr(_Oracle, "_held", wrong)
-    found = {op.op: op.verdict for op in verify(normalised()).ops}
+    found = {op.op: op.verdict for op in verify(normalized()).ops}
     assert found["bn#0"] == EQUAL
     assert found["bn#1"] in (WRONG_RULE, WRONG_BOXING)
 

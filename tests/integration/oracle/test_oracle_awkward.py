@@ -65,7 +65,7 @@ def looked_up() -> Any:
 
 
 def normed() -> Any:
-    """Dropout and layer normalisation of rows on their own devices."""
+    """Dropout and layer normalization of rows on their own devices."""
 
     @flow.global_function(type="train")
     def job(x: tp.Numpy.Placeholder((11, 7, 10)), y: Labels((11,), dtype=flow.int32)) -> tp.Numpy:

@@ -1,4 +1,4 @@
-"""Batch normalisation of a batch that is split: the statistics are those of the whole batch."""
+"""Batch normalization of a batch that is split: the statistics are those of the whole batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHANNELS, BATCH = 4, 10
 
 
 def train(devices: str, axis: int) -> tuple[Any, dict[str, Any], Any]:
-    """Losses of some steps, what normalisation has learnt, and the plan."""
+    """Losses of some steps, what normalization has learnt, and the plan."""
     flow.clear_default_session()
     shape = (BATCH, 5, 3, CHANNELS) if axis == 3 else (BATCH, CHANNELS, 5, 3)
     init = flow.random_normal_initializer(stddev=0.3)

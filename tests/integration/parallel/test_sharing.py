@@ -52,7 +52,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "sgd": {"rule": "sgd"},
     "adam": {"rule": "adam"},
     "clipped": {"rule": "clipped"},
-    "normalised": {"body": dropped},
+    "normalized": {"body": dropped},
     "grid": {"hierarchy": (2, 2)},
     "three": {"devices": "0:0-2", "rule": "adam"},
     "zero": {"rule": "adam", "mode": "distributed_split"},
@@ -300,7 +300,7 @@ def test_other_jobs_see_the_updates(shared: bool, first: bool) -> None:
     np.testing.assert_allclose(look(x), wanted, rtol=1e-4, atol=1e-5)
 
 
-def normalised(x: Any) -> Any:
+def normalized(x: Any) -> Any:
     return flow.layers.batch_normalization(mlp(x), axis=1, momentum=0.5, name="bn")
 
 
@@ -316,9 +316,9 @@ def test_a_job_that_only_reads_statistics_agrees_with_the_one_that_moves_them(
         @flow.global_function("predict", config(shared))
         def look(x: tp.Numpy.Placeholder((BATCH, 12))) -> tp.Numpy:
             with flow.scope.placement("gpu", devices):
-                return normalised(x)
+                return normalized(x)
 
-        job, x = make_job(devices, normalised, config=config(shared)), batches(1)[0][0]
+        job, x = make_job(devices, normalized, config=config(shared)), batches(1)[0][0]
         before = look(x) if first else None
         train(job)
         after = look(x)
@@ -334,14 +334,14 @@ def mirrored(shared: bool = True) -> Any:
     settings.default_placement_scope(flow.scope.placement("gpu", "0:0-1"))
 
     @flow.global_function(type="train", function_config=settings)
-    def normalise(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
+    def normalize(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
         w = flow.get_variable("w", (3,), initializer=flow.ones_initializer())
         y = flow.layers.batch_normalization(x * w, axis=1, momentum=0.5, name="bn")
         rate = flow.optimizer.PiecewiseConstantScheduler([], [0.1])
         flow.optimizer.SGD(rate, momentum=0).minimize(y)
         return y
 
-    return normalise
+    return normalize
 
 
 def test_what_devices_update_apart_stays_apart() -> None:

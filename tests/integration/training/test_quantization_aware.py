@@ -179,7 +179,7 @@ def test_each_device_of_the_mirrored_view_has_its_averages() -> None:
     assert losses[-1] < losses[0]
 
 
-def test_residual_sums_and_normalisation() -> None:
+def test_residual_sums_and_normalization() -> None:
     def body(x: Any) -> Any:
         y = flow.layers.conv2d(x, 2, 3, padding="SAME", use_bias=False, name="conv")
         y = flow.layers.batch_normalization(y, axis=1, name="bn")

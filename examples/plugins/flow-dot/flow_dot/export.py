@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write(job, path, rankdir="TB"):
-    """Write a job's graph, with a node for each op and an edge, labelled with the type, per value.
+    """Write a job's graph, with a node for each op and an edge, labeled with the type, per value.
 
     Args:
         job: the `ExportedJob`.

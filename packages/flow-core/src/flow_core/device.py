@@ -89,7 +89,7 @@ class Driver(Protocol):
     """
 
     def allocate(self, nbytes: int) -> Arena:
-        """Allocate ``nbytes`` bytes, not initialised, aligned to `DeviceSpec.alignment`."""
+        """Allocate ``nbytes`` bytes, not initialized, aligned to `DeviceSpec.alignment`."""
 
     def stream(self, name: str) -> Stream:
         """Return a stream of the device; equal names mean the same stream.

@@ -148,7 +148,7 @@ def test_lost_token_does_not_hang() -> None:
     assert work.ran == [1, 2]
 
 
-def test_cancelling_a_step_in_flight_has_no_effect() -> None:
+def test_canceling_a_step_in_flight_has_no_effect() -> None:
     pipeline, work, credit = Pipeline(), Work(), Credit(1)
     work.gate.clear()
     fed = step(work, 0, credit)

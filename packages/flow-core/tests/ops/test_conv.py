@@ -269,7 +269,7 @@ def test_windows_inside_the_padding_are_rejected_with_a_valid_hint() -> None:
 
 
 def test_gradient_of_a_tie_goes_to_the_first_maximum() -> None:
-    """First maximum in row-major order; inf and nan in dy do not affect its neighbours."""
+    """First maximum in row-major order; inf and nan in dy do not affect its neighbors."""
     attrs = HALVES | {"data_format": "channels_first"}
     x = np.array([[[[1.0, 2, 0, 0], [2, 2, 0, 0]]]])
     y = np.array([[[[2.0, 0]]]])

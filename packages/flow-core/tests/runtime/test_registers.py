@@ -52,7 +52,7 @@ def test_slot_is_freed_after_all_readers_acknowledge() -> None:
     assert register.try_put("y")
 
 
-def test_acknowledgement_without_a_message_is_an_error() -> None:
+def test_acknowledgment_without_a_message_is_an_error() -> None:
     with pytest.raises(PlanError, match="holds no item"):
         Register("r", ["a"], 1).acknowledge("a")
 

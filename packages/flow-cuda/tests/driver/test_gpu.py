@@ -382,7 +382,7 @@ def test_synchronous_steps_name_the_launch_that_failed(monkeypatch: pytest.Monke
 @pytest.mark.slow
 @needs_compiler
 def test_missing_barrier_is_detected() -> None:
-    """Threads take turns: one that reads its neighbour too early reads the previous value."""
+    """Threads take turns: one that reads its neighbor too early reads the previous value."""
     from flow_cuda.codegen.program import make_kernel
     from flow_cuda.device.launch import launch_blocks
 

@@ -1,4 +1,4 @@
-"""Decode, resize and normalise images with the fastest installed library.
+"""Decode, resize and normalize images with the fastest installed library.
 
 JPEG files of 1 or 3 components are decoded by simplejpeg (flow-data[turbo]), OpenCV
 (flow-data[opencv]) or Pillow, which take 0.8, 1.1 and 1.8 ms for an image of 500x375. Pillow
@@ -250,7 +250,7 @@ class Normalizer:
         self._tables = [(levels - m) * s for m, s in zip(self._mean, self._scale, strict=True)]
 
     def __call__(self, pixels: Array, mirror: bool, out: Array) -> None:
-        """Normalise an image (height, width, channels), optionally mirrored, into ``out``."""
+        """Normalize an image (height, width, channels), optionally mirrored, into ``out``."""
         cv2 = opencv() if self._planar and pixels.shape[2] == 3 else None
         if cv2 is not None:
             self._look_up(cv2, cv2.flip(pixels, 1) if mirror else pixels, out)

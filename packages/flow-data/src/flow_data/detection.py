@@ -50,7 +50,7 @@ def object_segmentation_polygon_scale(poly: Blob, scale: Blob, name: str | None 
 def object_segmentation_polygon_to_mask(
     poly: Blob, poly_index: Blob, image_size: Blob, name: str | None = None
 ) -> Blob:
-    """Rasterise the polygons of each object into a mask, by the rule of COCO's own tools.
+    """Rasterize the polygons of each object into a mask, by the rule of COCO's own tools.
 
     A pixel belongs to the mask if its center is in one of the object's polygons. Outlines are drawn
     on a grid of 5 x 5 points per pixel, as pycocotools does, whose masks are equal for coordinates

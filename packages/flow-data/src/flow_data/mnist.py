@@ -1,4 +1,4 @@
-"""Load the MNIST handwritten digits as normalised images in batches."""
+"""Load the MNIST handwritten digits as normalized images in batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding, resizing, normalising, flipping and cropping of images."""
+"""Decoding, resizing, normalizing, flipping and cropping of images."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class MpiKit(CommKit):
 
 
 class ArenaKit(MpiKit):
-    """Arrays lie in the memory that plans have, which neighbours read and fill where it is."""
+    """Arrays lie in the memory that plans have, which neighbors read and fill where it is."""
 
     def allocate(self, comm, device, nbytes):
         arena = comm.arena(device, nbytes)

@@ -171,7 +171,7 @@ def test_equal_event_logs(way: Callable[[int], list[EventLog]], size: int) -> No
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("odd", [0, 2])
 def test_all_find_the_first_different_event(way: Callable[[int], list[EventLog]], odd: int) -> None:
-    """Also by processes that are not neighbours, are ahead, or are behind."""
+    """Also by processes that are not neighbors, are ahead, or are behind."""
     everybody = way(5)
     for number in range(1, 4):
         for words in everybody:

@@ -283,7 +283,7 @@ _POOL = {
 }  # fmt: skip
 
 
-# --- batch normalisation with relu
+# --- batch normalization with relu
 
 
 def _norm_type(ctx: InferContext) -> Types:
@@ -496,7 +496,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_norm_type,
         attrs={"epsilon": 1e-5, "momentum": 0.9, "mask": REQUIRED},
         mutates=(1, 2),
-        doc="Batch normalisation in training and relu, with relu's mask as bits.",
+        doc="Batch normalization in training and relu, with relu's mask as bits.",
     ),
     _op(
         type="onednn_norm_relu_grad",
@@ -515,7 +515,7 @@ OPS: tuple[OpSpec, ...] = (
         mutates=(1, 2),
         reference=_joined,
         samples=_joined_samples,
-        doc="Batch normalisation in training, residual addition and relu.",
+        doc="Batch normalization in training, residual addition and relu.",
     ),
     _op(
         type="onednn_add_to_rows",

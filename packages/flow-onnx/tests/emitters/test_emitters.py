@@ -74,7 +74,7 @@ Refusal = Callable[[str, Sample, int], bool]
 REFUSED: Mapping[str, Refusal] = {
     "a device's part": lambda _, s, __: bool(s.attrs.get("first") or s.attrs.get("window")),
     "updates the moving averages": lambda t, s, _: t.startswith("moving") and s.attrs["training"],
-    "normalises by the batch": lambda t, s, _: t == "normalization" and s.attrs["training"],
+    "normalizes by the batch": lambda t, s, _: t == "normalization" and s.attrs["training"],
     "left over of a size": lambda t, s, _: t == "upsample" and s.attrs["height_scale"] == 2.5,
     "mirrored view": lambda t, s, _: t.endswith("_mirrored"),
     "behind the first axis": lambda t, s, _: t == "unsorted_segment_sum" and s.attrs["axis"] > 0,

@@ -1,8 +1,8 @@
-"""Batch normalisation over several devices: statistics from sums over the parts of the batch.
+"""Batch normalization over several devices: statistics from sums over the parts of the batch.
 
 A single normalization op needs the whole batch on every device.  This pass decomposes the op into
 sums, which each device computes as partial results.  Training then needs two all-reduces of one
-number per channel: one for the mean, and one for the variance, which is computed from centred
+number per channel: one for the mean, and one for the variance, which is computed from centered
 values to avoid cancellation.  The gradient also needs two all-reduces, which the gradients of the
 parameters require anyway.
 """
@@ -22,7 +22,7 @@ from flow_core.sharding.sbp import B
 
 @dataclass(frozen=True)
 class BatchStatistics:
-    """A pass that decomposes training normalisation and its gradient on several devices."""
+    """A pass that decomposes training normalization and its gradient on several devices."""
 
     name: str = "batch_statistics"
 
@@ -69,16 +69,16 @@ def _batch(x: Sym, op: Op) -> _Batch:
     return _Batch(as_type(x, x.dtype.accumulate), op.attrs["axis"] % len(x.shape))
 
 
-def _normalise(maker: Maker, op: Op) -> Parts:
+def _normalize(maker: Maker, op: Op) -> Parts:
     x, moving_mean, moving_variance, gamma, beta = (Sym(maker, v) for v in op.inputs)
     batch = _batch(x, op)
     dtype = batch.x.dtype
     mean = batch.sum(batch.x) * batch.share
-    centred = batch.x - batch.wide(mean)
-    variance = batch.sum(maker.one("square", centred)) * batch.share
+    centered = batch.x - batch.wide(mean)
+    variance = batch.sum(maker.one("square", centered)) * batch.share
     inverse = maker.one("rsqrt", variance + op.attrs["epsilon"])
     factor = inverse * as_type(gamma, dtype)
-    y = centred * batch.wide(factor) + batch.wide(as_type(beta, dtype))
+    y = centered * batch.wide(factor) + batch.wide(as_type(beta, dtype))
     count = round(1 / batch.share)
     _move(maker, op, moving_mean, mean)
     _move(maker, op, moving_variance, variance * (count / max(count - 1, 1)))
@@ -105,6 +105,6 @@ def _gradient(maker: Maker, op: Op) -> Parts:
 
 
 _RULES: dict[str, Rule] = {
-    "normalization": _normalise,
+    "normalization": _normalize,
     "normalization_grad": _gradient,
 }

@@ -83,7 +83,7 @@ class Register:
         if self._taken[consumer] == 0:
             raise PlanError(
                 f"register {self.name!r}",
-                found=f"an acknowledgement by {consumer!r}, which holds no item",
+                found=f"an acknowledgment by {consumer!r}, which holds no item",
             )
         self._taken[consumer] = 0
         self._next(consumer)[1].discard(consumer)

@@ -149,11 +149,11 @@ def test_every_order_finds_the_minimum_cost_with_the_predicted_work(
     wanted, fresh = least(net), copy.deepcopy(net)
     if wanted >= NEVER:
         return
-    found = order(net.sizes, net.neighbours, rule)
+    found = order(net.sizes, net.neighbors, rule)
     widths, states = [], [0] * len(net.sizes)
     steps = []
     for node in found.nodes:
-        widths.append(net.sizes[node] * int(np.prod([net.sizes[n] for n in net.neighbours[node]])))
+        widths.append(net.sizes[node] * int(np.prod([net.sizes[n] for n in net.neighbors[node]])))
         steps += net.eliminate([node])
     assert sorted(found.nodes) == list(range(len(net.sizes)))
     assert (found.widest, found.total) == (max(widths), sum(widths))
@@ -163,7 +163,7 @@ def test_every_order_finds_the_minimum_cost_with_the_predicted_work(
 @given(networks())
 @settings(deadline=None, max_examples=40)
 def test_network_reduced_to_pairs_has_the_same_minimum_cost(net: Network) -> None:
-    """Nodes with at most two neighbours are eliminated; an integer program solves the rest."""
+    """Nodes with at most two neighbors are eliminated; an integer program solves the rest."""
     pytest.importorskip("highspy")
     wanted, fresh = least(net), copy.deepcopy(net)
     if wanted >= NEVER:
@@ -186,7 +186,7 @@ def test_network_too_large_for_the_integer_program_has_no_solution(monkeypatch: 
 
 
 def test_nodes_with_a_changed_priority_are_eliminated_in_order() -> None:
-    """Relating two neighbours of a node also raises its priority; the node is not lost."""
+    """Relating two neighbors of a node also raises its priority; the node is not lost."""
     rng = np.random.default_rng(3)
     near: list[set[int]] = [set() for _ in range(60)]
     for a, b in rng.integers(0, 60, (110, 2)).tolist():
@@ -204,7 +204,7 @@ def by_definition(sizes: list[int], near: list[set[int]], rule: str) -> tuple[in
     relations = Relations(sizes, near)
     left, found = set(range(len(sizes))), []
     while left:
-        node = min(left, key=lambda n: (RULES[rule](relations, n), len(relations.neighbours[n]), n))
+        node = min(left, key=lambda n: (RULES[rule](relations, n), len(relations.neighbors[n]), n))
         relations.eliminate(node)
         left.discard(node)
         found.append(node)
@@ -212,7 +212,7 @@ def by_definition(sizes: list[int], near: list[set[int]], rule: str) -> tuple[in
 
 
 def test_hubs_are_eliminated_last() -> None:
-    """Eliminating a neighbour of all nodes, such as a learning rate, would relate them all."""
+    """Eliminating a neighbor of all nodes, such as a learning rate, would relate them all."""
     count = CROWD + 2
     near = [set(range(1, count)), *({0} for _ in range(1, count))]
     assert order([2] * count, near, "smallest table").nodes.index(0) >= count - CROWD - 1
@@ -220,6 +220,6 @@ def test_hubs_are_eliminated_last() -> None:
 
 def test_best_of_several_orders_is_selected() -> None:
     net = clique(7)
-    found = best_order(net.sizes, net.neighbours, 3**7)
-    assert found.total == min(order(net.sizes, net.neighbours, rule).total for rule in RULES)
-    assert narrow_order(net.sizes, net.neighbours).nodes == ()
+    found = best_order(net.sizes, net.neighbors, 3**7)
+    assert found.total == min(order(net.sizes, net.neighbors, rule).total for rule in RULES)
+    assert narrow_order(net.sizes, net.neighbors).nodes == ()

@@ -1,6 +1,6 @@
 """Execution plans of cuDNN graphs, which are chosen once per problem and cached on disk.
 
-The cache holds the choice.  For plans with the behaviour note RUNTIME_COMPILATION, it also holds
+The cache holds the choice.  For plans with the behavior note RUNTIME_COMPILATION, it also holds
 the serialized plan, which the next process loads without compilation.
 
 `Library` declares the part of NVIDIA's cudnn-frontend (the package ``cudnn``) that is used here;

@@ -262,7 +262,7 @@ class Choice:
 class Family:
     """A family of convolution plans that OneFlow's settings can select.
 
-    Behaviour notes define the family.
+    Behavior notes define the family.
 
     Attributes:
         needs: notes that a plan must have.

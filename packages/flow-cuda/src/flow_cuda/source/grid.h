@@ -76,18 +76,18 @@ FN void fake_quantization(const T *x, const T *scale, const T *zero, T *y, i64 s
 
 // --- upsampling
 
-// Source elements of an output position on an axis of size n: ``low``, and its neighbour's weight.
+// Source elements of an output position on an axis of size n: ``low``, and its neighbor's weight.
 struct Seen { i64 low, high; double part; };
 
 FN Seen seen_from(i64 p, i64 n, double scale, bool bilinear) {
-    double centre = (p + 0.5) / scale - (bilinear ? 0.5 : 0.0), most = (double)(n - 1);
-    centre = centre < 0 ? 0 : centre;
-    if (bilinear) centre = centre > most ? most : centre;
+    double center = (p + 0.5) / scale - (bilinear ? 0.5 : 0.0), most = (double)(n - 1);
+    center = center < 0 ? 0 : center;
+    if (bilinear) center = center > most ? most : center;
     Seen seen;
-    seen.low = (i64)floor(centre);
+    seen.low = (i64)floor(center);
     if (seen.low > n - 1) seen.low = n - 1;
     seen.high = seen.low + 1 < n ? seen.low + 1 : n - 1;
-    seen.part = bilinear ? centre - (double)seen.low : 0.0;
+    seen.part = bilinear ? center - (double)seen.low : 0.0;
     return seen;
 }
 

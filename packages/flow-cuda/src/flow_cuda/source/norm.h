@@ -8,21 +8,21 @@ FN void layer_norm(const T *x, const P *beta, const P *gamma, T *y, A *mean, A *
         const T *row = x + r * n;
         V sum = 0, squares = 0;
         EACH_THREAD(i, n) sum += load(row + i);
-        V centre = over_block<Sum>(sum) / (V)n;
+        V center = over_block<Sum>(sum) / (V)n;
         EACH_THREAD(i, n) {
-            V off = load(row + i) - centre;
+            V off = load(row + i) - center;
             squares += off * off;
         }
         V scale = (V)1 / sqrt_(over_block<Sum>(squares) / (V)n + (V)epsilon);
         EACH_THREAD(i, n) {
             i64 at = r * n + i;
-            V value = (load(row + i) - centre) * scale;
+            V value = (load(row + i) - center) * scale;
             if (gamma) value *= (V)load(gamma + at % params);
             if (beta) value += (V)load(beta + at % params);
             store(y + at, value);
         }
         if (threadIdx.x == 0) {
-            store(mean + r, centre);
+            store(mean + r, center);
             store(inverse + r, scale);
         }
     }
@@ -33,17 +33,17 @@ FN void layer_norm_grad(const T *dy, const T *x, const A *mean, const A *inverse
                         i64 n) {
     typedef typename In<T>::type V;
     EACH_BLOCK(r, rows) {
-        V centre = (V)load(mean + r), scale = (V)load(inverse + r), sum = 0, product = 0;
+        V center = (V)load(mean + r), scale = (V)load(inverse + r), sum = 0, product = 0;
         EACH_THREAD(i, n) {
             V d = load(dy + r * n + i);
             sum += d;
-            product += d * (load(x + r * n + i) - centre) * scale;
+            product += d * (load(x + r * n + i) - center) * scale;
         }
         sum = over_block<Sum>(sum) / (V)n;
         product = over_block<Sum>(product) / (V)n;
         EACH_THREAD(i, n) {
             i64 at = r * n + i;
-            V normal = (load(x + at) - centre) * scale;
+            V normal = (load(x + at) - center) * scale;
             store(dx + at, scale * (load(dy + at) - sum - normal * product));
         }
     }
@@ -88,13 +88,13 @@ FN void batch_norm(const T *x, P *moving_mean, P *moving_variance, const P *gamm
     typedef typename In<T>::type V;
     i64 count = outer * inner;
     EACH_BLOCK(c, channels) {
-        V centre = (V)load(moving_mean + c), variance = (V)load(moving_variance + c);
+        V center = (V)load(moving_mean + c), variance = (V)load(moving_variance + c);
         if (training) {
             V sum = 0, squares = 0;
             EACH_THREAD(i, count) sum += load(x + CHANNEL(i, c));
-            centre = over_block<Sum>(sum) / (V)count;
+            center = over_block<Sum>(sum) / (V)count;
             EACH_THREAD(i, count) {
-                V off = load(x + CHANNEL(i, c)) - centre;
+                V off = load(x + CHANNEL(i, c)) - center;
                 squares += off * off;
             }
             variance = over_block<Sum>(squares) / (V)count;
@@ -103,16 +103,16 @@ FN void batch_norm(const T *x, P *moving_mean, P *moving_variance, const P *gamm
         V factor = scale * (V)load(gamma + c), shift = (V)load(beta + c);
         EACH_THREAD(i, count) {
             i64 at = CHANNEL(i, c);
-            store(y + at, (load(x + at) - centre) * factor + shift);
+            store(y + at, (load(x + at) - center) * factor + shift);
         }
         __syncthreads();
         if (threadIdx.x == 0) {
-            store(mean + c, centre);
+            store(mean + c, center);
             store(inverse + c, scale);
             if (training) {
                 V keep = (V)momentum, part = (V)(1 - momentum);
                 V unbiased = count > 1 ? variance * (V)count / (V)(count - 1) : variance;
-                store(moving_mean + c, (V)load(moving_mean + c) * keep + centre * part);
+                store(moving_mean + c, (V)load(moving_mean + c) * keep + center * part);
                 store(moving_variance + c, (V)load(moving_variance + c) * keep + unbiased * part);
             }
         }
@@ -126,12 +126,12 @@ FN void batch_norm_grad(const T *x, const T *dy, const A *mean, const A *inverse
     typedef typename In<T>::type V;
     i64 count = outer * inner;
     EACH_BLOCK(c, channels) {
-        V centre = (V)load(mean + c), scale = (V)load(inverse + c), sum = 0, product = 0;
+        V center = (V)load(mean + c), scale = (V)load(inverse + c), sum = 0, product = 0;
         EACH_THREAD(i, count) {
             i64 at = CHANNEL(i, c);
             V d = load(dy + at);
             sum += d;
-            product += d * (load(x + at) - centre) * scale;
+            product += d * (load(x + at) - center) * scale;
         }
         sum = over_block<Sum>(sum);
         product = over_block<Sum>(product);
@@ -139,7 +139,7 @@ FN void batch_norm_grad(const T *x, const T *dy, const A *mean, const A *inverse
         V less = training ? sum / (V)count : (V)0, slope = training ? product / (V)count : (V)0;
         EACH_THREAD(i, count) {
             i64 at = CHANNEL(i, c);
-            V normal = (load(x + at) - centre) * scale;
+            V normal = (load(x + at) - center) * scale;
             store(dx + at, (load(dy + at) - less - normal * slope) * factor);
         }
         if (threadIdx.x == 0) {

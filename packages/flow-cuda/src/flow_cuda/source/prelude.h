@@ -17,7 +17,7 @@ struct alignas(16) u128 { u64 low, high; };
 
 // The threads of a block: a constant on devices (`CupyHardware.threads`).
 #define MOST_THREADS 256
-#ifdef MODELLED
+#ifdef MODELED
 #define BLOCK blockDim.x
 #else
 #define BLOCK MOST_THREADS
@@ -37,7 +37,7 @@ struct f16 { unsigned short bits; };
 struct bf16 { unsigned short bits; };
 
 // Instructions that C++ lacks; host.h has exact models of them.
-#ifndef MODELLED
+#ifndef MODELED
 FN float half_to_float(unsigned short bits) {
     float wide;
     asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(bits));
@@ -51,7 +51,7 @@ FN unsigned short float_to_half(float wide) {
 #endif
 
 FN unsigned short float_to_bfloat(float wide) {
-#if !defined(MODELLED) && __CUDA_ARCH__ >= 800
+#if !defined(MODELED) && __CUDA_ARCH__ >= 800
     unsigned short bits;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(wide));
     return bits;

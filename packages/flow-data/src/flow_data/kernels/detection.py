@@ -77,7 +77,7 @@ def polygon_scale(ctx: BindContext) -> Launch:
 
 
 def polygon_to_mask(ctx: BindContext) -> Launch:
-    """Return a launch that rasterises polygons to masks, one per object."""
+    """Return a launch that rasterizes polygons to masks, one per object."""
     (points, index, size), out = ctx.inputs, ctx.outputs[0]
     op = "object_segmentation_polygon_to_mask"
 

@@ -102,7 +102,7 @@ def random_crop(ctx: BindContext) -> Sequence[Launch]:
 
 
 def crop_mirror_normalize(ctx: BindContext) -> Launch:
-    """Return a launch that crops at a fixed position, mirrors some images, and normalises."""
+    """Return a launch that crops at a fixed position, mirrors some images, and normalizes."""
     images, out, attrs = ctx.inputs[0], ctx.outputs[0], ctx.attrs
     mirrored = ctx.inputs[1] if len(ctx.inputs) > 1 else np.zeros(len(out), np.int8)
     planar = attrs["output_layout"] == "NCHW"

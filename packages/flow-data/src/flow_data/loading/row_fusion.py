@@ -1,7 +1,7 @@
 """Row fusion: apply several ops to a sample while it is in the processor's cache.
 
 If a loader executes op by op, a batch of decoded images exceeds the cache and occupies memory until
-the next batch. If it executes row by row, an image is decoded, cropped, resized and normalised in
+the next batch. If it executes row by row, an image is decoded, cropped, resized and normalized in
 the cache, and its memory is reused for the next image.
 """
 

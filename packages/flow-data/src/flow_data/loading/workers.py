@@ -18,7 +18,7 @@ from flow_core.base.thread_budget import Cores
 from flow_core.base.thread_pools import process_budget
 
 _MAX_WORKERS = 16
-"""The maximum number of threads; the GIL serialises the Python code between decoder calls."""
+"""The maximum number of threads; the GIL serializes the Python code between decoder calls."""
 
 
 def setting(name: str, default: int) -> int:

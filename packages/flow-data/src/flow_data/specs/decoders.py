@@ -28,7 +28,7 @@ def _ragged(ctx: InferContext) -> tuple[TensorType, ...]:
 
 
 def check_color(ctx: InferContext) -> int:
-    """Check the op's colour space and return its number of channels."""
+    """Check the op's color space and return its number of channels."""
     color = ctx.attrs["color_space"]
     ctx.check(color in COLORS, f"color_space {color!r}", ", ".join(COLORS))
     return 1 if color == "GRAY" else 3

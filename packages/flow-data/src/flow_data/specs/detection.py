@@ -57,6 +57,6 @@ OPS: tuple[OpSpec, ...] = (
         type="object_segmentation_polygon_to_mask",
         inputs=("poly", "poly_index", "image_size"),
         infer=_to_mask,
-        doc="Rasterise each object's polygons: int8 (objects, height, width).",
+        doc="Rasterize each object's polygons: int8 (objects, height, width).",
     ),
 )

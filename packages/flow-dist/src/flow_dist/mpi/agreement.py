@@ -200,10 +200,10 @@ class Agreement:
         self._lanes[COLLECTIVES].post(crc32(what.encode()), (_Collective(what),))
 
     def check(self) -> None:
-        """Compare the steps of this process with those of its neighbours, at negligible cost.
+        """Compare the steps of this process with those of its neighbors, at negligible cost.
 
         Raises:
-            ProcessesDifferError: a neighbour has run other steps.
+            ProcessesDifferError: a neighbor has run other steps.
         """
         if self._steps.quick_difference() is not None:
             self.check_all()

@@ -60,7 +60,7 @@ class EventLog(ABC):
         """
 
     def quick_difference(self) -> int | None:
-        """Return the number of an event that differs in a neighbour, else None; the cost is low."""
+        """Return the number of an event that differs in a neighbor, else None; the cost is low."""
         return self.difference()
 
     @abstractmethod
@@ -80,15 +80,15 @@ class SharedEventLog(EventLog):
 
     Args:
         own: this process's cache line: event count, alarm, and the last hashes.
-        others: the cache lines of all other processes, neighbours first.
-        neighbours: number of processes at the start of ``others`` that are neighbours.
+        others: the cache lines of all other processes, neighbors first.
+        neighbors: number of processes at the start of ``others`` that are neighbors.
     """
 
-    def __init__(self, own: Any, others: Sequence[Any], neighbours: int) -> None:
+    def __init__(self, own: Any, others: Sequence[Any], neighbors: int) -> None:
         super().__init__()
         self._own = own
         self._others = tuple(others)
-        self._neighbours = self._others[:neighbours]
+        self._neighbors = self._others[:neighbors]
         self._history = [0] * HISTORY
 
     def post(self, key: object, event: Event) -> None:
@@ -103,9 +103,9 @@ class SharedEventLog(EventLog):
         own[_COUNT] = count
 
     def quick_difference(self) -> int | None:
-        """Compare with the neighbours only: if all neighbours agree, all processes agree."""
+        """Compare with the neighbors only: if all neighbors agree, all processes agree."""
         count, history = self.count, self._history
-        for other in self._neighbours:
+        for other in self._neighbors:
             other_count = other[_COUNT]
             common = other_count if other_count < count else count
             if other[_HASHES + common % PUBLISHED] != history[common % HISTORY]:
@@ -154,7 +154,7 @@ def shared_event_logs(
     gather(b"")  # all have mapped the segment, so its descriptor may be closed
     return tuple(
         SharedEventLog(
-            _line(segment.bytes, lane), [_line(m, lane) for m in memories], neighbours=len(nearest)
+            _line(segment.bytes, lane), [_line(m, lane) for m in memories], neighbors=len(nearest)
         )
         for lane in range(lanes)
     )

@@ -222,7 +222,7 @@ def _sum(ctx: BindContext) -> Launch:
 WIDTHS = {"int64": 8, "int32": 4, "int8": 1, "uint8": -1}
 
 
-def _labelled(query: KernelQuery) -> bool:
+def _labeled(query: KernelQuery) -> bool:
     floats = (*query.inputs[:1], *query.inputs[2:], *query.outputs)
     return query.inputs[1].dtype.name in WIDTHS and all(t.dtype.name == "float32" for t in floats)
 
@@ -273,7 +273,7 @@ def _loss_grad(ctx: BindContext) -> Launch:
     return _checked(run, ctx)
 
 
-# --- layer normalisation
+# --- layer normalization
 
 
 def _rows(query: KernelQuery) -> tuple[int, int]:
@@ -326,9 +326,9 @@ KERNELS: tuple[KernelSpec, ...] = (
     # numpy sums with BLAS, whose threads keep spinning for tens of milliseconds beside OpenMP's
     upcast_loop_kernel("reduce_sum", _sum, _sums, _sum_bytes),
     upcast_loop_kernel("reduce_sum_like", _sum, _sums, _sum_bytes),
-    replace(loop_kernel("sparse_softmax_cross_entropy", _loss, _labelled), batchable=of_all),
+    replace(loop_kernel("sparse_softmax_cross_entropy", _loss, _labeled), batchable=of_all),
     replace(
-        loop_kernel("sparse_softmax_cross_entropy_grad", _loss_grad, _labelled), batchable=of_all
+        loop_kernel("sparse_softmax_cross_entropy_grad", _loss_grad, _labeled), batchable=of_all
     ),
     upcast_loop_kernel("layer_norm", _layer_norm, _params_per_row),
     upcast_loop_kernel("layer_norm_grad", _layer_norm_grad),

@@ -1,4 +1,4 @@
-"""Batch normalisation of channels-last activations in training, optionally with relu."""
+"""Batch normalization of channels-last activations in training, optionally with relu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch normalisation fused with a residual addition and relu, in one C loop."""
+"""Batch normalization fused with a residual addition and relu, in one C loop."""
 
 from __future__ import annotations
 

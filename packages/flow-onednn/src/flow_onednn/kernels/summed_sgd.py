@@ -40,7 +40,7 @@ OP = "summed_sgd_update"
 NUMBER = aligned(4)
 PRODUCT = ("transpose_a", "transpose_b", "alpha")
 PLAIN = ("l1", "l2", "weight_decay")
-"""Attributes that must be 0: the factors of the update's regularisation terms."""
+"""Attributes that must be 0: the factors of the update's regularization terms."""
 
 
 @dataclass(frozen=True, slots=True)

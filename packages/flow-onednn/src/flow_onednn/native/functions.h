@@ -1,4 +1,4 @@
-// Branch-free elementary functions for loops that the compiler vectorises.
+// Branch-free elementary functions for loops that the compiler vectorizes.
 #include <math.h>
 #include <omp.h>
 #include <stdint.h>

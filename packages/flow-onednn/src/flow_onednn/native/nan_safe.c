@@ -37,7 +37,7 @@ void relu_inplace_bf16(bfloat16 *x, long n) {
     EACH(n, x[i] = x[i] >= 0x8000 && x[i] <= 0xff80 ? 0 : x[i];)
 }
 
-// Recompute y = max(0, normalised x) for channels with nonfinite statistics: the library's relu
+// Recompute y = max(0, normalized x) for channels with nonfinite statistics: the library's relu
 // returns 0 for NaN.
 #define NORM_RELU_NONFINITE(name, type, wide, narrow) \
     void name(const type *x, type *y, const float *mean, const float *inverse, \
@@ -171,7 +171,7 @@ void max_pool_grad(const float *dy, const uint8_t *place, float *dx, const long 
     }
 }
 
-// Max pooling of single-channel images: reduce over the rows of a window first, which vectorises.
+// Max pooling of single-channel images: reduce over the rows of a window first, which vectorizes.
 // buffer: one row of the input per part.
 void max_pool_planes(const float *x, float *y, float *buffer, const long *sizes, int parts) {
     const Pool *p = (const Pool *)sizes;

@@ -1,4 +1,4 @@
-// Batch normalisation of channels-last rows, fused with a residual addition and relu; source.c
+// Batch normalization of channels-last rows, fused with a residual addition and relu; source.c
 // precedes this file. Each part of the rows has its own statistics, which are computed in blocks
 // that fit in the cache, so that x is read from memory once. Parts are merged in order, with Chan's
 // formula for means and sums of squared deviations, which avoids cancellation.

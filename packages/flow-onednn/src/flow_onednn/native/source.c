@@ -1,5 +1,5 @@
 // Loops whose code is fixed; functions.h precedes this file. Loops over more than PARALLEL elements
-// use all threads; for shorter loops, synchronisation takes longer than the work.
+// use all threads; for shorter loops, synchronization takes longer than the work.
 
 // --- conversions between bfloat16 and float
 
@@ -329,7 +329,7 @@ long cross_entropy_grad(const float *prob, const void *label, const float *dy, f
     return 0;
 }
 
-// --- layer normalisation over rows
+// --- layer normalization over rows
 
 void layer_norm(const float *x, const float *beta, const float *gamma, float *y, float *mean,
                 float *inverse, long rows, long columns, float epsilon) {

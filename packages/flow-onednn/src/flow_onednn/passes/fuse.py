@@ -178,7 +178,7 @@ def pool_with_places(rewriter: KernelRewriter, pool: Op) -> bool:
 
 
 def norm_add_relu(rewriter: KernelRewriter, norm: Op) -> bool:
-    """Fuse batch normalisation with a sum and relu, as at the end of a residual block."""
+    """Fuse batch normalization with a sum and relu, as at the end of a residual block."""
     x, y = norm.inputs[0], norm.output()
     image = rewriter.type_of(x)
     add = rewriter.only_reader(y, "broadcast_add")
@@ -200,7 +200,7 @@ def norm_add_relu(rewriter: KernelRewriter, norm: Op) -> bool:
 
 
 def norm_with_relu(rewriter: KernelRewriter, norm: Op) -> bool:
-    """Fuse batch normalisation with relu, and their gradients."""
+    """Fuse batch normalization with relu, and their gradients."""
     x, y = norm.inputs[0], norm.output()
     relu = rewriter.only_reader(y, "relu")
     if relu is None or not norm.attrs["training"]:
@@ -223,7 +223,7 @@ def norm_with_relu(rewriter: KernelRewriter, norm: Op) -> bool:
 
 
 def _fuse_gradient(rewriter: KernelRewriter, norm: Op, relu: Op) -> None:
-    """Fuse relu's gradient with the normalisation's gradient if no other op reads the former."""
+    """Fuse relu's gradient with the normalization's gradient if no other op reads the former."""
     for mask in rewriter.readers(relu.output(), "relu_grad"):
         grad = rewriter.only_reader(mask.output(), "normalization_grad")
         if mask.inputs[0] != relu.output() or grad is None:

@@ -1,4 +1,4 @@
-"""Emitters of batch, layer and L2 normalisation."""
+"""Emitters of batch, layer and L2 normalization."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Emitter = Callable[[Emission], str | tuple[str, ...]]
 
 
 def _batch_norm(e: Emission) -> tuple[str, ...]:
-    """Emit batch normalisation with the moving statistics, in their element type."""
+    """Emit batch normalization with the moving statistics, in their element type."""
     if e.attr("training"):
-        e.unsupported("training=True: it normalises by the batch and updates the moving statistics")
+        e.unsupported("training=True: it normalizes by the batch and updates the moving statistics")
     x, mean, variance, gamma, beta = e.inputs
     stats = e.types[1].dtype
     x = x if e.dtype is stats else e.cast(x, stats)
@@ -48,9 +48,9 @@ def _inverse_root(e: Emission, variance: str, kind: TensorType) -> str:
 
 
 def _layer_norm(e: Emission) -> tuple[str, ...]:
-    """Emit layer normalisation.
+    """Emit layer normalization.
 
-    This is one node since opset 17 if the parameters have the shape of the normalised axes and only
+    This is one node since opset 17 if the parameters have the shape of the normalized axes and only
     y is used.
     """
     begin = e.attr("begin_norm_axis") % e.rank
@@ -84,10 +84,10 @@ def _one_node(e: Emission, x: str, params: list[str], begin: int) -> str:
 def _by_parts(e: Emission, x: str, params: list[str], begin: int) -> tuple[str, str, str]:
     axes = list(range(begin, e.rank))
     mean = reduced(e, "ReduceMean", x, axes, True)
-    centred = e.node("Sub", x, mean)
-    variance = reduced(e, "ReduceMean", e.node("Mul", centred, centred), axes, True)
+    centered = e.node("Sub", x, mean)
+    variance = reduced(e, "ReduceMean", e.node("Mul", centered, centered), axes, True)
     inverse = _inverse_root(e, variance, e.outputs[1])
-    y = e.node("Mul", centred, inverse)
+    y = e.node("Mul", centered, inverse)
     y = e.node("Mul", y, params[-1]) if e.attr("scale") else y
     y = e.node("Add", y, params[0]) if e.attr("center") else y
     if e.used <= {0}:

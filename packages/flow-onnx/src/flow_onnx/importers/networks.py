@@ -1,4 +1,4 @@
-"""Importers of matrix products, convolutions, pools, normalisation and softmax."""
+"""Importers of matrix products, convolutions, pools, normalization and softmax."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _resize(n: Node) -> Blob:
     )  # fmt: skip
 
 
-# --------------------------------------------------------------------------- normalisation
+# --------------------------------------------------------------------------- normalization
 
 
 def _softmax(op: str) -> Importer:
@@ -211,11 +211,11 @@ def _layer_norm(n: Node) -> Blob:
             "layer_norm", x, n.blob(2), gamma, begin_norm_axis=axis, begin_params_axis=axis,
             epsilon=epsilon,
         )[0]  # fmt: skip
-    y = emit("broadcast_mul", _centred(x, axes, epsilon), gamma)
+    y = emit("broadcast_mul", _centered(x, axes, epsilon), gamma)
     return emit("broadcast_add", y, n.blob(2)) if n.has(2) else y
 
 
-def _centred(x: Blob, axes: Sequence[int], epsilon: float) -> Blob:
+def _centered(x: Blob, axes: Sequence[int], epsilon: float) -> Blob:
     """Shift and scale a blob to mean 0 and variance 1 over axes."""
     wide = widened(x)
     apart = emit("broadcast_sub", wide, mean(wide, axes))
@@ -236,7 +236,7 @@ def _per_channel(y: Blob, n: Node) -> Blob:
 
 def _instance_norm(n: Node) -> Blob:
     x = n.blob()
-    return _per_channel(_centred(x, range(2, len(x.shape)), n.attr("epsilon", 1e-5)), n)
+    return _per_channel(_centered(x, range(2, len(x.shape)), n.attr("epsilon", 1e-5)), n)
 
 
 def _group_norm(n: Node) -> Blob:
@@ -244,7 +244,7 @@ def _group_norm(n: Node) -> Blob:
     if not groups or x.shape[1] % groups:
         n.invalid(f"num_groups={groups} for {x.shape[1]} channels", "a divisor")
     parts = reshaped(x, (x.shape[0], groups, prod(x.shape[1:]) // groups))
-    return _per_channel(reshaped(_centred(parts, [2], n.attr("epsilon", 1e-5)), x.shape), n)
+    return _per_channel(reshaped(_centered(parts, [2], n.attr("epsilon", 1e-5)), x.shape), n)
 
 
 IMPORTERS: Mapping[str, Importer] = {

@@ -294,8 +294,8 @@ def reduce_variance(
 
 def _variance(x: Blob, axes: Axis, keepdims: bool, name: str | None) -> BlobDef:
     mean = reduce_mean(x, axes, True, inner(name, "mean"))
-    centred = subtract(x, mean, inner(name, "subtract"))
-    return reduce_mean(square(centred, inner(name, "square")), axes, keepdims, name)
+    centered = subtract(x, mean, inner(name, "subtract"))
+    return reduce_mean(square(centered, inner(name, "square")), axes, keepdims, name)
 
 
 def reduce_std(

@@ -424,7 +424,7 @@ def upsample_2d(
         x: a floating point blob of rank 4.
         size: the two factors for height and width, or one factor for both.
         data_format: "NCHW" or "NHWC".
-        interpolation: "nearest", or "bilinear", which interpolates between the centres of elements.
+        interpolation: "nearest", or "bilinear", which interpolates between the centers of elements.
         name: name of the op.
 
     Returns:

@@ -233,7 +233,7 @@ class _Holes:
         return offset
 
     def free(self, offset: int, size: int) -> None:
-        """Free a range and merge it with free neighbours."""
+        """Free a range and merge it with free neighbors."""
         if size == 0:
             return
         after = self._size_at.get(offset + size)

@@ -84,7 +84,7 @@ class BoxingEntry:
 def summaries(
     shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> tuple[Alternative, ...]:
-    """Summarise the routes between two layouts, beginning with the planner's choice."""
+    """Summarize the routes between two layouts, beginning with the planner's choice."""
     return tuple(
         Alternative(
             tuple(step.name for step in route.reshard_steps),

@@ -28,7 +28,7 @@ from flow_core.passes.gradient_accumulation import ONCE
 
 COMPUTE, TRANSFER = "compute", "transfer"
 FLOPS, BANDWIDTH, LAUNCH = 8e10, 8e9, 3e-6
-"""The modelled speed of a CPU core: float32 operations per second of a matrix product, bytes per
+"""The modeled speed of a CPU core: float32 operations per second of a matrix product, bytes per
 second, and seconds to launch a kernel."""
 
 

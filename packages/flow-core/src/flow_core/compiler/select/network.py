@@ -2,7 +2,7 @@
 
 A network has nodes, each with a few states, and tables of costs over the states of some nodes.
 To eliminate a node, its tables are added up, and the minimum over its states is taken: a table over
-its neighbours remains, and the optimum does not change.  For chains, trees and other graphs of
+its neighbors remains, and the optimum does not change.  For chains, trees and other graphs of
 small width, this takes time proportional to the number of nodes.
 
 Invariants: costs are integers; every table is interned, with its minimum moved to the network's
@@ -39,7 +39,7 @@ class Infeasible(Exception):  # an outcome, not an error
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One elimination: the node, its neighbours, and its best state for each of their states."""
+    """One elimination: the node, its neighbors, and its best state for each of their states."""
 
     node: int
     scope: Scope
@@ -80,14 +80,14 @@ class Network:
         self.constant = 0
         self.memory = Memory()
         self.tables: list[dict[Scope, InternedTable]] = []
-        self.neighbours: list[set[int]] = []
+        self.neighbors: list[set[int]] = []
 
     def node(self, costs: Sequence[int] | Any) -> int:
         """Add a node with a cost for each state, and return the node's number."""
         name = len(self.sizes)
         self.sizes.append(len(costs))
         self.tables.append({})
-        self.neighbours.append(set())
+        self.neighbors.append(set())
         self.add((name,), np.asarray(costs, np.int64))
         return name
 
@@ -99,8 +99,8 @@ class Network:
         interned = self.memory.intern(table)
         for node in scope:
             self.tables[node][scope] = interned
-            self.neighbours[node].update(scope)
-            self.neighbours[node].discard(node)
+            self.neighbors[node].update(scope)
+            self.neighbors[node].discard(node)
 
     def pair(self, a: int, b: int, table: Table) -> None:
         """Add a table over two nodes; the states of ``a`` are along its first axis."""
@@ -115,7 +115,7 @@ class Network:
             TooWide: a table has more entries than ``limit``.
             Infeasible: every choice is impossible.
         """
-        order = best_order(self.sizes, self.neighbours, limit)
+        order = best_order(self.sizes, self.neighbors, limit)
         if order.widest > limit:
             raise TooWide
         steps = list(self.eliminate(order.nodes))
@@ -128,7 +128,7 @@ class Network:
             Infeasible: every choice is impossible.
         """
         for node in nodes:
-            scope = tuple(sorted(self.neighbours[node]))
+            scope = tuple(sorted(self.neighbors[node]))
             table, least, best = self._eliminated(node, tuple(sorted((*scope, node))))
             self._remove(node)
             self.constant += least
@@ -170,8 +170,8 @@ class Network:
         for scope in list(self.tables[node]):
             for n in scope:
                 del self.tables[n][scope]
-        for n in self.neighbours[node]:
-            self.neighbours[n].discard(node)
+        for n in self.neighbors[node]:
+            self.neighbors[n].discard(node)
 
     def decode(self, steps: Sequence[Step], states: list[int]) -> list[int]:
         """Fill in the states of eliminated nodes, given the states of the others."""

@@ -171,7 +171,7 @@ def search(net: Network, budget: SearchBudget, limit: int = LIMIT) -> Answer:
     """
     if net.constant >= NEVER:
         raise Infeasible
-    order = best_order(net.sizes, net.neighbours, limit)
+    order = best_order(net.sizes, net.neighbors, limit)
     if order.widest > limit or not budget.allows(order.total, ENTRY):
         return _program(net, budget, f"elimination would add up {order.total:.1e} numbers")
     budget.spend(order.total, ENTRY)
@@ -180,10 +180,10 @@ def search(net: Network, budget: SearchBudget, limit: int = LIMIT) -> Answer:
 
 
 def _program(net: Network, budget: SearchBudget, why: str) -> Answer:
-    """Eliminate nodes with at most two neighbours, and solve the rest as an integer program."""
+    """Eliminate nodes with at most two neighbors, and solve the rest as an integer program."""
     if not ilp.available():
         return Answer(None, None, f"{why}, too many; flow-core[optimal] is not installed")
-    order = narrow_order(net.sizes, net.neighbours)
+    order = narrow_order(net.sizes, net.neighbors)
     budget.spend(order.total, ENTRY)
     steps = list(net.eliminate(order.nodes))
     left = sorted(set(range(len(net.sizes))) - {step.node for step in steps})

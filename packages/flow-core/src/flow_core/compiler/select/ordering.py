@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from math import log2, prod
 
 CROWD, MANY = 40, 1 << 60
-"""A node with more neighbours than ``CROWD`` gets the rank ``MANY``, after all other nodes."""
+"""A node with more neighbors than ``CROWD`` gets the rank ``MANY``, after all other nodes."""
 
 CHEAP = 1 << 25
 """The number of entries that are added up in less time than it takes to try another rule."""
 
-Turn = tuple[int, int, int]  # the rule's number, the number of neighbours, the node
+Turn = tuple[int, int, int]  # the rule's number, the number of neighbors, the node
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,39 +37,39 @@ class Ordering:
 
 
 class Relations:
-    """For each node, the neighbours that share a table with it, updated as nodes are eliminated."""
+    """For each node, the neighbors that share a table with it, updated as nodes are eliminated."""
 
-    def __init__(self, sizes: Sequence[int], neighbours: Sequence[Iterable[int]]) -> None:
+    def __init__(self, sizes: Sequence[int], neighbors: Sequence[Iterable[int]]) -> None:
         self.sizes = sizes
         self.bits = [round(1024 * log2(n)) for n in sizes]
-        self.neighbours = [set(nodes) for nodes in neighbours]
+        self.neighbors = [set(nodes) for nodes in neighbors]
 
     def width(self, node: int) -> int:
         """Return the number of entries of the table that is added up to eliminate a node."""
-        return self.sizes[node] * prod([self.sizes[n] for n in self.neighbours[node]])
+        return self.sizes[node] * prod([self.sizes[n] for n in self.neighbors[node]])
 
     def related(self, node: int, weights: Sequence[int]) -> int:
         """Return the total weight of the pairs of nodes that eliminating a node newly relates."""
-        adjacent, neighbours, weight = self.neighbours[node], self.neighbours, 0
+        adjacent, neighbors, weight = self.neighbors[node], self.neighbors, 0
         for a in adjacent:
-            others = adjacent - neighbours[a]
+            others = adjacent - neighbors[a]
             if len(others) > 1:  # one of them is node a itself
                 weight += weights[a] * (sum([weights[b] for b in others]) - weights[a])
         return weight
 
     def eliminate(self, node: int) -> set[int]:
-        """Relate a node's neighbours to one another, and return all nodes whose rank may change."""
-        adjacent, neighbours = self.neighbours[node], self.neighbours
+        """Relate a node's neighbors to one another, and return all nodes whose rank may change."""
+        adjacent, neighbors = self.neighbors[node], self.neighbors
         changed = set(adjacent)
         for a in adjacent:
-            neighbours[a].discard(node)
-            fresh = adjacent - neighbours[a]
+            neighbors[a].discard(node)
+            fresh = adjacent - neighbors[a]
             fresh.discard(a)
             if fresh:
-                neighbours[a] |= fresh
+                neighbors[a] |= fresh
                 for b in fresh:
-                    changed |= neighbours[a] & neighbours[b]
-        neighbours[node] = set()
+                    changed |= neighbors[a] & neighbors[b]
+        neighbors[node] = set()
         return changed
 
 
@@ -82,7 +82,7 @@ RULES: Mapping[str, Callable[[Relations, int], int]] = {
 
 
 def order(
-    sizes: Sequence[int], neighbours: Sequence[Iterable[int]], rule: str, limit: int = 1 << 30
+    sizes: Sequence[int], neighbors: Sequence[Iterable[int]], rule: str, limit: int = 1 << 30
 ) -> Ordering:
     """Return the order that results from a rule.
 
@@ -91,14 +91,14 @@ def order(
 
     Args:
         sizes: the number of states of each node.
-        neighbours: for each node, the nodes that share a table with it.
+        neighbors: for each node, the nodes that share a table with it.
         rule: name of one of `RULES`.
-        limit: the number of neighbours above which a node is not eliminated.
+        limit: the number of neighbors above which a node is not eliminated.
     """
-    relations, number = Relations(sizes, neighbours), RULES[rule]
+    relations, number = Relations(sizes, neighbors), RULES[rule]
 
     def turn(node: int) -> Turn | None:
-        count = len(relations.neighbours[node])
+        count = len(relations.neighbors[node])
         if count > limit:
             return None
         return (MANY, count, node) if count > CROWD else (number(relations, node), count, node)
@@ -122,16 +122,16 @@ def order(
     return Ordering(tuple(found), max(found.values(), default=0), sum(found.values()))
 
 
-def narrow_order(sizes: Sequence[int], neighbours: Sequence[Iterable[int]]) -> Ordering:
-    """Return an order of the nodes with at most two neighbours, which creates only pair tables."""
-    return order(sizes, neighbours, "least bits related", limit=2)
+def narrow_order(sizes: Sequence[int], neighbors: Sequence[Iterable[int]]) -> Ordering:
+    """Return an order of the nodes with at most two neighbors, which creates only pair tables."""
+    return order(sizes, neighbors, "least bits related", limit=2)
 
 
-def best_order(sizes: Sequence[int], neighbours: Sequence[Iterable[int]], limit: int) -> Ordering:
+def best_order(sizes: Sequence[int], neighbors: Sequence[Iterable[int]], limit: int) -> Ordering:
     """Return the cheapest order of all nodes, if possible one whose tables are within a limit."""
     found: list[Ordering] = []
     for rule in RULES:
-        found.append(order(sizes, neighbours, rule))
+        found.append(order(sizes, neighbors, rule))
         if found[-1].widest <= limit and found[-1].total <= CHEAP:
             break
     return min(found, key=lambda one: (one.widest > limit, one.total))

@@ -26,7 +26,7 @@ class Cost:
 
     @property
     def total(self) -> int:
-        """The sum of all items, which selectors minimise."""
+        """The sum of all items, which selectors minimize."""
         return sum(getattr(self, f.name) for f in fields(self))
 
     def __add__(self, other: Cost) -> Cost:

@@ -3,12 +3,12 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 
 
-// Colours of devices and kernels; none is near the colour of boxing.
+// Colors of devices and kernels; none is near the color of boxing.
 const COLORS = ["#2f6fb5", "#2e8b57", "#7a5cc2", "#0f8f96", "#7d8a1f", "#4456b8", "#5f7f95",
   "#a06ab4", "#3d8f7a", "#6b7280"];
 const TINT = "2e"; // the opacity of a fill, as two hexadecimal digits
 
-// The colours of canvases are those of the style sheet.
+// The colors of canvases are those of the style sheet.
 const theme = {};
 function readTheme() {
   const style = getComputedStyle(document.documentElement);

@@ -507,11 +507,11 @@ function detail(node) {
           + short(where)})]));
     }
     side.append(element("h3", {text: "How to read it"}),
-      element("p", {text: "A box is an op; its colour says on which devices it runs. The label "
+      element("p", {text: "A box is an op; its color says on which devices it runs. The label "
         + "of an edge is the SBP of the value. Red edges change the SBP: the SBP of the producer "
         + "→ the SBP that the reader needs, and the bytes that cross devices; dashed edges send "
         + "nothing. Numbers mark the most expensive transfers." }),
-      element("p", {text: "Click a scope to open or close it, an op to see its neighbours; drag "
+      element("p", {text: "Click a scope to open or close it, an op to see its neighbors; drag "
         + "to move, turn the wheel to zoom, type / to search. Keys: arrows, Enter, +, -, 0."}));
     if (data.selection.length) side.append(element("h3", {text: "Choice of SBP"}));
     for (const row of data.selection) side.append(element("p", {text: row.join(": ")}));

@@ -124,7 +124,7 @@ memoryBox.append(element("div", {class: "tools"}, [arenaChoice]),
   legend([...Object.entries(KINDS).map(([kind, color]) => [color, kind]),
     ["var(--live)", "bytes in use"]]));
 timeBox.append(legend([["var(--boxing)", "transfers"],
-  [COLORS[0], "other colours: one per kernel"]]));
+  [COLORS[0], "other colors: one per kernel"]]));
 timeBox.style.flex = `0 0 min(60%, ${lanes.length * 70 + MARGIN.top + MARGIN.bottom}px)`;
 const timeSection = element("div", {class: "split"}, [
   ...(data.spans.length ? [timeBox] : []),

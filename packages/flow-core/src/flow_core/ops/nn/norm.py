@@ -1,4 +1,4 @@
-"""Batch, layer and L2 normalisation.
+"""Batch, layer and L2 normalization.
 
 For float16 and bfloat16 tensors, statistics are float32; parameters are usually float32, too, but
 may also have the tensor's type.  ``inv_variance`` is 1 / sqrt(variance + epsilon).
@@ -48,7 +48,7 @@ def _check_attribute(ctx: InferContext, name: str, low: float, high: float) -> N
     ctx.check(low <= value <= high, f"{name}={value}", f"{low} <= {name} <= {high}")
 
 
-# --- batch normalisation
+# --- batch normalization
 
 
 def channel_shape(x_shape: Shape, axis: int) -> Shape:
@@ -215,7 +215,7 @@ def _batch_norm_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
             yield Sample((x, dy, *vectors), {"axis": axis, "training": training}, gradient=False)
 
 
-# --- layer normalisation
+# --- layer normalization
 
 
 def layer_axes(rank: int, attrs: Attrs) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Upsampling of images, by the nearest element or by linear interpolation between centres."""
+"""Upsampling of images, by the nearest element or by linear interpolation between centers."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def interpolation_matrix(size: int, scale: float, method: str) -> Array:
     if method == "nearest":
         matrix[np.arange(out), nearest_indices(size, scale)] = 1
         return matrix
-    centre = np.clip((np.arange(out) + 0.5) / scale - 0.5, 0, size - 1)
-    low = np.floor(centre).astype(np.int64)
-    np.add.at(matrix, (np.arange(out), low), 1 - (centre - low))
-    np.add.at(matrix, (np.arange(out), np.minimum(low + 1, size - 1)), centre - low)
+    center = np.clip((np.arange(out) + 0.5) / scale - 0.5, 0, size - 1)
+    low = np.floor(center).astype(np.int64)
+    np.add.at(matrix, (np.arange(out), low), 1 - (center - low))
+    np.add.at(matrix, (np.arange(out), np.minimum(low + 1, size - 1)), center - low)
     return matrix
 
 

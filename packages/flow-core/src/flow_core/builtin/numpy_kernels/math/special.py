@@ -1,7 +1,7 @@
 """The error function and the log-gamma function, computed with NumPy's elementary functions.
 
 The coefficients were fitted for these kernels.  ``TAIL`` approximates ``(1 + 2x) exp(x*x) erfc(x)``
-by a polynomial in ``(x - 3) / (x + 3)`` for all x >= 0.  ``CENTRE`` approximates ``erf(x) / x`` by
+by a polynomial in ``(x - 3) / (x + 3)`` for all x >= 0.  ``CENTER`` approximates ``erf(x) / x`` by
 a polynomial in ``x*x`` for |x| <= 1, and ``NUMERATOR / DENOMINATOR`` approximates the same function
 for |x| <= 4 in float32 precision.
 """
@@ -30,7 +30,7 @@ TAIL_SINGLE = (
     2.49882261e-03, -2.37703887e-02, 6.83166973e-02, -1.19273678e-01, 1.29644091e-01,
     -4.75622938e-02, -1.35621068e-01, 1.25300806e00,
 )  # fmt: skip
-CENTRE = (
+CENTER = (
     5.957176147748911e-11, -1.1372848856791674e-09, 1.4659775274047436e-08,
     -1.6350312701054695e-07, 1.6461000484121368e-06, -1.4925595266831182e-05,
     0.0001205533111164271, -0.000854832698083379, 0.0052239776248180145, -0.026866170645076792,
@@ -70,16 +70,16 @@ def _erf_single(s: Steps, x: Array, out: Array) -> Array:
 
 
 def _erf_double(s: Steps, x: Array, out: Array) -> Array:
-    size, tail, square, centre = s.temp(), s.temp(), s.temp(), s.temp()
+    size, tail, square, center = s.temp(), s.temp(), s.temp(), s.temp()
     s(np.absolute, x, out=size)
     _erfc_of_size(s, size, tail)
     s(np.subtract, 1.0, tail, out=tail)
     s(np.copysign, tail, x, out=tail)
     s(np.minimum, size, 1.0, out=square)
     s(np.multiply, square, square, out=square)
-    s.polynomial(CENTRE, square, centre)
-    s(np.multiply, centre, x, out=centre)
-    return s.select(s.test(np.less, size, 1.0), centre, tail, out)
+    s.polynomial(CENTER, square, center)
+    s(np.multiply, center, x, out=center)
+    return s.select(s.test(np.less, size, 1.0), center, tail, out)
 
 
 def erfc(s: Steps, x: Array, out: Array) -> Array:

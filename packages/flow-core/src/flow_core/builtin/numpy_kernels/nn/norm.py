@@ -132,7 +132,7 @@ def _batch_norm_training(ctx: BindContext) -> Launches:
     rate, n = 1 - ctx.attrs["momentum"], fold.count
     return (
         *fold.sum(x, mean, scratch, 1 / n),
-        *_centre_and_square(fold, x, mean, y, scratch),
+        *_center_and_square(fold, x, mean, y, scratch),
         column_sum(scratch, variance, 1 / n),
         *_inverse_root(variance, ctx.attrs["epsilon"], inverse),
         *_move(moving_mean, mean, rate, 1.0, factor),
@@ -142,7 +142,7 @@ def _batch_norm_training(ctx: BindContext) -> Launches:
     )
 
 
-def _centre_and_square(
+def _center_and_square(
     fold: _Channels, x: Array, mean: Array, out: Array, scratch: Array, other: Array | None = None
 ) -> Iterator[Launch]:
     """Yield launches that write x - mean to ``out``, and its partial inner products to ``scratch``.
@@ -195,7 +195,7 @@ def _batch_norm_grad(ctx: BindContext) -> Launches:
     x, dy, dx = fold.fold(x), fold.fold(dy), fold.fold(dx)
     sums = (
         *fold.sum(dy, d_beta, scratch),
-        *_centre_and_square(fold, x, mean, dx, scratch, dy),
+        *_center_and_square(fold, x, mean, dx, scratch, dy),
         column_sum(scratch, d_gamma),
         call(np.multiply, d_gamma, inverse, out=d_gamma),
     )
@@ -258,12 +258,12 @@ def _layer_norm(ctx: BindContext) -> Launches:
     for x_part, y_part, mean_part, inverse_part in zip(*parts, strict=True):
         rows = x_part.reshape(-1, length), y_part.reshape(-1, length)
         columns = mean_part.reshape(-1, 1), inverse_part.reshape(-1, 1)
-        launches += _normalise_rows(*rows, *columns, ctx.attrs["epsilon"])
+        launches += _normalize_rows(*rows, *columns, ctx.attrs["epsilon"])
         launches += _affine(y_part, gamma, beta)
     return launches
 
 
-def _normalise_rows(x: Array, y: Array, mean: Array, inverse: Array, epsilon: float) -> Launches:
+def _normalize_rows(x: Array, y: Array, mean: Array, inverse: Array, epsilon: float) -> Launches:
     share = 1 / x.shape[1]
     return (
         row_sum(x, mean, share),

@@ -181,7 +181,7 @@ def _scatter(matrix: Array, indices: Array, values: Array) -> Launches:
     return (partial(matrix.reshape(-1).put, indices, values, "clip"),)
 
 
-def _normalise(prob: Array, row: Array) -> Launches:
+def _normalize(prob: Array, row: Array) -> Launches:
     """Return launches that turn the shifted logits in ``prob`` into probabilities.
 
     ``row`` gets the logarithm of each row's sum of exponentials.
@@ -204,7 +204,7 @@ def _sparse_softmax_loss(ctx: BindContext) -> Launches:
         call(np.subtract, x, row, out=prob),
         *_label_indices(label, x.shape[1], indices),
         *_gather(prob, indices, out),
-        *_normalise(prob, row),
+        *_normalize(prob, row),
         call(np.subtract, row[:, 0], out, out=out),
     )
 
@@ -240,7 +240,7 @@ def _dense_softmax_loss(ctx: BindContext) -> Launches:
         call(np.maximum, prob, lowest, out=prob),
         call(np.multiply, prob, label, out=whole),
         row_sum(whole, out[:, None]),
-        *_normalise(prob, row),
+        *_normalize(prob, row),
         row_sum(label, total),
         call(np.multiply, row, total, out=row),
         call(np.subtract, row[:, 0], out, out=out),
