@@ -162,8 +162,10 @@ def _merged(trace: str | None) -> Iterator[None]:
 
 def _check_ray(ray: bool, hosts: str, agent: str | None, mpiexec: str | None, each: str) -> None:
     """Reject options without effect: Ray chooses the hosts, and only Ray reserves resources."""
-    given = {"--hosts": hosts, "--agent": agent, "--mpiexec": mpiexec} if ray else {"--each": each}
-    for name in filter(given.get, given):
+    options = (
+        {"--hosts": hosts, "--agent": agent, "--mpiexec": mpiexec} if ray else {"--each": each}
+    )
+    for name in filter(options.get, options):
         raise click.UsageError(f"{name} {'is incompatible with' if ray else 'requires'} --ray")
 
 
@@ -176,11 +178,11 @@ def _run_on_ray(job: Job, each: str) -> int:
 
 def _resources(text: str) -> dict[str, float]:
     """Parse resources of the form ``CPU=2,GPU=1``."""
-    found = {"CPU": 1.0}
+    resources = {"CPU": 1.0}
     for part in filter(None, text.split(",")):
         name, _, number = part.partition("=")
         try:
-            found[name.strip()] = float(number)
+            resources[name.strip()] = float(number)
         except ValueError:
             raise click.BadParameter(f"{part!r} is not name=number", param_hint="--each") from None
-    return found
+    return resources

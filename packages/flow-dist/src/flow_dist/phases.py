@@ -114,14 +114,14 @@ Route = tuple[int, int]
 
 def routes(gathers: Iterable[Gather], owner: Callable[[Device], int]) -> dict[Route, list[Box]]:
     """Return the boxes that each route sends, each once, in an order that is equal on all ranks."""
-    found: dict[Route, dict[object, Box]] = {}
+    boxes_by_route: dict[Route, dict[object, Box]] = {}
     for gather in gathers:
         receiver = owner(gather.target.device)
         for part in gather.parts:
             sender = owner(part.device)
             if sender != receiver:
-                found.setdefault((sender, receiver), {}).setdefault(part.key, part)
-    return {route: list(boxes.values()) for route, boxes in found.items()}
+                boxes_by_route.setdefault((sender, receiver), {}).setdefault(part.key, part)
+    return {route: list(boxes.values()) for route, boxes in boxes_by_route.items()}
 
 
 def phases_of(exchange: Exchange, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> Phases:
@@ -198,14 +198,14 @@ def link_bytes(
 
     A chunk of an all-reduce counts twice: on the way to its owner and on the way back.
     """
-    found: Counter[DevicePair] = Counter()
+    nbytes: Counter[DevicePair] = Counter()
     for gather in gather_plans(exchange):
         receiver = gather.target.device(exchange)
         for part in gather.parts:
             sender = part.device(exchange)
             if sender in local and sender != receiver:
-                found[sender, receiver] += part.view(part.array(inputs, outputs)).nbytes
-    return found
+                nbytes[sender, receiver] += part.view(part.array(inputs, outputs)).nbytes
+    return nbytes
 
 
 def copy_launch(target: Array, source: Array) -> Launch:
@@ -269,10 +269,10 @@ def copy_overwritten_inputs(
     local = {d for d, x in zip(exchange.senders, inputs, strict=True) if x is not None}
     if exchange.collective != "all_reduce" or not is_small or len(local) < 2:
         return tuple(inputs), []
-    found = list(inputs)
+    safe = list(inputs)
     copies: list[Launch] = []
-    for i, (given, made) in enumerate(zip(inputs, outputs, strict=True)):
-        if given is not None and same_address(given, made):
-            found[i] = np.empty_like(given)
-            copies.append(partial(np.copyto, found[i], given))
-    return tuple(found), copies
+    for i, (source, target) in enumerate(zip(inputs, outputs, strict=True)):
+        if source is not None and same_address(source, target):
+            safe[i] = np.empty_like(source)
+            copies.append(partial(np.copyto, safe[i], source))
+    return tuple(safe), copies

@@ -133,12 +133,12 @@ def _bytes(env: Mapping[str, str], name: str) -> int | None:
     text = env.get(name, "").strip()
     if not text:
         return None
-    found = _BYTES.fullmatch(text)
-    unit = None if found is None else UNITS.get(found[2].lower())
-    if found is None or unit is None:
+    match = _BYTES.fullmatch(text)
+    unit = None if match is None else UNITS.get(match[2].lower())
+    if match is None or unit is None:
         allowed = "a number of bytes, such as 800MB or 2GiB"
         raise ConfigError(f"setting {name}", found=repr(text), allowed=allowed)
-    return int(float(found[1]) * unit)
+    return int(float(match[1]) * unit)
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:

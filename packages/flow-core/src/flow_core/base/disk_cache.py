@@ -123,11 +123,11 @@ class DiskCache:
 
     def get(self, key: Sequence[str], make: Callable[[], bytes]) -> bytes:
         """Return the content of an entry; if the entry is missing, make and publish it."""
-        found = self.read(key)
-        if found is None:
-            found = make()
-            self.write(key, found)
-        return found
+        content = self.read(key)
+        if content is None:
+            content = make()
+            self.write(key, content)
+        return content
 
     def path(self, key: Sequence[str], make: Callable[[], bytes]) -> Path:
         """Return the file of a validated entry, for loaders that ignore data after the content.
@@ -175,12 +175,12 @@ def evict(folder: Path, limit: int) -> None:
     Nothing is removed if the total is within the limit, and no file that was used within the last
     `GRACE` seconds is removed.
     """
-    found = sorted(_files(folder))
-    total = sum(size for _, size, _ in found)
+    files = sorted(_files(folder))
+    total = sum(size for _, size, _ in files)
     if total <= limit:
         return
     newest = time.time() - GRACE
-    for used, size, path in found:
+    for used, size, path in files:
         if total <= limit * 3 // 4 or used > newest:
             return
         with contextlib.suppress(FileNotFoundError):

@@ -99,20 +99,20 @@ def as_dtype(value: object) -> DType:
     """
     if isinstance(value, DType):
         return value
-    found = BY_NAME.get(value) if isinstance(value, str) else None
-    if found is None:
+    dtype = BY_NAME.get(value) if isinstance(value, str) else None
+    if dtype is None:
         try:
             if value is None:  # numpy would return float64
                 raise TypeError
-            found = _from_numpy(np.dtype(value))  # type: ignore[call-overload]
+            dtype = _from_numpy(np.dtype(value))  # type: ignore[call-overload]
         except (
             TypeError,
             ValueError,
             SyntaxError,
             OverflowError,
         ):  # numpy parses some strings
-            found = None
-    if found is None:
+            dtype = None
+    if dtype is None:
         raise InferenceError(
             "use of an element type",
             at=user_line(2),
@@ -120,7 +120,7 @@ def as_dtype(value: object) -> DType:
             allowed=", ".join(d.name for d in ALL),
             hint=nearest(str(value), BY_NAME) or None,
         )
-    return found
+    return dtype
 
 
 def as_asked(array: Array, dtype: Any, copy: bool | None) -> Array:

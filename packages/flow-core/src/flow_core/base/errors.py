@@ -42,8 +42,8 @@ _own_files: dict[str, bool] = {}
 
 
 def _package_folders() -> tuple[str, ...]:
-    found = (sys.modules[name].__file__ for name in _packages if name in sys.modules)
-    return tuple(os.path.dirname(file) + os.sep for file in found if file)
+    files = (sys.modules[name].__file__ for name in _packages if name in sys.modules)
+    return tuple(os.path.dirname(file) + os.sep for file in files if file)
 
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
@@ -123,12 +123,12 @@ def _user_line_from(frame: FrameType | None) -> SourceLine | None:
 
 def raising_line(error: BaseException) -> SourceLine | None:
     """Return the innermost line of a traceback outside `_packages`, or None if there is none."""
-    found, traceback = None, error.__traceback__
+    line, traceback = None, error.__traceback__
     while traceback is not None:
         if not _is_own_frame(traceback.tb_frame):
-            found = SourceLine(traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
+            line = SourceLine(traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
         traceback = traceback.tb_next
-    return found
+    return line
 
 
 def plugin_line(error: BaseException) -> SourceLine | None:
@@ -139,14 +139,14 @@ def plugin_line(error: BaseException) -> SourceLine | None:
     if isinstance(error, SyntaxError) and error.filename:
         return SourceLine(error.filename, error.lineno or 1)
     core = (os.path.dirname(os.path.dirname(__file__)) + os.sep, *_numpy_folder())
-    found, traceback = None, error.__traceback__
+    line, traceback = None, error.__traceback__
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
         library = file.startswith(_STANDARD_LIBRARY) and not file.startswith(_INSTALLED)
         if not (library or file.startswith(("<frozen", *core))):
-            found = SourceLine(file, traceback.tb_lineno)
+            line = SourceLine(file, traceback.tb_lineno)
         traceback = traceback.tb_next
-    return found
+    return line
 
 
 def _numpy_folder() -> Iterator[str]:

@@ -103,15 +103,15 @@ def find_waits(
         for access in touched:
             needed |= _conflicts(spaces.setdefault(access.space, _Space()), access, task, stream)
         clock = list(known[last[stream]]) if last[stream] >= 0 else [-1] * len(last)
-        found = []
+        waited_for = []
         for other in sorted(needed, reverse=True):  # late tasks may imply earlier ones
             if streams[other] != stream and clock[streams[other]] < other:
-                found.append(other)
+                waited_for.append(other)
                 clock = list(map(max, clock, known[other]))
         clock[stream] = task
         known.append(tuple(clock))
         last[stream] = task
-        waits.append(tuple(sorted(found)))
+        waits.append(tuple(sorted(waited_for)))
     return waits
 
 

@@ -26,15 +26,15 @@ def host_array(value: object) -> Array:
     (2, 2)
     """
     detach = getattr(value, "detach", None)
-    given: Any = detach() if callable(detach) else value
-    if hasattr(given, "__dlpack_device__") and not isinstance(given, np.ndarray):
-        if given.__dlpack_device__()[0] != _HOST:
-            return np.from_dlpack(given, device="cpu")
-        if not hasattr(given, "__array__"):
-            return np.from_dlpack(given)
-    elif not hasattr(given, "__array__") and callable(getattr(given, "numpy", None)):
-        given = given.numpy()
-    return np.asarray(given)
+    array: Any = detach() if callable(detach) else value
+    if hasattr(array, "__dlpack_device__") and not isinstance(array, np.ndarray):
+        if array.__dlpack_device__()[0] != _HOST:
+            return np.from_dlpack(array, device="cpu")
+        if not hasattr(array, "__array__"):
+            return np.from_dlpack(array)
+    elif not hasattr(array, "__array__") and callable(getattr(array, "numpy", None)):
+        array = array.numpy()
+    return np.asarray(array)
 
 
 class HostDLPack:

@@ -173,16 +173,16 @@ def by_chunk(
 
 def _drawn(source: Uniform, batch: Sequence[Stretch], count: int, step: int, draw: int) -> Array:
     """Return the concatenated numbers of several stretches."""
-    found, at = np.empty(count, np.float32), 0
+    concatenated, at = np.empty(count, np.float32), 0
     for s in batch:
-        numbers, at = found[at : at + s.rows * s.kept], at + s.rows * s.kept
+        numbers, at = concatenated[at : at + s.rows * s.kept], at + s.rows * s.kept
         if s.rows == 1:
             source.fill(numbers, step, draw, s.start)
         else:
             drawn = np.empty(s.drawn, np.float32)
             source.fill(drawn, step, draw, s.start)
             numbers.reshape(s.rows, s.kept)[...] = kept_of(s, drawn)
-    return found
+    return concatenated
 
 
 def normal(numbers: Numbers, attempt: int = 0) -> Any:

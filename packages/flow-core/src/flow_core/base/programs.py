@@ -38,19 +38,19 @@ def interpreter_options(argv: Sequence[str] | None = None) -> list[str]:
     ['-I']
     """
     words = iter(sys.orig_argv[1:] if argv is None else argv)
-    found = []
+    options = []
     for word in words:
         if not word.startswith("-") or word in ("-", "--"):
             break
         if word.startswith("--"):  # --check-hash-based-pycs MODE
-            found += [word, next(words, "")]
+            options += [word, next(words, "")]
             continue
         letters, rest, is_last = _option(word[1:])
-        found += [f"-{letters}"] if letters else []
+        options += [f"-{letters}"] if letters else []
         if is_last:
             break
-        found += [next(words, "")] if rest else []
-    return found
+        options += [next(words, "")] if rest else []
+    return options
 
 
 def _option(word: str) -> tuple[str, bool, bool]:
@@ -59,8 +59,8 @@ def _option(word: str) -> tuple[str, bool, bool]:
         if letter in _LAST:
             return word[:position].replace(_OWN_LINE, ""), False, True
         if letter in _WITH_VALUE:
-            kept = word[:position].replace(_OWN_LINE, "") + word[position:]
-            return kept, position == len(word) - 1, False
+            options = word[:position].replace(_OWN_LINE, "") + word[position:]
+            return options, position == len(word) - 1, False
     return word.replace(_OWN_LINE, ""), False, False
 
 
@@ -71,8 +71,8 @@ def leave_own_folder() -> None:
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     own = sys.argv[0] if sys.argv else ""  # an embedding program may leave it empty
-    made = os.path.dirname(os.path.realpath(own)) if spec is None else os.getcwd()
-    if not sys.flags.safe_path and sys.path[:1] == [made]:
+    added = os.path.dirname(os.path.realpath(own)) if spec is None else os.getcwd()
+    if not sys.flags.safe_path and sys.path[:1] == [added]:
         del sys.path[0]
 
 
@@ -174,14 +174,14 @@ def _show(
 
 def _of_script(trace: TracebackType | None) -> TracebackType | None:
     """Return the part of a traceback below `_execute`; None for a script that does not compile."""
-    found = trace
+    part = trace
     while trace is not None:
         if trace.tb_frame.f_code is _execute.__code__:
-            found = trace.tb_next
+            part = trace.tb_next
         elif trace.tb_frame.f_code is _code.__code__:
             return None
         trace = trace.tb_next
-    return found
+    return part
 
 
 def status_of(error: BaseException) -> int:

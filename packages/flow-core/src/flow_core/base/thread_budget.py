@@ -79,8 +79,8 @@ def asked(env: Mapping[str, str]) -> Budget | None:
         raise ConfigError(f"setting {SETTING}", found=repr(text), allowed="a positive integer")
     if text:
         return Budget(int(text), SETTING)
-    found = re.match(r"\s*(\d+)\s*(,|$)", env.get(STANDARD, ""))
-    return Budget(int(found[1]), STANDARD) if found and int(found[1]) else None
+    match = re.match(r"\s*(\d+)\s*(,|$)", env.get(STANDARD, ""))
+    return Budget(int(match[1]), STANDARD) if match and int(match[1]) else None
 
 
 def find_budget(

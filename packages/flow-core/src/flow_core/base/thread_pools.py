@@ -92,8 +92,8 @@ def cap(env: Mapping[str, str]) -> int:
     >>> cap({"OPENBLAS_NUM_THREADS": "2"}), cap({}) > 1000
     (2, True)
     """
-    found = [int(env[name]) for name in CAPS if env.get(name, "").isdigit()]
-    return next(filter(None, found), sys.maxsize)
+    limits = [int(env[name]) for name in CAPS if env.get(name, "").isdigit()]
+    return next(filter(None, limits), sys.maxsize)
 
 
 _open_mp: dict[str, Any] = {}
@@ -125,9 +125,9 @@ def set_budget(budget: Budget) -> None:
     _budget[:] = [budget]
     find_open_mp()
     set_kernel_threads(budget.count)
-    found = blas()
-    if found is not None:
-        found.size(budget.count)
+    pool = blas()
+    if pool is not None:
+        pool.size(budget.count)
 
 
 def process_budget() -> Budget:
@@ -153,12 +153,12 @@ def with_sized_pools(cores: Cores, run: Callable[[], object]) -> Callable[[], ob
     Between steps, the pools have the size of the budget.  Usually, therefore, either no pool or
     only BLAS's pool is resized.
     """
-    usual, found = process_budget().count, blas()
+    usual, pool = process_budget().count, blas()
     if cores.kernels not in (0, usual):
         return partial(_run_sized, cores, run)
-    if cores.products in (0, usual) or found is None:
+    if cores.products in (0, usual) or pool is None:
         return run
-    return partial(_with_products, found.put, found.get, min(cores.products, found.cap), run)
+    return partial(_with_products, pool.put, pool.get, min(cores.products, pool.cap), run)
 
 
 def _run_sized(cores: Cores, run: Callable[[], object]) -> None:
@@ -186,14 +186,14 @@ def sized_pools(cores: Cores) -> Iterator[None]:
     if not cores.kernels:
         yield
         return
-    kernels, found = current_kernel_threads(), blas()
-    products = 0 if found is None else found.get()
+    kernels, pool = current_kernel_threads(), blas()
+    products = 0 if pool is None else pool.get()
     set_kernel_threads(cores.kernels)
-    if found is not None:
-        found.size(cores.products)
+    if pool is not None:
+        pool.size(cores.products)
     try:
         yield
     finally:
         set_kernel_threads(kernels)
-        if found is not None:
-            found.size(products)
+        if pool is not None:
+            pool.size(products)

@@ -45,10 +45,10 @@ def call_within(
         if now == before:
             raise CallTimeoutError from None
         before = now
-    found, error = answered
+    result, error = answered
     if error is not None:
         raise error
-    return found  # type: ignore[return-value]  # set if there is no error
+    return result  # type: ignore[return-value]  # set if there is no error
 
 
 def _taken(answers: SimpleQueue[Result], seconds: float) -> Result | None:

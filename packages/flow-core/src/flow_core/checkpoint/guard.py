@@ -73,7 +73,7 @@ class LocalPlace:
         if not self.path.exists():
             return None
         kinds = {"folder": self.path.is_dir(), "file": self.path.is_file()}
-        return next((kind for kind, found in kinds.items() if found), "special file")
+        return next((kind for kind, is_kind in kinds.items() if is_kind), "special file")
 
     def special(self) -> str | None:
         """See `Place`."""
@@ -81,11 +81,11 @@ class LocalPlace:
             return "the root of the file system"
         for name, find in (("the home folder", Path.home), ("the working directory", Path.cwd)):
             try:
-                found = find().resolve()
+                folder = find().resolve()
             except (OSError, RuntimeError):  # the system does not define this folder
                 continue
-            if found.is_relative_to(self.path):
-                return name if found == self.path else f"a parent of {name}"
+            if folder.is_relative_to(self.path):
+                return name if folder == self.path else f"a parent of {name}"
         return None
 
     def names(self) -> list[str]:
@@ -227,10 +227,10 @@ def remove(folder: Path, owns: Owns | None = None) -> None:
     if not names:
         shutil.rmtree(folder)
         return
-    kept = folder.with_name(f"kept-{secrets.token_hex(4)}-{folder.name.lstrip('.')}")
-    os.rename(folder, kept)
+    moved = folder.with_name(f"kept-{secrets.token_hex(4)}-{folder.name.lstrip('.')}")
+    os.rename(folder, moved)
     raise CheckpointError(
-        f"removing the replaced checkpoint, now {kept}",
+        f"removing the replaced checkpoint, now {moved}",
         found=f"foreign files: {_shown(names)}",
-        hint=f"nothing is lost: the new checkpoint is complete, and these files are in {kept}",
+        hint=f"nothing is lost: the new checkpoint is complete, and these files are in {moved}",
     )

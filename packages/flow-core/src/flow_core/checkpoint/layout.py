@@ -78,7 +78,7 @@ def name_problem(name: str) -> str | None:
         ),
         f"more than {_LONGEST_NAME} bytes": len(encoded) > _LONGEST_NAME,
     }
-    return next((problem for problem, found in problems.items() if found), None)
+    return next((problem for problem, applies in problems.items() if applies), None)
 
 
 NAMES_ALLOWED = (
@@ -147,9 +147,9 @@ def parse_meta(text: str | bytes, file: Path) -> TensorType:
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
-    found = _match_meta(text) if len(text) <= LONGEST_META else None
-    dtype = _DTYPES.get(found["dtype"]) if found else None
-    dims = re.findall("[0-9]+", found["shape"]) if found else []
+    match = _match_meta(text) if len(text) <= LONGEST_META else None
+    dtype = _DTYPES.get(match["dtype"]) if match else None
+    dims = re.findall("[0-9]+", match["shape"]) if match else []
     kind = stored_type(dims, dtype) if dtype else None
     if kind is None:
         raise CheckpointError(

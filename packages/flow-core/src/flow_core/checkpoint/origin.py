@@ -44,12 +44,12 @@ TRIES = 20
 def stamp(path: str | Path | int) -> Stamp | None:
     """Return the stamp of a regular file, or None if there is no such file."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class SameFile:
@@ -79,15 +79,15 @@ class SameFile:
             self._check(handle)
 
     def _check(self, handle: BufferedReader) -> None:
-        found = stamp(handle.fileno())
-        if self._stamp not in (None, found):
+        current = stamp(handle.fileno())
+        if self._stamp not in (None, current):
             raise CheckpointReplacedError(
                 f"reading {self._path}",
                 found="a file that another program wrote in the meantime",
                 allowed="the file that was opened",
                 hint="open it again: flow.checkpoint.get(path)",
             )
-        self._stamp = found
+        self._stamp = current
 
 
 class Origin:
@@ -155,10 +155,10 @@ class Origin:
         if self.sums is None:
             return all(stamp(file) == known for file, known in self.stamps.items())
         try:
-            found = read_sums(self.root)
+            current = read_sums(self.root)
         except (OSError, CheckpointError):
             return False
-        return found is not None and found.own == self.sums.own
+        return current is not None and current.own == self.sums.own
 
     def refused(self, file: Path, found: str, allowed: str | None = None) -> CheckpointError:
         """Return the error for a file that has changed or is damaged."""

@@ -122,8 +122,8 @@ class Store:
 
     def top(self) -> list[str]:
         """Return the names in the URL's folder."""
-        found = self.call("ls", self.path(""), detail=False)
-        names = {self._relative(name, "") for name in found}
+        paths = self.call("ls", self.path(""), detail=False)
+        names = {self._relative(name, "") for name in paths}
         return sorted(names - {""})
 
     def listing(self, name: str = "") -> dict[str, Stamp]:
@@ -136,17 +136,17 @@ class Store:
         try:
             if not _overrides(self.system, "find"):
                 return self._walk(name)
-            found = self.call("find", self.path(name), withdirs=True, detail=True)
+            infos = self.call("find", self.path(name), withdirs=True, detail=True)
         except FileNotFoundError as error:
             if _is_missing(error):
                 return {}
             raise
-        stamps = {self._relative(path, name): _stamp(info) for path, info in found.items() if info}
+        stamps = {self._relative(path, name): _stamp(info) for path, info in infos.items() if info}
         stamps.pop("", None)
         return stamps
 
     def _walk(self, name: str) -> dict[str, Stamp]:
-        found: dict[str, Stamp] = {}
+        stamps: dict[str, Stamp] = {}
         waiting = [""]
         while waiting:
             above = waiting.pop()
@@ -155,10 +155,10 @@ class Store:
                 relative = self._relative(info["name"], below)
                 if relative and "?" not in relative:  # index pages have links that sort them
                     path = f"{above}/{relative}".strip("/")
-                    found[path] = _stamp(info)
-                    if is_folder(found[path]):
+                    stamps[path] = _stamp(info)
+                    if is_folder(stamps[path]):
                         waiting.append(path)
-        return found
+        return stamps
 
     def _relative(self, found: str, below: str) -> str:
         """Return the path of a listed file relative to a listed folder."""

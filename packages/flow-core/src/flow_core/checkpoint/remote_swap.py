@@ -50,20 +50,20 @@ class Journal:
         self.folder = f"../.{name}.saving"
         self._store = store
         try:
-            kept = store.deletes and not is_top(store.root)
-            found = store.listing(self.folder) if kept else {}
+            may_exist = store.deletes and not is_top(store.root)
+            entries = store.listing(self.folder) if may_exist else {}
         except PermissionError:  # a program that may not list the store can only read
-            found = {}
-        self.entries = {name: stamp for name, stamp in found.items() if _TOKEN.fullmatch(name)}
+            entries = {}
+        self.entries = {name: stamp for name, stamp in entries.items() if _TOKEN.fullmatch(name)}
         self._ready = sorted(n.removesuffix(_READY) for n in self.entries if n.endswith(_READY))
         self.current = f"{self.folder}/{self._ready[-1]}" if self._ready else ""
 
     def contents(self) -> dict[str, Stamp]:
         """Return the stamps of the copy that is the current checkpoint; "" is a single file."""
         token = self._ready[-1]
-        found = {n: s for n, s in self.entries.items() if n == token or n.startswith(f"{token}/")}
-        alone = is_file(found.get(token, ("",)))
-        return {n[len(token) + 1 :]: stamp for n, stamp in found.items() if alone or n != token}
+        parts = {n: s for n, s in self.entries.items() if n == token or n.startswith(f"{token}/")}
+        alone = is_file(parts.get(token, ("",)))
+        return {n[len(token) + 1 :]: stamp for n, stamp in parts.items() if alone or n != token}
 
     def unfinished(self, present: Mapping[str, Stamp]) -> set[str]:
         """Return the files of the destination that interrupted saves left there.
@@ -72,17 +72,17 @@ class Journal:
             present: the files at the destination.
         """
         names = sorted(name for name in self.entries if name.endswith(_LIST))
-        lists = [found for found in map(self._read, names) if found is not None]
+        lists = [entry for entry in map(self._read, names) if entry is not None]
         if not lists or not (self._ready or _is_partial(lists[-1], present)):
             return set()  # a checkpoint at the destination is intact
-        return {name for found in lists for name in (*found["sizes"], *found["old"])}
+        return {name for entry in lists for name in (*entry["sizes"], *entry["old"])}
 
     def _read(self, name: str) -> dict[str, Any] | None:
         """Read a list; return None if its save was interrupted while writing it."""
         try:
-            found: dict[str, Any] = json.loads(self._store.text(_below(self.folder, name), LONGEST))
-            sizes = {str(name): int(size) for name, size in found["sizes"].items()}
-            return {"first": bool(found["first"]), "sizes": sizes, "old": [*map(str, found["old"])]}
+            entry: dict[str, Any] = json.loads(self._store.text(_below(self.folder, name), LONGEST))
+            sizes = {str(name): int(size) for name, size in entry["sizes"].items()}
+            return {"first": bool(entry["first"]), "sizes": sizes, "old": [*map(str, entry["old"])]}
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -137,9 +137,9 @@ class Journal:
 
     def _check_copy(self, token: str, sizes: Mapping[str, int]) -> None:
         """Raise `CheckpointError` if another save removed files of the copy."""
-        found = self._store.listing(self.folder)
+        stamps = self._store.listing(self.folder)
         for name, size in sizes.items():
-            stamp = found.get(_below(token, name))
+            stamp = stamps.get(_below(token, name))
             if stamp is None or size_of(stamp) not in (None, size):
                 raise CheckpointError(
                     f"saving {self._store.shown}",
@@ -149,8 +149,8 @@ class Journal:
 
     def _clear(self) -> None:
         """Remove the markers, and then all other files of the journal."""
-        found = self._store.listing(self.folder)
-        names = {name: stamp for name, stamp in found.items() if _TOKEN.fullmatch(name)}
+        stamps = self._store.listing(self.folder)
+        names = {name: stamp for name, stamp in stamps.items() if _TOKEN.fullmatch(name)}
         folders = [name for name, stamp in names.items() if is_folder(stamp)]
         ready = sorted(name for name in names if name.endswith(_READY))
         lists = [name for name in names if name.endswith(_LIST)]
@@ -238,10 +238,10 @@ class RemotePlace:
         if SUMS not in self._found:
             return None
         name = _below(self.journal.current, SUMS)
-        found = parse_sums(self._store.text(name, LONGEST))
-        if found is None:
+        sums = parse_sums(self._store.text(name, LONGEST))
+        if sums is None:
             raise damaged(f"{self._store.shown}/{SUMS}")
-        return found
+        return sums
 
     def open(self) -> object:
         """See `guard.Place`."""

@@ -202,10 +202,10 @@ def _parsed(header: bytes, size: int, file: Path) -> tuple[dict[str, Entry], dic
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the dict of a JSON object; raise `ValueError` for two entries with one name."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
         raise ValueError("a duplicate name")
-    return found
+    return entries
 
 
 def _entry(fields: dict[str, Any]) -> Entry:
@@ -232,10 +232,10 @@ def _digests(
 ) -> Mapping[str, str]:
     """Return the digests by tensor name; the result is empty if another program wrote the file."""
     own = [key for key in metadata if key == _VERSION or key.startswith(_DIGEST)]
-    found = {key.removeprefix(_DIGEST): metadata[key] for key in own if key != _VERSION}
-    if own and (metadata.get(_VERSION) != "1" or found.keys() != entries.keys()):
+    digests = {key.removeprefix(_DIGEST): metadata[key] for key in own if key != _VERSION}
+    if own and (metadata.get(_VERSION) != "1" or digests.keys() != entries.keys()):
         raise _corrupt(file, "digests that do not match the tensors")
-    return found
+    return digests
 
 
 def _digest(name: str, tag: str, shape: tuple[int, ...], data: memoryview) -> str:

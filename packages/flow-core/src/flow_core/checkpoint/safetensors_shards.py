@@ -20,8 +20,8 @@ LONGEST_INDEX = 1 << 26
 def _index(path: Path) -> Path | None:
     """Return the index that a path names: the index itself, or a folder with one index."""
     if path.is_dir():
-        found = sorted(path.glob(f"*{SUFFIX}"))
-        return found[0] if len(found) == 1 else None
+        indexes = sorted(path.glob(f"*{SUFFIX}"))
+        return indexes[0] if len(indexes) == 1 else None
     return path if path.name.endswith(SUFFIX) and path.is_file() else None
 
 
@@ -78,8 +78,8 @@ def _places(index: Path) -> dict[str, str]:
         raise _corrupt(index, f"an invalid index: {error!s:.200}") from None
     if not good or any(Path(name).name != name for name in places.values()):
         raise _corrupt(index, "names of files in other folders")
-    found: dict[str, str] = places
-    return found
+    files: dict[str, str] = places
+    return files
 
 
 def _corrupt(index: Path, found: str) -> CheckpointError:

@@ -123,15 +123,15 @@ class StoredVariable(HostDLPack):
     def check_size(self) -> None:
         """Raise `CheckpointError` if the file's size does not match its type."""
         kind, file = self._known(), self.folder / DATA
-        found = stamp(file)
-        if found is None or found[2] != kind.nbytes:
-            size = "no file" if found is None else f"{found[2]} bytes"
+        current = stamp(file)
+        if current is None or current[2] != kind.nbytes:
+            size = "no file" if current is None else f"{current[2]} bytes"
             raise self._origin.refused(file, size, f"{kind.nbytes} for {kind}")
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> Array:
         """Convert the variable to a numpy array, as `numpy` does."""
-        found: Array = as_asked(self.numpy(), dtype, copy)
-        return found
+        array: Array = as_asked(self.numpy(), dtype, copy)
+        return array
 
     def __repr__(self) -> str:
         return f"StoredVariable({str(self.folder)!r})"
@@ -218,9 +218,9 @@ def read(path: Path) -> Snapshot:
     root = Path(path)
     for _ in range(TRIES):
         sums = read_sums(root)
-        found = _read_unlisted(root) if sums is None else _read_listed(Origin(root, sums), sums)
-        if found is not None:
-            return found
+        snapshot = _read_unlisted(root) if sums is None else _read_listed(Origin(root, sums), sums)
+        if snapshot is not None:
+            return snapshot
     raise CheckpointReplacedError(
         f"loading {root}",
         found="files that other processes keep replacing",

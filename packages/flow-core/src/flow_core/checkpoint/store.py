@@ -243,8 +243,8 @@ def load(
         with _explained(attempted):
             swap.recover_locked(_resolved(path, attempted))
             spec = _format_to_read(Path(path), known, attempted)
-            found: Mapping[str, Array] = load_target(spec.reader)(Path(path).absolute())
-            problems = problems_of(found) if strict else ()
+            variables: Mapping[str, Array] = load_target(spec.reader)(Path(path).absolute())
+            problems = problems_of(variables) if strict else ()
         if problems:
             raise CheckpointError(
                 attempted,
@@ -252,7 +252,7 @@ def load(
                 found=_indented(problems),
                 hint=_INCOMPLETE,
             )
-        return found
+        return variables
 
     return typed(steadily(path, read), types or {})
 
@@ -287,11 +287,11 @@ def steadily(path: str | Path, use: Callable[[], T]) -> T:
 def _identity(path: Path) -> object:
     """Return a key that changes when a save replaces the checkpoint."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
         sums = read_sums(path)
     except (OSError, CheckpointError):
         return None
-    return found.st_dev, found.st_ino, stamp(path), sums and sums.own
+    return status.st_dev, status.st_ino, stamp(path), sums and sums.own
 
 
 def problems_of(found: Mapping[str, Any]) -> tuple[str, ...]:

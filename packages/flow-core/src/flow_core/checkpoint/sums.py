@@ -63,10 +63,10 @@ def read_sums(folder: Path) -> Sums | None:
             raw = read_all(handle, LONGEST)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    found = parse_sums(raw or b"")
-    if found is None:
+    sums = parse_sums(raw or b"")
+    if sums is None:
         raise damaged(file)
-    return found
+    return sums
 
 
 def damaged(file: Path | str) -> CheckpointError:
@@ -114,13 +114,13 @@ def parents(names: Iterable[str]) -> set[str]:
     >>> sorted(parents(["a/b/out", "c"]))
     ['a', 'a/b']
     """
-    found: set[str] = set()
+    folders: set[str] = set()
     for name in names:
         folder = name.rpartition("/")[0]
-        while folder and folder not in found:
-            found.add(folder)
+        while folder and folder not in folders:
+            folders.add(folder)
             folder = folder.rpartition("/")[0]
-    return found
+    return folders
 
 
 def is_marked(folder: Path) -> bool:

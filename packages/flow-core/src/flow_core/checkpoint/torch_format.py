@@ -186,8 +186,8 @@ class TorchWeights(Mapping[str, Array]):
             numbers = swapped.view(element).reshape(-1)
         strides = [s * size if n > 1 else 0 for n, s in _axes(tensor)]
         view = np.lib.stride_tricks.as_strided(numbers, tensor.shape, strides)
-        found = np.ascontiguousarray(view).reshape(tensor.shape)
-        return np.negative(found) if tensor.negated else found
+        array = np.ascontiguousarray(view).reshape(tensor.shape)
+        return np.negative(array) if tensor.negated else array
 
     def _reading(self, name: str) -> str:
         return f"reading {name!r:.120} of {self.file}"
@@ -245,10 +245,10 @@ def _infos(handle: BufferedReader) -> dict[str, zipfile.ZipInfo]:
             infos = archive.infolist()
     except Exception as error:  # the library raises errors of many classes for damaged archives
         raise _Damaged(f"{error!s:.120}") from error
-    found = {info.filename: info for info in infos}
-    if len(found) != len(infos):
+    by_name = {info.filename: info for info in infos}
+    if len(by_name) != len(infos):
         raise _Damaged("a zip file with two files of one name")
-    return found
+    return by_name
 
 
 def _folder(infos: Iterable[str]) -> str:
@@ -316,15 +316,15 @@ def named_tensors(tree: object) -> dict[str, Tensor]:
     costs: dict[int, int] = {}
     if _cost(tree, costs, 0) > MOST_ENTRIES:
         raise PickleError(f"more than {MOST_ENTRIES} entries, as parts are shared")
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     text = 0
     for name, tensor in _roots(tree, costs):
         text += len(name) + 1
         if text > MOST_TEXT:
             raise PickleError(f"more than {MOST_TEXT} characters of names")
-        if found.setdefault(name, tensor) != tensor:
+        if tensors.setdefault(name, tensor) != tensor:
             raise PickleError(f"two tensors with the name {name!r:.120}")
-    return found
+    return tensors
 
 
 def _roots(tree: object, costs: dict[int, int]) -> Iterator[tuple[str, Tensor]]:

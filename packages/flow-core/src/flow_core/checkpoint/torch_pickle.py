@@ -191,8 +191,8 @@ def _first(data: object, *_: object) -> object:
 
 def _dict(*arguments: object) -> Pairs:
     """Return the dict that a constructor without entries or with a dict makes."""
-    given = arguments[-1] if arguments else None
-    return given if type(given) is Pairs else Pairs()
+    last = arguments[-1] if arguments else None
+    return last if type(last) is Pairs else Pairs()
 
 
 def _from_type(function: object, _: object, arguments: object, *__: object) -> object:
@@ -312,11 +312,11 @@ class _Machine:
 
     def take(self, size: int) -> bytes:
         end = self.at + size
-        found = self.data[self.at : end]
-        if len(found) != size:
+        data = self.data[self.at : end]
+        if len(data) != size:
             raise PickleError(f"a pickle that ends at byte {len(self.data)}")
         self.at = end
-        return found
+        return data
 
     def number(self, size: int) -> int:
         return int.from_bytes(self.take(size), "little")
@@ -334,8 +334,8 @@ class _Machine:
 
     def unmarked(self) -> list[Any]:
         """Return the values above the last mark, and remove the mark."""
-        found, self.stack = self.stack, self.below.pop()
-        return found
+        values, self.stack = self.stack, self.below.pop()
+        return values
 
     def mark(self) -> None:
         self.below.append(self.stack)
@@ -343,11 +343,11 @@ class _Machine:
 
     def last(self, count: int) -> tuple[Any, ...]:
         """Remove the last values of the stack, and return them."""
-        found = tuple(self.stack[-count:])
-        if len(found) != count:
+        values = tuple(self.stack[-count:])
+        if len(values) != count:
             raise PickleError(f"too few values at byte {self.at}")
         del self.stack[-count:]
-        return found
+        return values
 
     def pop(self) -> None:
         if self.stack:

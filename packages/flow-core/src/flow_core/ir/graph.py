@@ -321,19 +321,19 @@ def rebuild(graph: Graph, ops: Iterable[Op], **changes: Any) -> Graph:
         ops: the new ops, in topological order.
         changes: other values of the graph's attributes.
     """
-    kept = {op.name: op for op in ops}
+    by_name = {op.name: op for op in ops}
     types = changes.pop("types", graph.types)
     lines = changes.pop("lines", graph.lines)
     origins = changes.pop("origins", graph.origins)
     merged = changes.pop("merged", graph.merged)
     return Graph(
-        ops=kept,
-        types={name: types[name] for name in kept},
+        ops=by_name,
+        types={name: types[name] for name in by_name},
         results=changes.pop("results", graph.results),
-        effects=tuple(n for n in changes.pop("effects", graph.effects) if n in kept),
-        lines={name: lines[name] for name in kept if name in lines},
-        origins={name: origins[name] for name in kept if name in origins},
-        merged={name: ops for name, ops in merged.items() if name in kept},
+        effects=tuple(n for n in changes.pop("effects", graph.effects) if n in by_name),
+        lines={name: lines[name] for name in by_name if name in lines},
+        origins={name: origins[name] for name in by_name if name in origins},
+        merged={name: ops for name, ops in merged.items() if name in by_name},
     )
 
 

@@ -52,22 +52,22 @@ def parse_attributes(text: str, start: int = 0) -> tuple[dict[str, AttrValue], i
     ({'shape': (2, -1), 'name': 'x', 'scale': inf}, 47)
     """
     tokens = _tokens(text, start)
-    found: dict[str, AttrValue] = {}
+    attributes: dict[str, AttrValue] = {}
     _take(tokens, "{")
     token = next(tokens)
     while token[1] != "}":
         kind, key, at = token
         name = _unescaped(key) if kind == "text" else key
-        if kind != "text" or name in found:
+        if kind != "text" or name in attributes:
             raise ValueError(f"{key:.40} as the name of an attribute, before column {at}")
         _take(tokens, ":")
-        found[name] = _value(next(tokens), tokens, DEEPEST)
+        attributes[name] = _value(next(tokens), tokens, DEEPEST)
         token = next(tokens)
         if token[1] == ",":
             token = next(tokens)
         elif token[1] != "}":
             raise ValueError(f"{token[1]:.40} after an attribute, before column {token[2]}")
-    return found, token[2]
+    return attributes, token[2]
 
 
 def _tokens(text: str, at: int) -> Iterator[Token]:

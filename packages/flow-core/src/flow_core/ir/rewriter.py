@@ -94,8 +94,8 @@ class Rewriter(GraphBuilder):
 
         If ``types`` are given, only ops of these types are returned.
         """
-        found = self._readers.get(value, [])
-        return [op for op in found if op.type in types] if types else found
+        readers = self._readers.get(value, [])
+        return [op for op in readers if op.type in types] if types else readers
 
     def is_result(self, value: Value) -> bool:
         """Return whether the job returns a value."""
@@ -107,11 +107,11 @@ class Rewriter(GraphBuilder):
 
     def only_reader(self, value: Value, *types: str) -> Op | None:
         """Return the only reader of a value if it is untouched and has one of the given types."""
-        found = self._readers.get(value, [])
-        if len(found) != 1 or self.is_result(value):
+        readers = self._readers.get(value, [])
+        if len(readers) != 1 or self.is_result(value):
             return None
-        fits = not types or found[0].type in types
-        return found[0] if fits and self.is_untouched(found[0]) else None
+        fits = not types or readers[0].type in types
+        return readers[0] if fits and self.is_untouched(readers[0]) else None
 
     def is_untouched(self, *ops: Op) -> bool:
         """Return whether none of the given ops has been replaced or dropped."""
@@ -196,9 +196,9 @@ class Rewriter(GraphBuilder):
             self._changed = True
         else:
             rank = self._rank.get(old.name, self.position.get(old.name, 0))
-            self._point, kept = (rank, old.name), self._point
+            self._point, previous = (rank, old.name), self._point
             self.add(new, types)
-            self._point = kept
+            self._point = previous
             self.drop(old, new.name)
         if effect:
             self.effects[new.name] = None
@@ -209,12 +209,12 @@ class Rewriter(GraphBuilder):
     def record_merged(self, into: Op, ops: Iterable[Op]) -> None:
         """Record the original ops that a new op computes, for messages and reports."""
         graph = self.graph
-        found = (
+        originals = (
             graph.merged.get(op.name)
             or (MergedOp(op.type, graph.origin(op.name).logical, graph.lines.get(op.name)),)
             for op in ops
         )
-        self.merged[into.name] = tuple(member for members in found for member in members)
+        self.merged[into.name] = tuple(member for members in originals for member in members)
 
     def replace_value(self, old: Value, new: Value) -> None:
         """Replace a value with another one in all readers and in the results.

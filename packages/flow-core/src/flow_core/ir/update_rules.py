@@ -132,7 +132,7 @@ INDEXED = ("sgd_update", "momentum_update", "adam_update")
 
 def optional_inputs(row: Update, types: Sequence[TensorType]) -> tuple[int | None, int | None]:
     """Return the indices of ``scale_by_tensor`` and ``skip_if`` (an integer), None where absent."""
-    given = range(len(row.inputs), len(types))
-    skip = next((i for i in given if not types[i].dtype.is_floating), None)
-    scale = next((i for i in given if types[i].dtype.is_floating), None)
+    optional = range(len(row.inputs), len(types))
+    skip = next((i for i in optional if not types[i].dtype.is_floating), None)
+    scale = next((i for i in optional if types[i].dtype.is_floating), None)
     return scale, skip

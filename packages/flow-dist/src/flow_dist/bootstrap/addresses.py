@@ -37,8 +37,8 @@ def address_towards(host: str) -> str:
 
 def own_addresses() -> list[str]:
     """Return the IPv4 addresses of this host, except loopback."""
-    found = psutil.net_if_addrs().values()
-    all_ = [a.address for addresses in found for a in addresses if a.family == socket.AF_INET]
+    interfaces = psutil.net_if_addrs().values()
+    all_ = [a.address for addresses in interfaces for a in addresses if a.family == socket.AF_INET]
     return [address for address in all_ if not address.startswith("127.")]
 
 
@@ -81,13 +81,13 @@ def rank_0_address(
 
 def _ways(addresses: set[str], towards: Callable[[str], str]) -> set[str]:
     """Return the local addresses of the routes to a host that has several addresses."""
-    found = set()
+    local = set()
     for address in addresses:
         try:
-            found.add(towards(address))
+            local.add(towards(address))
         except LaunchError:  # a network that only the other host has
             continue
-    return found - {LOOPBACK}
+    return local - {LOOPBACK}
 
 
 def resolvable(address: str) -> str:

@@ -132,8 +132,8 @@ master=None, restart=0)
             LaunchError: a set of variables is incomplete or out of range, or two sets disagree.
         """
         env = os.environ if env is None else env
-        found = [_read(names, env) for names in _asked(env)]
-        memberships = [place for place in found if place is not None]
+        places = [_read(names, env) for names in _asked(env)]
+        memberships = [place for place in places if place is not None]
         for other in memberships[1:]:
             _check_agreement(memberships[0], other)
         place = memberships[0] if memberships else cls(0, 1, 0, 1, "")
@@ -166,16 +166,16 @@ def _asked(env: Mapping[str, str]) -> Iterator[VariableSet]:
 
 
 def _read(names: VariableSet, env: Mapping[str, str]) -> Membership | None:
-    given = [name for name in (names.rank, names.size) if env.get(name)]
-    if not given or _is_allocation(names, env):
+    present = [name for name in (names.rank, names.size) if env.get(name)]
+    if not present or _is_allocation(names, env):
         return None
-    if names.optional and given == [names.rank] and env.get(LAUNCHER) != names.name:
+    if names.optional and present == [names.rank] and env.get(LAUNCHER) != names.name:
         return None
-    if len(given) == 1:
-        missing = names.size if given[0] == names.rank else names.rank
+    if len(present) == 1:
+        missing = names.size if present[0] == names.rank else names.rank
         raise LaunchError(
             f"reading the variables of {names.name}",
-            found=f"{given[0]}={env[given[0]]} without {missing}",
+            found=f"{present[0]}={env[present[0]]} without {missing}",
             allowed="both of them or neither; variables of this launcher: "
             f"{', '.join(names.variables)}",
         )

@@ -12,11 +12,11 @@ from flow_dist.bootstrap.membership import LaunchError
 
 def own_versions() -> dict[str, str]:
     """Return the versions of flow-core and of all distributions that provide plugins."""
-    found = {"flow-core": metadata.version("flow-core")}
+    versions = {"flow-core": metadata.version("flow-core")}
     for point in metadata.entry_points(group=GROUP):
         if point.dist is not None:
-            found[point.dist.name] = point.dist.version
-    return found
+            versions[point.dist.name] = point.dist.version
+    return versions
 
 
 def check_versions(hosts: Sequence[str], gather: Callable[[Any], Sequence[Any]]) -> None:

@@ -308,9 +308,9 @@ class Board:
 
     def _divergence(self, team: Team) -> None:
         """Fail if members of a team have entered different exchanges under the same number."""
-        found = exchanges.divergence(team, self.ranks)
-        if found is not None:
-            one, other = ((n, _whereabouts(self.ranks[n])) for n in found)
+        pair = exchanges.divergence(team, self.ranks)
+        if pair is not None:
+            one, other = ((n, _whereabouts(self.ranks[n])) for n in pair)
             self._fail_diverged(one, other)
 
     def _deadlock(self, alive: list[Waiting], waiting: Mapping[Team, list[Waiting]]) -> None:

@@ -157,10 +157,10 @@ def _gather_server(membership: Membership, gather: Gather) -> tuple[str, int, st
             server = _serve(membership, _address(membership, addresses), 0, random_token())
     except LaunchError as error:
         problem = error
-    (found, reason), *_ = gather([server, problem and str(problem)])
-    if found is None:
+    (gathered, reason), *_ = gather([server, problem and str(problem)])
+    if gathered is None:
         raise problem or LaunchError("joining rank 0", found=reason)
-    address, port, token = found
+    address, port, token = gathered
     return address, port, token
 
 

@@ -47,12 +47,12 @@ _Recent = tuple[int, str]
 
 
 def _recent(team: Team, ranks: Mapping[int, Rank]) -> dict[int, _Recent]:
-    found = {}
+    recent = {}
     for n in team.ranks:
         keys = ranks[n].position.keys.get(team) if n in ranks else None
         if keys:
-            found[n] = ranks[n].entered(team), keys
-    return found
+            recent[n] = ranks[n].entered(team), keys
+    return recent
 
 
 def _contradiction(histories: set[_Recent]) -> int | None:
@@ -60,13 +60,13 @@ def _contradiction(histories: set[_Recent]) -> int | None:
     if len(histories) < 2:
         return None
     known: dict[int, str] = {}
-    found = set()
+    contradictory = set()
     for count, keys in histories:
         for number in range(count - len(keys) // KEY_DIGITS + 1, count + 1):
             key = _key(count, keys, number)
             if key is not None and known.setdefault(number, key) != key:
-                found.add(number)
-    return min(found, default=None)
+                contradictory.add(number)
+    return min(contradictory, default=None)
 
 
 def _key(count: int, keys: str, number: int) -> str | None:

@@ -56,17 +56,17 @@ class Reporter:
         waiting = [(count, site) for _, site, count in seen if site is not None]
         _, site = max(waiting, key=lambda pair: pair[0], default=(0, None))  # one of several
         counted = [(group, count) for group, _, count in seen]
-        found: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         if site is not None:
             counted.sort(key=lambda pair: pair[0] is not site.group)
         teams, counts = self._counts(counted)
         for name, values in (("teams", teams), ("counts", counts)):
             if values:
-                found[name] = values
+                changes[name] = values
         if site is not None and site not in self._sites:
             number = self._sites[site] = len(self._sites)
             team = self._groups[site.group].number
-            found["sites"] = [[number, site.op, site.what, site.at, team]]
+            changes["sites"] = [[number, site.op, site.what, site.at, team]]
         state = {
             "step": int(watch.steps),
             "finished": watch.finished,
@@ -74,9 +74,9 @@ class Reporter:
             "line": line_of_main(),
             "site": NOWHERE if site is None else self._sites[site],
         }
-        found |= {name: value for name, value in state.items() if self._sent.get(name) != value}
+        changes |= {name: value for name, value in state.items() if self._sent.get(name) != value}
         self._sent = state
-        return found
+        return changes
 
     def _counts(self, counted: Sequence[tuple[Group, int]]) -> tuple[list[Any], list[Any]]:
         """Return descriptions of new groups, and the counts and keys that have not been sent."""

@@ -53,12 +53,12 @@ def _secret(path: Path) -> bytes:
             _make(path)
         with path.open("rb") as file:
             _check_private(path, os.fstat(file.fileno()))
-            found = file.read().strip()
+            secret = file.read().strip()
     except OSError as error:
         raise _no_secret(path, str(error)) from error
-    if len(found) < 32:
-        raise _no_secret(path, f"{len(found)} bytes in it")
-    return found
+    if len(secret) < 32:
+        raise _no_secret(path, f"{len(secret)} bytes in it")
+    return secret
 
 
 def _make(path: Path) -> None:

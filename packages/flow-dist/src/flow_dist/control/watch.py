@@ -52,8 +52,8 @@ class Group:
         The list is empty if another exchange has been entered meanwhile.  It leaves out the oldest
         slot, which the next exchange overwrites before it is counted.
         """
-        found = [self.last[n % HISTORY] for n in range(max(count - HISTORY + 1, 0) + 1, count + 1)]
-        return found if self.count == count else []
+        keys = [self.last[n % HISTORY] for n in range(max(count - HISTORY + 1, 0) + 1, count + 1)]
+        return keys if self.count == count else []
 
 
 class Site:

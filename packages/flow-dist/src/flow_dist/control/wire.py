@@ -91,8 +91,8 @@ def unpack(body: bytes) -> Message:
     except (ValueError, RecursionError):  # ValueError: not JSON, or not UTF-8
         plain = False
     _check(plain, f"{body[:40]!r}", "a JSON object")
-    found: Message = message
-    return found
+    checked: Message = message
+    return checked
 
 
 def _refused(name: str) -> NoReturn:

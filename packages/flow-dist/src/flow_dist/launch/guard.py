@@ -70,9 +70,9 @@ def _report(number: int) -> None:
     """Print which signal killed the rank, as the supervisor only notices a lost connection."""
     from flow_dist.bootstrap.membership import Membership
 
-    found = next((known for known in signal.Signals if known == number), None)
-    name = f"signal {number}" if found is None else found.name
-    meaning = f": {_MEANINGS[found]}" if found in _MEANINGS else ""
+    known_signal = next((known for known in signal.Signals if known == number), None)
+    name = f"signal {number}" if known_signal is None else known_signal.name
+    meaning = f": {_MEANINGS[known_signal]}" if known_signal in _MEANINGS else ""
     sys.stderr.write(f"rank {Membership.from_env().rank} was killed by {name}{meaning}\n")
     sys.stderr.flush()
 

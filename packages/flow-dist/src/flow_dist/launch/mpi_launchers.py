@@ -74,15 +74,15 @@ class Launcher:
             LaunchError: there is no launcher, or its kind is unknown.
         """
         folder = os.path.dirname(sys.executable)
-        found = path or shutil.which("mpiexec", path=folder) or shutil.which("mpiexec")
-        if found is None:
+        mpiexec = path or shutil.which("mpiexec", path=folder) or shutil.which("mpiexec")
+        if mpiexec is None:
             raise LaunchError(
                 "looking for mpiexec",
                 found=f"none in {folder} or on PATH",
                 allowed="the launcher of MPICH or Open MPI",
                 hint=INSTALL_MPI,
             )
-        return cls(found, _kind(found))
+        return cls(mpiexec, _kind(mpiexec))
 
     @property
     def variables(self) -> str:

@@ -64,11 +64,11 @@ def end(process: subprocess.Popen[bytes], grace: float) -> None:
 def end_descendants(patience: float = 10.0) -> None:
     """Kill all descendants of this process until none are left."""
     until = time.monotonic() + patience
-    while (found := list(_descendants())) and time.monotonic() < until:
-        for process in found:
+    while (descendants := list(_descendants())) and time.monotonic() < until:
+        for process in descendants:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(found, timeout=0.2)
+        psutil.wait_procs(descendants, timeout=0.2)
         _reap()
 
 

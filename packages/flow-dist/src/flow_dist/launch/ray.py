@@ -271,11 +271,11 @@ def assign_ranks(nodes: Sequence[str]) -> list[tuple[int, int, int]]:
     >>> assign_ranks(["a", "b", "a"])
     [(0, 0, 2), (2, 1, 2), (1, 0, 1)]
     """
-    found = []
+    ranks = []
     for node in dict.fromkeys(nodes):
         actors = [number for number, other in enumerate(nodes) if other == node]
-        found += [(number, index, len(actors)) for index, number in enumerate(actors)]
-    return found
+        ranks += [(number, index, len(actors)) for index, number in enumerate(actors)]
+    return ranks
 
 
 class Process:

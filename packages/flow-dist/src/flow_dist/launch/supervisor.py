@@ -138,10 +138,10 @@ def without_silent_hosts(job: Job, failure: Failure) -> Job:
 def _addresses(host: Host) -> set[str]:
     """Return the name and addresses of a host, or only its name if it cannot be resolved."""
     try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo(host.name, None)}
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(host.name, None)}
     except OSError:
-        found = set()
-    return {host.name, *found}
+        addresses = set()
+    return {host.name, *addresses}
 
 
 @contextlib.contextmanager

@@ -214,9 +214,9 @@ class Agreement:
         Raises:
             ProcessesDifferError: another process has run other steps or collectives.
         """
-        found = {name: lane.difference() for name, lane in self._lanes.items()}
-        if any(number is not None for number in found.values()):
-            raise self._difference(found)
+        differences = {name: lane.difference() for name, lane in self._lanes.items()}
+        if any(number is not None for number in differences.values()):
+            raise self._difference(differences)
 
     def explain(self, error: Exception) -> None:
         """Raise the error of `check_all` if a difference of processes may explain ``error``."""
@@ -289,10 +289,10 @@ def _event(events: Sequence[Description], number: int) -> Description:
 
 def _ranks_by_text(texts: Mapping[int, str]) -> dict[str, list[int]]:
     """Group ranks that have equal texts, the largest group first."""
-    found: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for rank in sorted(texts):
-        found.setdefault(texts[rank], []).append(rank)
-    return dict(sorted(found.items(), key=lambda group: -len(group[1])))
+        groups.setdefault(texts[rank], []).append(rank)
+    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
 
 
 def _ranks(ranks: Sequence[int]) -> str:

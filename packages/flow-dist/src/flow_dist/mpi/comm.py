@@ -79,8 +79,10 @@ def _shared_transport(
 
 
 def _largest_route(phases: Phases, joined: MpiWorld) -> int:
-    found = [routes(gathers, joined.owner) for gathers in phases.phases]
-    sizes = [sum(box.nbytes for box in boxes) for by_route in found for boxes in by_route.values()]
+    by_phase = [routes(gathers, joined.owner) for gathers in phases.phases]
+    sizes = [
+        sum(box.nbytes for box in boxes) for by_route in by_phase for boxes in by_route.values()
+    ]
     return max(sizes, default=0)
 
 

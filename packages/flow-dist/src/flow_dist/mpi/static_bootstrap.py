@@ -127,5 +127,5 @@ def _resolved(name: str) -> set[str]:
 def _listen_address(machines: Sequence[str]) -> str:
     """Return the first machine's address; there, its own name may resolve to loopback."""
     mine = {*own_addresses()}
-    found = sorted(mine & {machines[0], *_resolved(machines[0])})
-    return found[0] if found else address_towards(machines[1])
+    own = sorted(mine & {machines[0], *_resolved(machines[0])})
+    return own[0] if own else address_towards(machines[1])

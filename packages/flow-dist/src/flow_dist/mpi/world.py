@@ -193,13 +193,13 @@ class MpiWorld:
         sizes = np.empty(self.size, np.int64)
         own = np.array([len(text)], np.int64)
         self._complete(self._collectives.Iallgather(own, sizes), what)
-        found = np.empty(int(sizes.sum()), np.uint8)
+        texts = np.empty(int(sizes.sum()), np.uint8)
         ends = np.cumsum(sizes)
-        spread = [found, (sizes.tolist(), (ends - sizes).tolist())]
-        given = np.frombuffer(text, np.uint8)
-        request = self._collectives.Iallgatherv(given, [*spread, _byte()])
+        spread = [texts, (sizes.tolist(), (ends - sizes).tolist())]
+        sent = np.frombuffer(text, np.uint8)
+        request = self._collectives.Iallgatherv(sent, [*spread, _byte()])
         self._complete(request, what)
-        return tuple(found[end - n : end].tobytes() for n, end in zip(sizes, ends, strict=True))
+        return tuple(texts[end - n : end].tobytes() for n, end in zip(sizes, ends, strict=True))
 
     def gather_json(self, value: object) -> list[Any]:
         """All-gather a JSON value over all processes."""
@@ -209,11 +209,11 @@ class MpiWorld:
     def shared_memory_peers(self) -> tuple[frozenset[int], ...]:
         """For each rank, the ranks that share memory with it; the first use is a collective."""
         gather = partial(self.gather, what="finding shared memory")
-        found = shared_memory_peers(gather)
+        peers = shared_memory_peers(gather)
         tune_waits_to_host(self.rank, gather)
-        if TOTAL_STORE_ORDER and max(map(len, found)) > 1:
-            self._shared_tokens = Tokens(self.rank, self.size, gather, found[self.rank])
-        return found
+        if TOTAL_STORE_ORDER and max(map(len, peers)) > 1:
+            self._shared_tokens = Tokens(self.rank, self.size, gather, peers[self.rank])
+        return peers
 
     @cached_property
     def cores(self) -> Budget:
@@ -236,12 +236,12 @@ class MpiWorld:
         comm, sent = self.transport.comm, []
         for target, message in messages.items():
             sent.append(comm.Isend(np.frombuffer(message, np.uint8), target, tag))
-        found = {}
+        received = {}
         for source in sorted(sources):
-            found[source] = self._receive(source, tag)
+            received[source] = self._receive(source, tag)
         for request in sent:
             wait(request.Test)
-        return found
+        return received
 
     def _receive(self, source: int, tag: int) -> bytes:
         messages: list[Any] = []

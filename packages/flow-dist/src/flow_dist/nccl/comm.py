@@ -51,13 +51,13 @@ def bootstrap() -> Available | Unavailable:
     Raises:
         LaunchError: there are several processes, but MPI cannot join them.
     """
-    found = probe_nccl()
-    if isinstance(found, Unavailable) or membership().alone:
-        return found
+    probed = probe_nccl()
+    if isinstance(probed, Unavailable) or membership().alone:
+        return probed
     joined = join_processes()
     if isinstance(joined, Unavailable):
         return joined
-    return Available(joined.count, f"{found.note}; {joined.note}")
+    return Available(joined.count, f"{probed.note}; {joined.note}")
 
 
 @cache
@@ -148,7 +148,7 @@ class NcclComm:
     def _site(self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) -> Site:
         ends = zip((*exchange.senders, *exchange.receivers), (*inputs, *outputs), strict=True)
         benches = {device: array.workbench for device, array in ends if array is not None}
-        given, made = (
+        sources, targets = (
             tuple([None if array is None else strided(array) for array in arrays])
             for arrays in (inputs, outputs)
         )
@@ -159,7 +159,9 @@ class NcclComm:
         for row in scratch.values():
             row.reuse()
         devices = tuple(sorted(exchange.devices))
-        return Site(devices, benches, given, made, lambda device, *row: scratch[device].row(*row))
+        return Site(
+            devices, benches, sources, targets, lambda device, *row: scratch[device].row(*row)
+        )
 
     def _launches(
         self,

@@ -200,8 +200,8 @@ class Communicators:
         """
         if devices not in self._communicators:
             self._communicators[devices] = self._create(devices, benches)
-        found = self._communicators[devices]
-        return found if found.ends else None
+        communicator = self._communicators[devices]
+        return communicator if communicator.ends else None
 
     def _create(self, devices: Devices, benches: Mapping[Device, Workbench]) -> Communicator:
         what = f"connecting {len(devices)} devices by NCCL: {', '.join(map(str, devices))}"
@@ -264,11 +264,13 @@ class Communicators:
     def poll(self) -> None:
         """Abort all communicators if enqueued work has failed."""
         for communicator in self.communicators:
-            found = communicator.poll()
-            if found is not None:
+            status = communicator.poll()
+            if status is not None:
                 names = ", ".join(repr(name) for name in communicator.exchanges)
                 members = ", ".join(map(str, communicator.devices))
-                self.failed(communicator, f"exchange {names} between {members}", NcclStatus(*found))
+                self.failed(
+                    communicator, f"exchange {names} between {members}", NcclStatus(*status)
+                )
                 return
 
     def abort(self, error: FlowError) -> None:

@@ -294,14 +294,14 @@ def _reduce_scatter(member: _Member, stage: Stage) -> bool:
 
 def _replaces_targets(member: _Member) -> bool:
     """Return whether all blocks of each target fill the same box and replace its contents."""
-    found: dict[Device, list[Block]] = {}
+    by_receiver: dict[Device, list[Block]] = {}
     for (_, receiver), block in member.blocks.items():
-        found.setdefault(receiver, []).append(block)
+        by_receiver.setdefault(receiver, []).append(block)
     return all(
         blocks[0].first
         and not any(b.first for b in blocks[1:])
         and len({(b.at, b.size) for b in blocks}) == 1
-        for blocks in found.values()
+        for blocks in by_receiver.values()
     )
 
 
@@ -395,22 +395,22 @@ def _as_row(boxes: Sequence[Strided]) -> Strided | None:
 
 def _pack(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) -> Strided:
     """Return boxes as a contiguous row; if necessary, the stage first copies them to scratch."""
-    found = _as_row(boxes)
-    if found is None:
-        found, parts = _scratch(site, device, boxes)
+    row = _as_row(boxes)
+    if row is None:
+        row, parts = _scratch(site, device, boxes)
         for part, box in zip(parts, boxes, strict=True):
             stage.before.extend(site.benches[device].copy(part, box))
-    return found
+    return row
 
 
 def _unpack(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) -> Strided:
     """Return a contiguous row to receive into; if necessary, the stage then copies it to boxes."""
-    found = _as_row(boxes)
-    if found is None:
-        found, parts = _scratch(site, device, boxes)
+    row = _as_row(boxes)
+    if row is None:
+        row, parts = _scratch(site, device, boxes)
         for part, box in zip(parts, boxes, strict=True):
             stage.after.extend(site.benches[device].copy(box, part))
-    return found
+    return row
 
 
 def _scratch(site: Site, device: Device, boxes: Sequence[Strided]) -> tuple[Strided, list[Strided]]:

@@ -236,14 +236,14 @@ class Checkpoints:
         self.wait()
         session, world = default_session(), _world()
         for path in reversed(self._agreed(world)):
-            found, problem = _checked(path, world)
+            parts, problem = _checked(path, world)
             gathered = world.gather(problem.encode(), f"check {path.name}")
             problems = [text.decode() for text in gathered if text]
-            if found is not None and not problems:
-                _load(session, found)
-                _log(world, f"resuming at step {found.step} from {path}")
-                WATCH.steps = found.step
-                return found.step
+            if parts is not None and not problems:
+                _load(session, parts)
+                _log(world, f"resuming at step {parts.step} from {path}")
+                WATCH.steps = parts.step
+                return parts.step
             _log(world, f"skipped {path}: {problems[0]}")
         return 0
 
@@ -254,8 +254,8 @@ class Checkpoints:
 
     def _complete(self) -> list[Path]:
         with _explained(f"looking for checkpoints in {self._folder}"):
-            found = [path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)]
-            return sorted(path for path in found if (path / DONE).is_file())
+            folders = [path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)]
+            return sorted(path for path in folders if (path / DONE).is_file())
 
 
 def _check_replaceable(path: Path) -> None:
@@ -287,19 +287,19 @@ def _log(world: ProcessGroup, text: str) -> None:
 def _checked(path: Path, world: ProcessGroup) -> tuple[Parts | None, str]:
     """Open a checkpoint, verify this process's share, and return it and any problem found."""
     try:
-        found = Parts(path)
-        found.check(world.rank, world.size)
+        parts = Parts(path)
+        parts.check(world.rank, world.size)
     except CheckpointError as error:
         return None, f"{error.attempted}: {error.found}"
-    return found, ""
+    return parts, ""
 
 
-def _load(session: Session, found: Parts) -> None:
-    wanted = session.requested_types()
-    if not found.keys() >= wanted.keys():  # a job whose variables are missing is left out
-        wanted = session.types()
-    match(wanted, found, attempted=f"loading {found.folder}")
-    session.load_regions({name: partial(found.read, name) for name in wanted})
+def _load(session: Session, parts: Parts) -> None:
+    types = session.requested_types()
+    if not parts.keys() >= types.keys():  # a job whose variables are missing is left out
+        types = session.types()
+    match(types, parts, attempted=f"loading {parts.folder}")
+    session.load_regions({name: partial(parts.read, name) for name in types})
 
 
 def _world() -> ProcessGroup:

@@ -316,11 +316,11 @@ class Parts(Mapping[str, Array]):
     def _check_size(self, contents: Contents) -> None:
         """Raise `CheckpointError` if a data file is shorter than its list states."""
         file = data_file(self.folder, contents.rank)
-        found = stamp(file)
+        status = stamp(file)
         ends = [piece.offset + piece.nbytes for piece in contents.pieces]
         least = max(*ends, sum(piece.nbytes for piece in contents.pieces), 0)
-        if found is None or found[2] < least:
-            state = "no file" if found is None else f"{found[2]} bytes"
+        if status is None or status[2] < least:
+            state = "no file" if status is None else f"{status[2]} bytes"
             raise self._refused(file, f"{state}, but its list needs {least}")
 
     def _check_whole(self, name: str) -> None:
@@ -369,8 +369,8 @@ class Parts(Mapping[str, Array]):
             common = _overlap(region, piece.region)
             if any(low >= high for low, high in common):
                 continue
-            found = self._read(rank, piece).view(dtype).reshape(region_shape(piece.region))
-            value[_window(common, region)] = found[_window(common, piece.region)]
+            part = self._read(rank, piece).view(dtype).reshape(region_shape(piece.region))
+            value[_window(common, region)] = part[_window(common, piece.region)]
         return value
 
     def _read(self, rank: int, piece: Piece) -> Array:

@@ -56,8 +56,8 @@ def _remove_abandoned() -> None:
     """Remove this user's folders that no process has locked."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            found = folder.lstat()
-            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < _MIN_AGE:
+            status = folder.lstat()
+            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _MIN_AGE:
                 continue
             lock = _lock(str(folder))
             if lock is not None:

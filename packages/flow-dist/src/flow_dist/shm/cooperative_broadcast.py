@@ -47,8 +47,8 @@ def is_cooperative(phases: Phases, owner: Callable[[Device], int]) -> bool:
     gathers = [gather for phase in phases.phases for gather in phase]
     if len(phases.phases) != 1 or any(len(gather.parts) != 1 for gather in gathers):
         return False
-    found = _broadcasts(phases, owner)
-    return all(len(b.targets) > 1 and b.source.shape[:1] >= (len(b.ranks),) for b in found)
+    broadcasts = _broadcasts(phases, owner)
+    return all(len(b.targets) > 1 and b.source.shape[:1] >= (len(b.ranks),) for b in broadcasts)
 
 
 def bind_cooperative_broadcast(
@@ -60,10 +60,10 @@ def bind_cooperative_broadcast(
     ready, and one after the copies.
     """
     rank, owner = group.rank, group.owner
-    found = _broadcasts(phases, owner)
+    broadcasts = _broadcasts(phases, owner)
     exports = Exports(memory)
-    views = open_views(list(_accesses(found, owner)), exports, memory, group)
-    own = [broadcast for broadcast in found if rank in broadcast.ranks]
+    views = open_views(list(_accesses(broadcasts, owner)), exports, memory, group)
+    own = [broadcast for broadcast in broadcasts if rank in broadcast.ranks]
     others = frozenset(r for broadcast in own for r in broadcast.ranks) - {rank}
     yield from phases.fills
     yield from exports.copies

@@ -115,10 +115,10 @@ class SharedEventLog(EventLog):
     def difference(self) -> int | None:
         """Compare with all processes; after a difference, raise the alarm for all processes."""
         for other in self._others:
-            found = self._compare(other) or other[_ALARM]
-            if found:
-                self._own[_ALARM] = found
-                return int(found)
+            number = self._compare(other) or other[_ALARM]
+            if number:
+                self._own[_ALARM] = number
+                return int(number)
         return None
 
     def _compare(self, other: Any) -> int:

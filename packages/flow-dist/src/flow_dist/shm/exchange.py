@@ -284,11 +284,11 @@ def _gathers_by_rank(
     gathers: Iterable[Gather], owner: Callable[[Device], int]
 ) -> dict[int, GathersByParts]:
     """Return the gathers of each rank, by the keys of their parts."""
-    found: dict[int, GathersByParts] = {}
+    by_rank: dict[int, GathersByParts] = {}
     for gather in gathers:
-        own = found.setdefault(owner(gather.target.device), {})
+        own = by_rank.setdefault(owner(gather.target.device), {})
         own.setdefault(tuple([part.key for part in gather.parts]), []).append(gather)
-    return found
+    return by_rank
 
 
 def _sum_partners(

@@ -63,11 +63,11 @@ def enlarge(memory: Any) -> bool:
 
 
 def _map(address: int | None, size: int, access: int, flags: int, file: int) -> int:
-    found = _libc().mmap(address, size, access, flags, file, 0)
-    if found == _FAILED:
+    mapped = _libc().mmap(address, size, access, flags, file, 0)
+    if mapped == _FAILED:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
-    return int(found)
+    return int(mapped)
 
 
 @cache

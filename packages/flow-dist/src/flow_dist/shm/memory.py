@@ -127,10 +127,10 @@ def _is_readable(text: bytes) -> bool:
         return False
     process, file, size, secret = text.split(b" ", 3)
     try:
-        found = open_segment(int(process), int(file), int(size))
+        segment = open_segment(int(process), int(file), int(size))
     except OSError:
         return False
-    return bool(found.tobytes() == secret)
+    return bool(segment.tobytes() == secret)
 
 
 # ----------------------------------------------------------------------------------- memory
@@ -223,13 +223,15 @@ def bind_pairwise(phases: Phases, memory: SharedMemory, group: PeerGroup) -> Ite
     returns only after its peers have read its own boxes.
     """
     (gathers,) = phases.phases
-    found = routes(gathers, group.owner)
+    boxes_by_route = routes(gathers, group.owner)
     accesses = [
-        Access(target, source, box) for (source, target), boxes in found.items() for box in boxes
+        Access(target, source, box)
+        for (source, target), boxes in boxes_by_route.items()
+        for box in boxes
     ]
     exports = Exports(memory)
     views = open_views(accesses, exports, memory, group)
-    targets, sources = peers(found, group.rank)
+    targets, sources = peers(boxes_by_route, group.rank)
     yield from phases.fills
     yield from exports.copies
     yield from group.tokens(targets, sources)
@@ -252,10 +254,10 @@ def _pairwise_order(gathers: Iterable[Gather], group: PeerGroup) -> list[Gather]
 
 def peers(routes: Iterable[Route], rank: int) -> tuple[frozenset[int], frozenset[int]]:
     """Return the ranks that a rank sends to, and the ranks that the rank receives from."""
-    found = set(routes)
+    pairs = set(routes)
     return (
-        frozenset(target for source, target in found if source == rank),
-        frozenset(source for source, target in found if target == rank),
+        frozenset(target for source, target in pairs if source == rank),
+        frozenset(source for source, target in pairs if target == rank),
     )
 
 

@@ -86,8 +86,8 @@ def has_secrets(url: str) -> bool:
 def _secrets(url: str) -> Iterator[str]:
     """Yield the passwords and query values of a URL, also as they are decoded."""
     users = (m["user"].rstrip("@") for m in _URL.finditer(url) if m["user"])
-    found = [user.partition(":")[2] or user for user in users]
+    secrets = [user.partition(":")[2] or user for user in users]
     for part in url.partition("?")[2].partition("#")[0].split("&"):
-        found.append(part.partition("=")[2] if "=" in part else part)
-    for secret in filter(None, found):
+        secrets.append(part.partition("=")[2] if "=" in part else part)
+    for secret in filter(None, secrets):
         yield from (secret, unquote(secret), unquote_plus(secret))
