@@ -43,6 +43,14 @@ def own_temporary_folder(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
 
+@pytest.fixture
+def restored_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore what commands replace that run a script in their own process."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
 @pytest.fixture(scope="session")
 def fsspec_loop() -> object:
     """Start the thread in which fsspec runs requests, and which lasts as long as the process."""

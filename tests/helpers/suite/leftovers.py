@@ -1,5 +1,8 @@
 """Fail each test that leaves a process, thread, socket, shared memory or temporary file behind.
 
+The same holds for the main module, ``sys.argv`` and ``sys.path``, which commands that run a script
+in their own process replace.
+
 A pytest plugin, which the root ``conftest.py`` loads.  What a fixture of a module or session makes
 may stay until that fixture ends.  Leftovers are removed, so that they cannot disturb other tests.
 Where /proc is missing, only threads and temporary files are checked.
@@ -59,6 +62,7 @@ class Held:
         sockets: open sockets, by "descriptor socket".
         segments: files in shared memory that no other process uses.
         files: entries of the temporary folder.
+        program: the main module, the arguments, and the entries of ``sys.path``.
     """
 
     processes: frozenset[str] = frozenset()
@@ -66,6 +70,7 @@ class Held:
     sockets: frozenset[str] = frozenset()
     segments: frozenset[str] = frozenset()
     files: frozenset[str] = frozenset()
+    program: frozenset[str] = frozenset()
 
     def __or__(self, other: Held) -> Held:
         return Held(*(getattr(self, f.name) | getattr(other, f.name) for f in fields(self)))
@@ -83,7 +88,7 @@ class Held:
 
 def held() -> Held:
     """Return what this process holds now."""
-    return Held(_processes(), _threads(), _sockets(), _segments(), _files())
+    return Held(_processes(), _threads(), _sockets(), _segments(), _files(), _program())
 
 
 def _processes() -> frozenset[str]:
@@ -139,6 +144,13 @@ def _files() -> frozenset[str]:
     return frozenset(name for name in names if not name.startswith(LASTING_FILES))
 
 
+def _program() -> frozenset[str]:
+    main = sys.modules["__main__"]
+    origin = getattr(main, "__file__", None)
+    entries = (f"sys.path {entry}" for entry in sys.path)
+    return frozenset((f"__main__ {origin} {id(main)}", f"sys.argv {sys.argv}", *entries))
+
+
 def _entries(folder: str | Path) -> list[str]:
     try:
         return os.listdir(folder)
@@ -160,20 +172,18 @@ def _in_use(segment: str) -> bool:
     return False
 
 
-def _left(before: Held, patience: float) -> Held:
-    """Return what has been added since, and does not end by itself within some seconds.
-
-    Pauses grow, because a thread that is about to end cannot run while garbage is collected.
-    """
-    until, pause = time.monotonic() + patience, 0.01
+def _left(before: Held, waits_for_files: bool) -> Held:
+    """Return what has been added since, and does not end by itself within `PATIENCE`."""
+    until, none = time.monotonic() + scaled(PATIENCE), frozenset[str]()
     while True:
         left = held() - before
         left = replace(left, segments=frozenset(n for n in left.segments if not _in_use(n)))
-        if not left or time.monotonic() > until:
+        awaited = replace(left, program=none, files=left.files if waits_for_files else none)
+        if not awaited or time.monotonic() > until:
             return left
+        started = time.monotonic()
         gc.collect()  # removes what only cycles hold, and blames this test for its warnings
-        time.sleep(pause)
-        pause = min(2 * pause, 0.5)
+        time.sleep(max(0.01, time.monotonic() - started))  # lets other threads run
 
 
 def _remove(left: Held) -> None:
@@ -197,6 +207,17 @@ class Leftovers:
     def __init__(self) -> None:
         self._before = Held()
         self._of_fixtures = Held()
+        self._program = sys.modules["__main__"], sys.argv, sys.path[:]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Iterator[None]:
+        """Keep modules and tests, which all live until the end, out of garbage collections."""
+        gc.disable()
+        try:
+            return (yield)
+        finally:
+            gc.enable()
+            gc.freeze()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
@@ -213,17 +234,20 @@ class Leftovers:
     def pytest_runtest_setup(self) -> Iterator[None]:
         """Note what exists before a test."""
         self._before = held()
+        self._program = sys.modules["__main__"], sys.argv[:], sys.path[:]
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
         """Remove what a test has left, and fail it; examples of docstrings need not clean up."""
         result = yield
-        example = isinstance(item, pytest.DoctestItem)
-        left = _left(self._before | self._of_fixtures, 0 if example else scaled(PATIENCE))
+        is_example = isinstance(item, pytest.DoctestItem)
+        left = _left(self._before | self._of_fixtures, waits_for_files=not is_example)
         if left:
             _remove(left)
-            if not example:
+            if left.program:
+                sys.modules["__main__"], sys.argv[:], sys.path[:] = self._program
+            if not is_example:
                 pytest.fail(f"the test has left {left}", pytrace=False)
         return result
 

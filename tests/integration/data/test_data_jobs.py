@@ -388,7 +388,9 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[raise\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[raise\]", "an error of the program while the loaders end; the other case has none"
+)
 @pytest.mark.parametrize("ending", ["return", "raise"])
 def test_an_interrupted_program_ends(records: str, ending: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED, records, __file__, ending]
@@ -412,6 +414,7 @@ for _ in range(4):
 """
 
 
+@pytest.mark.usefixtures("restored_program")
 @pytest.mark.parametrize(
     ("ending", "code"), [("", 0), ("sys.exit(3)", 3), ("raise KeyboardInterrupt", 130)]
 )

@@ -36,7 +36,7 @@ RUN = "loss = train(np.ones((4, 3), np.float32))"
 
 
 @pytest.fixture
-def shell() -> Iterator[Any]:
+def shell(restored_program: None) -> Iterator[Any]:
     found = interactiveshell.InteractiveShell()
     main = found.user_module
     main.__dict__.pop("__file__", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +120,7 @@ def test_report_names_the_slowest_stage() -> None:
     assert "no loader ran" in text_report([])
 
 
+@pytest.mark.usefixtures("restored_program")
 @pytest.mark.parametrize(
     ("end", "status", "said"),
     [
@@ -131,13 +131,8 @@ def test_report_names_the_slowest_stage() -> None:
         ("raise EOFError", 1, 'Traceback (most recent call last):\n  File "'),
     ],
 )
-def test_statistics_of_a_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, status: int, said: str
-) -> None:
+def test_statistics_of_a_program(tmp_path: Path, end: str, status: int, said: str) -> None:
     """They are printed after any exit of the program, whose error Python prints as usual."""
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    monkeypatch.setattr(sys, "argv", sys.argv)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     program = tmp_path / "program.py"
     program.write_text(f"import sys\nprint(sys.argv[1:], __name__)\n{end}\n")
     picture = tmp_path / "a.svg"
