@@ -8,7 +8,7 @@ import socket
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -68,6 +68,8 @@ def folder_server(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 @pytest.fixture
 def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with suppress(ImportError):
+        fsspec.get_filesystem_class("http")  # else its import may take longer than the limit
     session = default_session()
     monkeypatch.setattr(session, "settings", replace(session.settings, url_seconds=0.1))
 

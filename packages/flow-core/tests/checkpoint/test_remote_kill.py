@@ -15,7 +15,7 @@ import pytest
 
 from flow_core.base.errors import CheckpointError
 from flow_core.builtin.formats_plugin import FORMATS
-from flow_core.checkpoint import load, remote
+from flow_core.checkpoint import load, remote, remote_store, swap
 
 pytest.importorskip("fsspec")
 import url_stores
@@ -28,7 +28,10 @@ NAMES = ["model", pytest.param("model.safetensors", id="file")]
 
 
 @pytest.fixture(autouse=True)
-def empty() -> Iterator[None]:
+def empty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Empty the store; for speed, no power failure and no silent server is simulated."""
+    monkeypatch.setattr(swap, "sync", lambda _: None)
+    monkeypatch.setattr(remote_store, "call_within", lambda _, call, *__: call())
     DyingStore.clear()
     yield
     DyingStore.clear()

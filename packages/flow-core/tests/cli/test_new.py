@@ -11,9 +11,6 @@ from flow_core.cli.new import KINDS, create_package
 from flow_core.plugins.host import load_plugins
 
 
-@pytest.mark.representative(
-    r"\[(|cubes-|w\\xfcrfel|xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx)\]", "evenly spaced cases"
-)
 @pytest.mark.parametrize(
     "name",
     ["", "Cubes", "flow_cubes", "-cubes", "cubes-", "flow--cubes", "3d", "../cubes", "a/b",

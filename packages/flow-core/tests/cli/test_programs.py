@@ -34,7 +34,7 @@ def test_script_environment_matches_python(tmp_path: Path, command: str) -> None
     script = tmp_path / "elsewhere" / "probe.py"
     script.parent.mkdir()
     script.write_text(PROBE)
-    python = [sys.executable, "-OX", "mine=1"]
+    python = [sys.executable, "-qX", "mine=1"]
     flow = str(Path(sys.executable).with_name("flow"))
     seen = []
     for start in ([], [flow, command]):

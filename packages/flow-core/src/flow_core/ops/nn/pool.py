@@ -282,8 +282,9 @@ def _avg_grad_reference(x: Array, y: Array, dy: Array, **attrs: AttrValue) -> Ar
     form = attrs["data_format"]
     x, _, dy = _matching(x, y, dy, attrs)
     padded, before, out = _padded(np.zeros(x.shape, dy.dtype), attrs, 0)
+    shares = dy / _counts(attrs, x.shape[2:])
     for window in _taps(attrs, out):
-        padded[window] += dy / _counts(attrs, x.shape[2:])
+        padded[window] += shares
     return from_first(_crop(padded, before, x.shape[2:]), form)
 
 
