@@ -100,6 +100,35 @@ BY_PROCESSOR = (
     ),
     "tests/test_docs_tutorial.py",
 )
+# Tests whose result could depend on time: of processes, threads, limits, locks, queues and signals.
+BY_TIME = (
+    "packages/flow-dist/tests",
+    "packages/flow-data/tests/loading",
+    *(
+        f"packages/flow-core/tests/{path}"
+        for path in (
+            "base/test_disk_cache.py", "base/test_thread_pools.py",
+            "checkpoint/test_beside_saves.py", "checkpoint/test_kill.py",
+            "checkpoint/test_remote_errors.py", "checkpoint/test_remote_kill.py",
+            "cli/test_programs.py", "comm", "frontend/test_forks.py",
+            "frontend/test_pipeline_waits.py", "runtime",
+        )
+    ),
+    *(f"packages/flow-cuda/tests/{path}" for path in ("device/test_staging.py", "driver")),
+    *(
+        f"tests/{path}.py"
+        for path in (
+            "integration/data/test_data_jobs", "integration/notebooks/test_kernel",
+            "integration/parallel/test_queued_devices", "test_docs_cluster", "test_import_time",
+            "test_leftovers", "test_processes",
+        )
+    ),
+    "tests/integration/multiprocess",
+    "tests/integration/runtime",
+)  # fmt: skip
+ROUNDS, LOOPS = 3, 8
+# A loop ends with the process that started it.
+LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 
 BENCHMARKS = (
     ("flow_bench.py", "--workload", "mlp,lenet,overhead"),
@@ -245,15 +274,17 @@ def slow(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def load(session: nox.Session) -> None:
-    """Run tests, by default all quick ones, three times beside eight busy loops: ``-- PATH``."""
-    busy = (sys.executable, "-c", "while True: pass")
-    loops = [subprocess.Popen(busy) for _ in range(8)]
+    """Run tests that depend on time, or those given, beside eight busy loops: ``-- PATH``."""
+    workspace(session)
+    options = (*WORKERS, *REPRESENTATIVE, "-m", QUICK, *(session.posargs or BY_TIME))
+    loops = [subprocess.Popen((sys.executable, "-c", LOOP)) for _ in range(LOOPS)]
     try:
-        for _ in range(3):
-            run_tests(session, "-m", QUICK, "--ignore=tests/static")
+        for _ in range(ROUNDS):
+            in_workspace(session, "pytest", "-q", *options, env=QUIET | {"FLOW_PLUGIN_STRICT": "1"})
     finally:
         for loop in loops:
             loop.kill()
+            loop.wait()
 
 
 @nox.session(python=PYTHONS[0], tags=["ci"])
@@ -341,10 +372,13 @@ def mutants(session: nox.Session) -> None:
 @nox.session(name="kernel-mutants", python=PYTHONS[0])
 @timed
 def kernel_mutants(session: nox.Session) -> None:
-    """Change one numpy kernel at a time, in thousands of ways; the kernel kit must notice each."""
+    """Change one numpy kernel at a time, in thousands of ways; the kernel kit must notice each.
+
+    ``-- --subset 0/10`` changes the kernels of a fixed tenth of the ops.
+    """
     workspace(session)
     env = {**QUIET, "PYTHONPATH": "tests/helpers"}
-    in_workspace(session, "python", "-m", "kernel_mutation.mutants", env=env)
+    in_workspace(session, "python", "-m", "kernel_mutation.mutants", *session.posargs, env=env)
 
 
 @nox.session(python=PYTHONS[0])

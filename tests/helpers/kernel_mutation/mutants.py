@@ -6,8 +6,10 @@ a sample.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
+from suite.representative import place_of, subset_of
 
 from flow_core.base.errors import FlowError
 from flow_core.device import Launch
@@ -480,10 +483,10 @@ def killed_by(mutant: Mutant) -> str:
         return Tested().fails(mutant.kernel.op)
 
 
-def all_mutants() -> Iterator[Mutant]:
-    """Yield the mutants of all kernels."""
+def all_mutants(ops: Sequence[str] | None = None) -> Iterator[Mutant]:
+    """Yield the mutants of the kernels of some ops, or of all."""
     kit = Kit()
-    return (mutant for op in kit.covered_ops() for mutant in mutants(kit, op))
+    return (mutant for op in ops or kit.covered_ops() for mutant in mutants(kit, op))
 
 
 def family(mutant: Mutant) -> str:
@@ -491,30 +494,37 @@ def family(mutant: Mutant) -> str:
     return re.sub("^(ignores|swaps) .*", lambda m: FAMILIES[m[1]], mutant.kind)
 
 
-def refused_originals() -> Iterator[str]:
+def refused_originals(ops: Sequence[str] | None = None) -> Iterator[str]:
     """Yield how the kit rejects kernels that are not changed: then it kills mutants for nothing."""
     kit = Kit()
-    for kernel in (kernel for op in kit.covered_ops() for kernel in kit.kernels(op)):
+    for kernel in (kernel for op in ops or kit.covered_ops() for kernel in kit.kernels(op)):
         if why := killed_by(Mutant("original", kernel)):
             yield f"{kernel.op}: {why}"
 
 
 def main() -> int:
-    """Print how many mutants of each kind died; the exit status is 1 if one survives."""
-    made, alive, ops = Counter[str](), Counter[str](), set()
-    refused = list(refused_originals())
+    """Print how many mutants of each kind died; the exit status is 1 if one survives.
+
+    ``--subset K/N`` tests the kernels of subset K, from 0, of N fixed subsets of the ops.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--subset", type=subset_of, default=(0, 1), metavar="K/N")
+    number, count = parser.parse_args().subset
+    ops = [op for op in Kit().covered_ops() if place_of(op) % count == number]
+    started, made, alive = time.monotonic(), Counter[str](), Counter[str]()
+    refused = list(refused_originals(ops))
     sys.stdout.writelines(f"REFUSED {why}\n" for why in refused)
-    for mutant in all_mutants():
+    for mutant in all_mutants(ops):
         kind = family(mutant)
         made[kind] += 1
-        ops.add(mutant.kernel.op)
         if not killed_by(mutant):
             alive[kind] += 1
-            sys.stdout.write(f"SURVIVED {mutant}\n")
-    for kind, count in made.items():
-        sys.stdout.write(f"{count - alive[kind]:5} of {count:5} killed: {kind}\n")
+            print(f"SURVIVED {mutant}", flush=True)
+    for kind, total in made.items():
+        print(f"{total - alive[kind]:5} of {total:5} killed: {kind}")
     killed, total = made.total() - alive.total(), made.total()
-    sys.stdout.write(f"{killed} of {total} mutants of the kernels of {len(ops)} ops killed\n")
+    seconds = time.monotonic() - started
+    print(f"{killed} of {total} mutants of the kernels of {len(ops)} ops killed in {seconds:.0f} s")
     return int(killed < total or bool(refused))
 
 
