@@ -47,7 +47,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.mark.representative(
-    r"\[(ends\.py-options0-runs-losses0|old\.py-options8-runs-losses8)\]", "evenly spaced cases"
+    r"\[(ends\.py-options0-|old\.py-)",
+    "a program of today, and one that uses retired names of numpy",
 )
 @pytest.mark.parametrize(
     ("name", "options", "state", "losses"),

@@ -407,9 +407,6 @@ ROWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.representative(
-    r"\[(bind raises|the comm is none|an observer of steps raises)\]", "evenly spaced cases"
-)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_failure_names_plugin_and_line(load: Callable[[Hooks], None], row: Row) -> None:
     load(row.hooks)

@@ -32,7 +32,9 @@ def verify(site: Site, text: str, *options: str) -> Any:
     return site.flow("verify", *options, f"{script}:job", FLOW_PLUGINS=None)
 
 
-@pytest.mark.representative("column", "one of each kind of code path")
+@pytest.mark.representative(
+    "column", "devices that hold different values; the other rules have a wrong layout"
+)
 @pytest.mark.parametrize(
     ("op", "signature", "note"),
     [

@@ -110,7 +110,8 @@ def half_values(graph: Graph, half: str) -> list[str]:
 
 
 @pytest.mark.representative(
-    r"\[(encoder-float16-none|block-float16-static|block-bfloat16-dynamic)\]", "evenly spaced cases"
+    r"\[(encoder-float16-none|block-float16-static|block-bfloat16-dynamic)\]",
+    "each network, type and loss scale at least once",
 )
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("half", HALVES)

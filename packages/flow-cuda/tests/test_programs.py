@@ -101,7 +101,10 @@ def run(make: Callable[[str], Callable[..., Any]], device: str, steps: int = 4) 
     return [step().item() for _ in range(steps)]
 
 
-@pytest.mark.representative(r"\[(mlp|table)\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[(mlp|table)\]",
+    "products, and a lookup of rows; cudnn/test_convolutions.py trains convolutions",
+)
 @pytest.mark.parametrize("make", [mlp, lenet, table], ids=["mlp", "lenet", "table"])
 def test_training_matches_the_cpu(
     make: Callable[[str], Callable[..., Any]], monkeypatch: pytest.MonkeyPatch

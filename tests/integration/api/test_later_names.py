@@ -115,9 +115,6 @@ ARRAYS: dict[str, tuple[Callable[[Any], Any], Callable[[Array], Array], Array]] 
 }  # fmt: skip
 
 
-@pytest.mark.representative(
-    r"\[(diag of a matrix, -1|diag of a vector, 0|constant_pad2d|profiler)\]", "evenly spaced cases"
-)
 @pytest.mark.parametrize("case", ARRAYS)
 def test_values_and_gradients(case: str) -> None:
     body, expected, x = ARRAYS[case]

@@ -74,7 +74,6 @@ def steps(job: Any, first: int, last: int) -> list[Any]:
     return [job(IMAGES[i], LABELS[i]) for i in range(first, last)]
 
 
-@pytest.mark.representative(r"\[(sgd|adam|scaled)\]", "evenly spaced cases")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_training_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
     whole = steps(train_job(OPTIMIZERS[name]), 0, 10)

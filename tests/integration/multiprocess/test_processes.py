@@ -288,7 +288,7 @@ def test_hosts_with_different_processors_have_one_plan_where_they_are_limited_al
     assert printed(alike) == "True\n"
 
 
-@pytest.mark.representative("machines", "one of each kind of code path")
+@pytest.mark.representative("machines", "a setting, which no graph has")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "first", "second"),

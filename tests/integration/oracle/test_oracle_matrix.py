@@ -75,7 +75,8 @@ def _arrays(fed: Any) -> Iterator[Any]:
 
 @pytest.mark.slow
 @pytest.mark.representative(
-    "mlp-data-3|transformer-zero-2|lenet-mirrored", "one of each kind of code path"
+    "mlp-data-3|transformer-zero-2|lenet-mirrored",
+    "each network; an uneven split, states in parts, and a job per device",
 )
 @pytest.mark.arithmetic
 @pytest.mark.parametrize(("network", "form"), cases(SAMPLE))
@@ -93,7 +94,9 @@ def test_training_equals_one_device(network: str, form: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.representative("mlp", "one of each kind of code path")
+@pytest.mark.representative(
+    "mlp", "weights split by rows, unevenly; the other network has convolutions"
+)
 @pytest.mark.arithmetic
 @pytest.mark.parametrize(("network", "form"), cases({("mlp", "rows-3"), ("lenet", "columns-2")}))
 def test_every_op_is_right(network: str, form: str) -> None:

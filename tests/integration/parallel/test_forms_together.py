@@ -43,7 +43,9 @@ def job(stages: tuple[str, str], steps: int, mode: str | None) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.representative("three threads-distributed_split", "one of each kind of code path")
+@pytest.mark.representative(
+    "three threads-distributed_split", "streams on threads of their own, and states in parts"
+)
 @pytest.mark.arithmetic
 @pytest.mark.parametrize("mode", ["distributed_split", "non_distributed"])
 def test_two_stages_of_two_replicas_equal_one_device(mode: str) -> None:
@@ -55,7 +57,9 @@ def test_two_stages_of_two_replicas_equal_one_device(mode: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[three threads\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[three threads\]", "streams that wait for each other; one thread has no waits"
+)
 def test_its_plan_goes_through_json() -> None:
     plan = job(("0:0-1", "0:2-3"), 2, "distributed_split").plan()
     assert len(plan.streams) > 4

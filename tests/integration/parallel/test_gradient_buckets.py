@@ -112,7 +112,7 @@ def test_settings_of_the_session_reach_the_pass() -> None:
     assert asked() == (4, 3, ())
 
 
-@pytest.mark.representative("distributed_split", "one of each kind of code path")
+@pytest.mark.representative("distributed_split", "states in parts; the other mode has whole ones")
 @pytest.mark.parametrize("mode", ["distributed_split", "non_distributed"])
 @pytest.mark.parametrize(
     "collective", ["reduce", "reduce_scatter", "all_gather", "broadcast", "all_reduce"]

@@ -66,7 +66,8 @@ OTHERS = (flow.distribute.broadcast(), flow.distribute.auto(), None)
 
 
 @pytest.mark.representative(
-    r"\[(Distribution\(kind='split', axis=0\)-0:0-1|None-0:0-3)\]", "evenly spaced cases"
+    r"\[(Distribution\(kind='split', axis=-1\)-0:0-2|None-0:0-3)\]",
+    "an uneven split of the last axis, and no hint",
 )
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("distribute", [*SPLITS, *OTHERS], ids=repr)
@@ -111,7 +112,10 @@ def test_gradient_hint_of_a_blob() -> None:
     assert layouts(check_same(body, "0:0-3"), "parallel_cast")[1] == "S(1)"
 
 
-@pytest.mark.representative(r"\[hierarchy2-False\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[hierarchy0-(True|False)\]",
+    "two dimensions, by both names; the others are special cases of a grid",
+)
 @pytest.mark.parametrize(
     ("hierarchy", "later"), [((2, 2), False), ((2, 2), True), ((4, 1), False), ((1, 4), False),
                              ((4,), False)],
@@ -171,7 +175,7 @@ def test_hierarchies_of_their_own_and_restored_gradients() -> None:
 
 
 @pytest.mark.representative(
-    r"\[Distribution\(kind='split', axis=0\)-0:0-1\]", "evenly spaced cases"
+    r"axis=0\)-0:0-2\]", "an uneven split; without a split there is no exchange"
 )
 @pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("distribute", [flow.distribute.split(0), *OTHERS[:2]], ids=repr)

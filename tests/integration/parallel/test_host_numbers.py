@@ -97,7 +97,10 @@ def trained(
     return job, session, [*losses, *weights]
 
 
-@pytest.mark.representative(r"\[(sgd-0:0|dynamic-clip-0:0-1)\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[(sgd-0:0|dynamic-clip-0:0-1)\]",
+    "the fewest and the most numbers per step; one device and two",
+)
 @pytest.mark.parametrize("ids", ["0:0", "0:0-1"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_training_is_the_same_with_numbers_on_the_host(name: str, ids: str) -> None:
@@ -111,7 +114,6 @@ def test_training_is_the_same_with_numbers_on_the_host(name: str, ids: str) -> N
     assert job.executable().sent() == {**once, **sent}
 
 
-@pytest.mark.representative(r"\[(sgd|lars|static|dynamic-clip)\]", "evenly spaced cases")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_copies_only_what_the_device_computes(name: str) -> None:
     _, session, _ = trained(name, "0:0", host=True)
@@ -131,7 +133,7 @@ class Queued:
         return [replace(spec, host_numbers=True)]
 
 
-@pytest.mark.representative(r"\[lars\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[lars\]", "an update that reads the step number besides the rate")
 @pytest.mark.parametrize("name", ["momentum", "lars", "dynamic-clip"])
 def test_asynchronous_kernels_read_the_numbers_of_their_step(name: str) -> None:
     """Each update runs after the numbers of the next step could have been computed."""

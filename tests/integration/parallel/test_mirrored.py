@@ -81,7 +81,10 @@ def one_job(size: int, minimize: Any) -> Any:
     return job
 
 
-@pytest.mark.representative(r"\[(sizes0-sgd|sizes2-sgd|sizes3-adam)\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[(sizes1-sgd|sizes2-adam|sizes3-momentum)\]",
+    "each optimizer; batches of unequal sizes, one of a single row, and four devices",
+)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("sizes", [(6, 6), (8, 3), (1, 2, 3), (4, 4, 4, 4)])
 def test_equals_one_device(name: str, sizes: tuple[int, ...]) -> None:

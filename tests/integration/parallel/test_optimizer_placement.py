@@ -141,7 +141,9 @@ def predict_job() -> Any:
     return predict
 
 
-@pytest.mark.representative(r"\[distributed_split-train\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[distributed_split-train\]", "the weights that the other job has to gather"
+)
 @pytest.mark.parametrize("first", ["train", "predict"])
 @pytest.mark.parametrize("mode", MODES)
 def test_other_jobs_see_the_trained_weights(mode: str, first: str) -> None:
@@ -158,7 +160,6 @@ def test_other_jobs_see_the_trained_weights(mode: str, first: str) -> None:
         assert a is b is None or np.allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.representative(r"\[distributed_split\]", "evenly spaced cases")
 @pytest.mark.parametrize("mode", MODES)
 def test_checkpoints_load_into_parts_before_and_after_the_first_step(
     mode: str, tmp_path: Path

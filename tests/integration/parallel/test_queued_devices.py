@@ -82,7 +82,9 @@ def alone(form: Form) -> tuple[Any, dict[str, Any]]:
     return train(NETWORKS["mlp"], form)
 
 
-@pytest.mark.representative("data-3|pipeline-4", "one of each kind of code path")
+@pytest.mark.representative(
+    "data-3|pipeline-4", "an uneven split of rows, and a chain of four devices"
+)
 @pytest.mark.parametrize("form", FORMS)
 def test_training_equals_the_cpu(session: sessions.Session, form: str) -> None:
     job = train_job(NETWORKS["mlp"], FORMS[form])

@@ -69,7 +69,7 @@ def job_of(form: str, shared: bool) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[grid\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[grid\]", "groups in two dimensions; the test below takes Adam")
 @pytest.mark.parametrize("form", FORMS)
 def test_sharing_changes_no_bit(form: str) -> None:
     apart = job_of(form, False)
@@ -83,7 +83,7 @@ def test_sharing_changes_no_bit(form: str) -> None:
     assert len(job.plan().tasks) < len(plan.tasks)
 
 
-@pytest.mark.representative(r"\[4\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[4\]", "a thread per device")
 @pytest.mark.parametrize("threads", [2, 4])
 def test_streams_on_threads_share_too(threads: int) -> None:
     wanted = train(job_of("adam", False))
@@ -144,7 +144,9 @@ def test_products_are_joined_where_the_bits_of_their_rows_are_alike(
     assert bool(joined(make_job("0:0-3").plan())) == alike
 
 
-@pytest.mark.representative(r"\[row by row-0:0-1-5\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[row by row-0:0-1-5\]", "a kernel that takes single rows, and parts of 3 and 2 rows"
+)
 @pytest.mark.parametrize("batch", [5, 33])
 @pytest.mark.parametrize("ids", ["0:0-1", "0:0-3"])
 @pytest.mark.parametrize("plugins", [(), (RowByRow(),)], ids=["numpy", "row by row"])
@@ -284,7 +286,9 @@ def predict(shared: bool = True, devices: str = "0:0-3") -> Any:
     return look
 
 
-@pytest.mark.representative(r"\[True-False\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[True-False\]", "compiled before the job that trains, and without sharing"
+)
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("first", [False, True])
 def test_other_jobs_see_the_updates(shared: bool, first: bool) -> None:
@@ -304,7 +308,9 @@ def normalized(x: Any) -> Any:
     return flow.layers.batch_normalization(mlp(x), axis=1, momentum=0.5, name="bn")
 
 
-@pytest.mark.representative(r"\[True-False\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[True-False\]", "compiled before the job that trains, and without sharing"
+)
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("first", [False, True])
 def test_a_job_that_only_reads_statistics_agrees_with_the_one_that_moves_them(

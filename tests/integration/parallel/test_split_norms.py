@@ -89,7 +89,9 @@ def test_the_same_bits_in_every_run() -> None:
     assert_same(*runs)
 
 
-@pytest.mark.representative(r"\[lamb-3\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[lamb-3\]", "two states, two powers and an uneven split; LARS has one state"
+)
 @pytest.mark.parametrize("count", [3, 4])
 @pytest.mark.parametrize("rule", RULES)
 def test_states_split_equal_one_device(rule: str, count: int) -> None:
@@ -100,7 +102,7 @@ def test_states_split_equal_one_device(rule: str, count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[lamb-rows\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[lamb-rows\]", "two states and two powers; LARS has one state")
 @pytest.mark.parametrize("body", [rows, penalized])
 @pytest.mark.parametrize("rule", RULES)
 def test_a_split_model_equals_one_device(rule: str, body: Any) -> None:
@@ -111,7 +113,7 @@ def test_a_split_model_equals_one_device(rule: str, body: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[lamb\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[lamb\]", "two states and two powers; LARS has one state")
 @pytest.mark.parametrize("rule", RULES)
 def test_parts_of_parts(rule: str) -> None:
     """Over a grid of 2 x 2, weights are (B, S) and become (S(0), S)."""
@@ -123,7 +125,7 @@ def test_parts_of_parts(rule: str) -> None:
     assert len(regions("h-weight")) == 4
 
 
-@pytest.mark.representative(r"\[lamb\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[lamb\]", "two states and two powers; LARS has one state")
 @pytest.mark.parametrize("rule", RULES)
 def test_weight_decay_counts_in_the_norms(rule: str) -> None:
     flow.clear_default_session()
@@ -133,7 +135,7 @@ def test_weight_decay_counts_in_the_norms(rule: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[lamb\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[lamb\]", "two states and two powers; LARS has one state")
 @pytest.mark.parametrize("rule", RULES)
 def test_double_precision_keeps_its_digits(rule: str) -> None:
     flow.clear_default_session()
@@ -146,7 +148,7 @@ def test_double_precision_keeps_its_digits(rule: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[lamb\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[lamb\]", "two states and two powers; LARS has one state")
 @pytest.mark.parametrize("rule", RULES)
 def test_a_step_that_overflows_is_skipped_on_all_devices(rule: str) -> None:
     """Parts, states and powers of the betas stay as they are."""
@@ -163,14 +165,14 @@ def test_a_step_that_overflows_is_skipped_on_all_devices(rule: str) -> None:
         np.testing.assert_array_equal(stored[name], first, err_msg=name)
 
 
-@pytest.mark.representative(r"\[lamb\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[lamb\]", "two states and two powers; LARS has one state")
 @pytest.mark.parametrize("rule", RULES)
 def test_a_dynamic_loss_scale_changes_nothing_else(rule: str) -> None:
     policy = flow.optimizer.loss_scale.dynamic_loss_scale(2.0**8, 2000)
     compare(rule, "0:0-2", rows, loss_scale_policy=policy)
 
 
-@pytest.mark.representative(r"\[lamb\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[lamb\]", "two states and two powers; LARS has one state")
 @pytest.mark.parametrize("rule", RULES)
 def test_variables_that_an_earlier_job_has_split(rule: str) -> None:
     @flow.global_function()

@@ -77,7 +77,9 @@ def predicted(job: Any, steps: int) -> dict[Any, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[host-mlp-one\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[host-mlp-one\]", "step numbers on the host, and every copy between host and device"
+)
 @pytest.mark.parametrize(("network", "form"), [*(("mlp", form) for form in FORMS), *sorted(MORE)])
 def test_training_equals_the_cpu(session: sessions.Session, network: str, form: str) -> None:
     job = train_job(NETWORKS[network], FORMS[form])
@@ -93,7 +95,9 @@ def test_training_equals_the_cpu(session: sessions.Session, network: str, form: 
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[host\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[host\]", "step numbers on the host, which kernels of the device read"
+)
 def test_the_oracle_compares_it_with_one_device(session: sessions.Session) -> None:
     form = FORMS["hybrid-2"]
     feeds = [[*batch[0], batch[1]] for batch in batches(NETWORKS["mlp"])]
@@ -120,7 +124,9 @@ def test_feeds_and_fetches_cross_devices(session: sessions.Session, ids: str) ->
     assert job.executable().sent() == predicted(job, 2)
 
 
-@pytest.mark.representative(r"\[host\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[host\]", "step numbers on the host, which kernels of the device read"
+)
 def test_steps_copy_into_memory_that_binding_allocated(session: sessions.Session) -> None:
     """Only results are new arrays."""
     form = FORMS["data-2"]

@@ -77,7 +77,9 @@ def settings() -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[perceptron-clipped\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[perceptron-clipped\]", "the rule that needs a norm over both dimensions"
+)
 @pytest.mark.parametrize(
     ("network", "rule"), [(perceptron, "adam"), (perceptron, "clipped"), (attention, "momentum")]
 )

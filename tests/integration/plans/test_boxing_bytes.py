@@ -38,7 +38,9 @@ def make_job(form: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[pipeline\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[hybrid\]", "data parallel, and two devices after four: the most kinds of exchanges"
+)
 @pytest.mark.parametrize("form", ["data", "rows", "pipeline", "hybrid", "host"])
 def test_sent_is_what_was_predicted(form: str) -> None:
     with emulated(4, without=()):

@@ -97,7 +97,7 @@ def test_another_plan_must_do_with_what_is_left() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[20000-fits1-others1\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[20000-", "a limit below every form")
 @pytest.mark.parametrize(
     ("limit", "fits", "others"),
     [(4_000_000, ("in parts on", "by cost"), ()), (20_000, (), ("by cost", "again"))],

@@ -49,7 +49,7 @@ def read(folder: Path, device: str, count: int) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[2\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[2\]", "two devices, which read different records")
 @pytest.mark.parametrize("count", [1, 2])
 def test_readers_feed_gpus(tmp_path: Path, count: int) -> None:
     for part in range(2):

@@ -336,7 +336,7 @@ def test_devices_that_share_weights_pack_them_once_and_sum_their_gradients() -> 
 
 
 @pytest.mark.slow
-@pytest.mark.representative("yes|1-no", "one of each kind of code path")
+@pytest.mark.representative("yes|1-no", "weights in parts, and whole ones on two devices")
 @pytest.mark.parametrize(("devices", "split"), [("0:0-3", "yes"), ("0:0-1", "no"), ("0:0", "no")])
 def test_weights_that_are_not_the_same_on_many_devices_are_not_packed(
     devices: str, split: str

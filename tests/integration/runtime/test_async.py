@@ -428,7 +428,7 @@ def test_batches_are_made_for_steps_that_come_after_the_end_of_the_program(
 
 
 @pytest.mark.slow
-@pytest.mark.representative("sys.exit", "one of each kind of code path")
+@pytest.mark.representative("sys.exit", "an exit; an uncaught error reaches the same exit handlers")
 @pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("1 / 0", 1)])
 def test_everything_is_delivered_however_the_program_ends(end: str, code: int) -> None:
     done = run(f"for i in range(3): job(feed(i))(show)\n{end}")
@@ -503,7 +503,9 @@ LOOPS = {
 }
 
 
-@pytest.mark.representative(r"0\.0-(asynchronous|synchronous)", "one of each kind of code path")
+@pytest.mark.representative(
+    r"0\.0-(asynchronous|synchronous)", "an interrupt at once, in each kind of loop"
+)
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("delay", [0.0, 0.31])
 def test_ctrl_c_stops_cleanly(loop: str, delay: float, tmp_path: Path) -> None:

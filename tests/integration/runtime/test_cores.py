@@ -69,7 +69,7 @@ def stages(units: int, dtype: Any = flow.float) -> Any:
     return job
 
 
-@pytest.mark.representative(r"\[2\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[2\]", "as many threads as cores")
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_devices_divide_the_cores(threads: int) -> None:
     """Whether or not their streams run at once: the bits of BLAS may depend on it."""
@@ -217,7 +217,7 @@ print(json.dumps({"workers": job.plan().workers, "seen": seen}))
 
 
 @pytest.mark.slow
-@pytest.mark.representative("flow-onednn", "one of each kind of code path")
+@pytest.mark.representative("flow-onednn", "numpy's kernels alone; the other case adds oneDNN")
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted in /proc")
 @pytest.mark.parametrize("plugins", ["", "flow-onednn"])
 def test_no_more_threads_want_to_run_than_there_are_cores(plugins: str) -> None:

@@ -136,7 +136,9 @@ def traced_by_numpy() -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.representative("mlp", "one of each kind of code path")
+@pytest.mark.representative(
+    "mlp", "dense layers; the other network also has workspaces of convolutions"
+)
 @pytest.mark.parametrize("name", ["mlp", "small lenet"])
 def test_the_predicted_memory_is_the_measured_one(networks: ModuleType, name: str) -> None:
     x, y = batch(name)
@@ -200,7 +202,9 @@ def steady(
 
 
 @pytest.mark.slow
-@pytest.mark.representative("mlp", "one of each kind of code path")
+@pytest.mark.representative(
+    "mlp", "dense layers; the other network also has workspaces of convolutions"
+)
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("name", ["mlp", "small lenet"])
 def test_steps_allocate_nothing_but_their_results(

@@ -120,7 +120,7 @@ def one_device(stages: int) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[three threads-2\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[three threads-4\]", "more stages than threads")
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_a_pipeline_equals_one_device(stages: int, threads: int) -> None:
     first = train(pipeline(stages, 4, plain), steps=3)

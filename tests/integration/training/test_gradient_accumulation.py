@@ -25,7 +25,9 @@ def config(steps: int) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.representative("momentum-0:0-1|clipped", "one of each kind of code path")
+@pytest.mark.representative(
+    "momentum-0:0-1|clipped", "two devices, and a norm over all micro-batches"
+)
 @pytest.mark.parametrize(
     ("rule", "devices_"),
     [(rule, "0:0-2") for rule in ("adam", "clipped")]
@@ -85,7 +87,9 @@ def test_each_micro_batch_draws_its_own_numbers() -> None:
     assert (kept[:4] != kept[4:]).any()
 
 
-@pytest.mark.representative(r"\[0:0-2\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[0:0-2\]", "micro-batches and devices together; one device is a special case"
+)
 @pytest.mark.parametrize("ids", ["0:0", "0:0-2"])
 def test_dropout_is_that_of_the_whole_batch(ids: str) -> None:
     def body(x: Any) -> Any:

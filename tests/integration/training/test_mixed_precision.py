@@ -98,7 +98,8 @@ def test_other_types_are_no_half_types(wrong: object) -> None:
 
 
 @pytest.mark.representative(
-    r"\[(none-float16|static-float16|static-bfloat16|dynamic-bfloat16)\]", "evenly spaced cases"
+    r"\[(none-float16|static-float16|static-bfloat16|dynamic-bfloat16)\]",
+    "each type and each loss scale",
 )
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize(

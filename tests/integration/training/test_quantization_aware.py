@@ -89,7 +89,8 @@ def expected(v: dict[str, Any], symmetric: bool, rows: bool) -> Any:
 
 
 @pytest.mark.representative(
-    r"\[(one-True-True|one-False-True|two-True-False|two-False-False)\]", "evenly spaced cases"
+    r"\[(one-True-True|one-False-True|two-True-False|two-False-False)\]",
+    "each setting with each value, on one device and on two",
 )
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("rows", [True, False])

@@ -105,10 +105,6 @@ def copies(case: str, *group: Device) -> tuple[comms.BoundExchange, dict[str, in
     return run, dict(total)
 
 
-@pytest.mark.representative(
-    r"\[(send_recv-group0-wanted0|slice-group5-wanted5|broadcast-group7-wanted7)\]",
-    "evenly spaced cases",
-)
 @pytest.mark.parametrize(
     ("case", "group", "wanted"),
     [

@@ -132,7 +132,10 @@ each_path = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.representative(r"\[CheckPoint-model\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[(CheckPoint-model|get-model\.safetensors)\]",
+    "a folder that is read at once, and a file of which parts are read later",
+)
 @each_path
 @pytest.mark.parametrize("way", WAYS)
 def test_some_loads_are_consistent(tmp_path: Path, name: str, way: str) -> None:

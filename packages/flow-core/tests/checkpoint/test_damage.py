@@ -62,7 +62,6 @@ def check_found(path: Path, file: Path, bit: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[model\.safetensors\]", "evenly spaced cases")
 @each_path
 def test_flipped_bits_are_detected(tmp_path: Path, name: str) -> None:
     """300 bits of a folder and 300 of a file; each file of the folder is covered."""

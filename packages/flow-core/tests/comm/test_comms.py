@@ -239,7 +239,6 @@ def train_job(rows: bool) -> Any:
     return job
 
 
-@pytest.mark.representative(r"\[True\]", "evenly spaced cases")
 @pytest.mark.parametrize("rows", [False, True])
 def test_processes_running_their_parts_of_a_plan_compute_the_same(rows: bool) -> None:
     job = train_job(rows)

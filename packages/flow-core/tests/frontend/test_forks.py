@@ -133,7 +133,6 @@ REFUSED: dict[str, Callable[[Program], object]] = {
 }
 
 
-@pytest.mark.representative(r"\[(call|an array|another job|settings)\]", "evenly spaced cases")
 @pytest.mark.parametrize("what", REFUSED)
 def test_objects_of_the_parent_are_rejected(program: Program, what: str) -> None:
     said = in_fork(lambda: REFUSED[what](program))
@@ -264,7 +263,9 @@ else:
 """
 
 
-@pytest.mark.representative(r"\[unused-called called 7 2\.0 2\.0\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[unused-", "a child with a session of its own, whose threads have to end"
+)
 @pytest.mark.parametrize(("how", "said"), [("pending", "7"), ("unused", "called called 7 2.0 2.0")])
 def test_child_exits_normally(tmp_path: Path, how: str, said: str) -> None:
     """Exit handlers of the child wait for no thread of the parent.

@@ -220,9 +220,6 @@ def cases(spec: Any) -> Iterator[tuple[Any, Any, list[Any]]]:
                 yield attrs, sample.inputs, positions
 
 
-@pytest.mark.representative(
-    r"\[(batch_matmul|pad_grad0|slice_update|cudnn_norm_grad)\]", "evenly spaced cases"
-)
 @pytest.mark.parametrize("name", [*RULES, *CONSTANTS, "scalar_mul", *LINEAR])
 def test_zero_inputs_produce_zero_results(name: str) -> None:
     spec = SPECS[name]

@@ -69,7 +69,7 @@ def cases() -> Iterator[tuple[str, Any, Any]]:
 
 
 @pytest.mark.representative(
-    r"\[(random_mask_like-0:0-1-hierarchy0|reshape-0:0-5-hierarchy4)\]", "evenly spaced cases"
+    "-0:0-5-", "each op on a grid of 2 by 3, of which the smaller grids are rows or columns"
 )
 @pytest.mark.parametrize(("devices", "hierarchy"), GRIDS)
 @pytest.mark.parametrize("case", tuple(cases()), ids=lambda case: case[0])

@@ -158,9 +158,6 @@ def check(type_: str, arrays: list[Any], wanted: list[Any], tolerance: float) ->
 TOLERANCES = {"float64": 1e-10, "float32": 3e-5, "float16": 4e-3, "bfloat16": 2e-2}
 
 
-@pytest.mark.representative(
-    r"\[(sgd_update-float64-attrs0|lamb_update-bfloat16-attrs3)\]", "evenly spaced cases"
-)
 @pytest.mark.parametrize("attrs", PENALTIES)
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("type_", TYPES)

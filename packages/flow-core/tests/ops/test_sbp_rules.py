@@ -84,7 +84,10 @@ def matmul_rules(a: bool, b: bool, batch: int) -> set[str]:
     }  # fmt: skip
 
 
-@pytest.mark.representative(r"\[True-False-0\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[(True-False-0|False-True-1)\]",
+    "one transposed operand, the left and the right; without and with a batch axis",
+)
 @pytest.mark.parametrize("batch", [0, 1])
 @pytest.mark.parametrize("a", [False, True])
 @pytest.mark.parametrize("b", [False, True])

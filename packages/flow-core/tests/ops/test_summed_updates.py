@@ -65,7 +65,10 @@ def apart(query: KernelQuery, arrays: list[Any]) -> None:
     launch(update(query), [arrays[0], total, *arrays[1:-6]])
 
 
-@pytest.mark.representative(r"\[summed_sgd_update-shape0-float32\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"-shape[23]-|\[summed_sgd_update-shape0-float32\]",
+    "each update and type on a small product and on an empty one; a large product",
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ROWS)

@@ -43,7 +43,6 @@ def test_a_job_trains_on_single_kernels(ids: str) -> None:
     np.testing.assert_allclose(losses(found, "plain", ids), losses(found, "cpu", "0:0"), rtol=1e-5)
 
 
-@pytest.mark.representative(r"\[(without0-expected0|without2-expected2)\]", "evenly spaced cases")
 @pytest.mark.parametrize(
     ("without", "expected"),
     [
@@ -99,7 +98,6 @@ def test_constants_are_folded_to_ops_with_a_kernel(without: Collection[str]) -> 
     assert ("literal" in types) == (not without)
 
 
-@pytest.mark.representative(r"\[without1\]", "evenly spaced cases")
 @pytest.mark.parametrize("without", [(), ("rsqrt",)])
 def test_norms_stay_whole_without_kernels_of_their_parts(without: Collection[str]) -> None:
     def results(device: str, ids: str) -> tuple[set[str], Any]:

@@ -30,7 +30,6 @@ def _assigned(path: Path) -> set[str]:
     }
 
 
-@pytest.mark.representative(r"\[KERNELS-builtin/numpy_kernels\]", "evenly spaced cases")
 @pytest.mark.parametrize(
     ("table", "folder"), [("OPS", "ops"), ("KERNELS", "builtin/numpy_kernels")]
 )

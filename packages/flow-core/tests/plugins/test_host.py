@@ -101,9 +101,6 @@ def test_hook_may_return_nothing(result: object) -> None:
     assert states(registry) == {"empty": "loaded"}
 
 
-@pytest.mark.representative(
-    r"\[flow_register_ops-result0-OpSpec-an iterable of OpSpec\]", "evenly spaced cases"
-)
 @pytest.mark.parametrize(
     ("hook", "result", "found", "allowed"),
     [

@@ -27,7 +27,6 @@ def halves(left: Any, right: Any) -> Any:
     return even + odd
 
 
-@pytest.mark.representative(r"\[(4-0|5-13|16-6|100-19)\]", "evenly spaced cases")
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("deep", [4, 5, 12, 16, 100])
 def test_different_order_in_a_single_element_is_detected(deep: int, seed: int) -> None:

@@ -172,7 +172,6 @@ def _run(values: list[Any], t: Task, position: int) -> None:
     values[target][:] = values[target] * 0.5 + values[source] + position
 
 
-@pytest.mark.representative(r"\[(0|8|16|24)\]", "evenly spaced cases")
 @pytest.mark.parametrize("seed", range(25))
 def test_events_keep_the_order_of_the_plan(seed: int) -> None:
     """Asynchronous work of several steps, feeds and results included, is as in sequence."""

@@ -186,10 +186,6 @@ def test_rules_hold_in_each_dimension(case: Any, hierarchy: tuple[int, int]) -> 
     assert twice, "no rule splits an axis, or is partial, in both dimensions"
 
 
-@pytest.mark.representative(
-    r"\[(False-False-hierarchy0|True-False-hierarchy1|True-True-hierarchy2)\]",
-    "evenly spaced cases",
-)
 @pytest.mark.parametrize("hierarchy", GRIDS)
 @pytest.mark.parametrize("a", [False, True])
 @pytest.mark.parametrize("b", [False, True])

@@ -131,7 +131,6 @@ def test_arrays_need_the_protocol(attribute: str, value: object) -> None:
         Named().test_views_know_their_type("queued", "float32")
 
 
-@pytest.mark.representative(r"\[loses errors\]", "evenly spaced cases")
 @pytest.mark.parametrize(("driver", "check"), BROKEN.values(), ids=list(BROKEN))
 def test_broken_drivers_fail(driver: Callable[..., QueuedDriver], check: str) -> None:
     class Broken(QueuedKit):

@@ -161,7 +161,6 @@ EXPECTED = {
 }  # fmt: skip
 
 
-@pytest.mark.representative(r"\[learned mask\]", "evenly spaced cases")
 @pytest.mark.parametrize("form", EXPECTED)
 def test_patterns_are_joined(form: str) -> None:
     sessions._default[:] = [sessions.Session(simulated_registry())]

@@ -177,7 +177,7 @@ def wanted() -> list[Any]:
     return on_cpu
 
 
-@pytest.mark.representative(r"\[4-False\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[4-False\]", "each device exchanges with several others")
 @pytest.mark.parametrize(("count", "split"), [(2, False), (4, False), (2, True)])
 def test_training_on_several_devices_matches_one_device(
     count: int, split: bool, wanted: list[Any]

@@ -41,7 +41,10 @@ def numbers(shape: tuple[int, ...], dtype: str) -> Any:
     return rows.astype(as_dtype(dtype).numpy)
 
 
-@pytest.mark.representative(r"\[(sum-float16|min-bool)\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[(sum-|(max|min)-(float16|bool))",
+    "each type; each operation on truth values and on a type of 16 bits",
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("operation", UFUNC)
 def test_boxes_are_combined_in_order(driver: GpuDriver, dtype: str, operation: str) -> None:
@@ -64,7 +67,7 @@ def test_boxes_are_combined_in_order(driver: GpuDriver, dtype: str, operation: s
     np.testing.assert_array_equal(driver.copy_out(arrays[0]), ufunc(*values[:2]))
 
 
-@pytest.mark.representative(r"\[float32\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[(uint8|int64)\]", "the smallest and the largest elements")
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "int64"])
 def test_boxes_are_copied_and_filled(driver: GpuDriver, dtype: str) -> None:
     source, target = numbers((4, 3, 5), dtype), numbers((5, 4, 2), dtype)

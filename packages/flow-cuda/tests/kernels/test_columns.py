@@ -46,7 +46,10 @@ def launched(op: str, arrays: Any, count: int, kind: str, wide: tuple[int, ...],
 SHAPES = [(LEAST, 2), (STRETCH * 3 + 5, 33), (STRETCH * MOST_PARTS + 200, 3), (40, 5, 8)]
 
 
-@pytest.mark.representative(r"\[bfloat16-shape2\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[(float64-shape0|float32-shape1|bfloat16-shape2|float32-shape3)\]",
+    "each type, and each way to divide the rows",
+)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "float64"])
 def test_sums_over_the_first_axes(shape: tuple[int, ...], kind: str) -> None:
@@ -58,7 +61,7 @@ def test_sums_over_the_first_axes(shape: tuple[int, ...], kind: str) -> None:
     np.testing.assert_allclose(found, exact, tolerance, tolerance * np.sqrt(shape[0]))
 
 
-@pytest.mark.representative(r"\[bfloat16\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[bfloat16\]", "the type whose sums are wider than its elements")
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_gradients_of_layer_norm_parameters(kind: str) -> None:
     rng = np.random.default_rng(1)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.representative(r"\[3\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[3\]", "rows of several elements, which different threads write")
 @pytest.mark.parametrize("inner", [1, 3])
 def test_last_of_several_updates_wins(inner: int) -> None:
     """As in numpy, also if different blocks write the updates."""

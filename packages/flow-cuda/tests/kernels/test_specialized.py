@@ -34,7 +34,9 @@ class Specialized(CudaKit):
 
 
 @pytest.mark.slow
-@pytest.mark.representative("softmax|transpose", "one of each kind of code path")
+@pytest.mark.representative(
+    "softmax|transpose", "a loop over a row, and index arithmetic, with sizes that become constants"
+)
 @pytest.mark.parametrize("op", OPS)
 def test_constant_sizes_change_nothing(op: str) -> None:
     kit = Specialized()
@@ -77,7 +79,7 @@ def test_vectors_are_as_wide_as_addresses_and_sizes_allow(
     assert make_layout(group(*shapes), addresses).width == width
 
 
-@pytest.mark.representative(r"\[shapes1-4\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[shapes1-4\]", "a broadcast row, at an address between two vectors")
 @pytest.mark.parametrize("offset", [0, 4, 8])
 @pytest.mark.parametrize("shapes", [((37,), (37,)), ((6, 8), (8,)), ((6, 3, 8), (3, 1))])
 def test_vectors_and_their_tails_are_complete(shapes: Any, offset: int) -> None:
@@ -107,7 +109,6 @@ def test_scalars_and_broadcast_inputs_do_not_collide() -> None:
     np.testing.assert_array_equal(driver.copy_out(out), x * np.float32(3) + row)
 
 
-@pytest.mark.representative(r"\[2\]", "evenly spaced cases")
 @pytest.mark.parametrize("shift", [1, 2, 3])
 def test_boxes_in_shifted_arrays_are_copied(shift: int) -> None:
     """Offset and address cancel each other modulo 16, but neither is a multiple of 16."""
@@ -133,7 +134,6 @@ def test_boxes_move_in_the_widest_units() -> None:
     assert widened([(4, 1, 16), (8, 4, 1)], 4, (0, 0)).nbytes == 4
 
 
-@pytest.mark.representative(r"\[(first0|first2)\]", "evenly spaced cases")
 @pytest.mark.parametrize("first", [(0, 0), (4, 0), (1, 3)])
 def test_boxes_with_offsets_are_copied(first: tuple[int, int]) -> None:
     driver = GpuDriver(Simulator())

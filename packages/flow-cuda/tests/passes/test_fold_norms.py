@@ -221,7 +221,9 @@ def test_norms_of_variables_that_change_within_the_job_are_kept() -> None:
     assert graph.of_type("cudnn_norm")
 
 
-@pytest.mark.representative(r"\[without_relu-NHWC-True\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[without_relu-NHWC-True\]", "16-bit weights, which are scaled before their cast"
+)
 @needs_compiler
 @pytest.mark.parametrize(("form", "amp"), [("NCHW", False), ("NHWC", True)])
 @pytest.mark.parametrize("net", NETS)

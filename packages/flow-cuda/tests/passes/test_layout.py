@@ -204,7 +204,9 @@ def test_plan_lists_transpositions() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.representative("residual", "one of each kind of code path")
+@pytest.mark.representative(
+    "residual", "sums of feature maps, as in ResNet; the other network concatenates them"
+)
 @needs_compiler
 @pytest.mark.parametrize("body", [residual, dense_block])
 def test_training_matches_nchw_and_the_cpu(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,7 +205,10 @@ def on_device(driver: GpuDriver, values: Any) -> Any:
     return made
 
 
-@pytest.mark.representative(r"\[cuda_matmul_grad-kernels-float32\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[cuda_matmul_grad-kernels-float32\]",
+    "the gradient, which has the most epilogues, by kernels of our own",
+)
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("fused", [True, False], ids=["epilogue", "kernels"])
@@ -320,9 +323,6 @@ EXPECTED = {
 }  # fmt: skip
 
 
-@pytest.mark.representative(
-    r"\[(relu-float32|gelu-mixed|linear-float32|read twice-mixed)\]", "evenly spaced cases"
-)
 @pytest.mark.parametrize("amp", [False, True], ids=["float32", "mixed"])
 @pytest.mark.parametrize("form", FORMS)
 def test_products_and_epilogues_are_joined(form: str, amp: bool) -> None:
@@ -351,7 +351,7 @@ def test_result_with_other_readers_is_kept() -> None:
     assert counts(joined) == {"matmul": 1, "bias_add": 1, "relu": 1}
 
 
-@pytest.mark.representative(r"\[dropout-False\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[dropout-False\]", "the epilogue whose gradient reads a mask")
 @needs_compiler
 @pytest.mark.parametrize(("form", "amp"), [("relu", False), ("dropout", False), ("relu", True)])
 def test_training_matches_training_without_the_pass(form: str, amp: bool) -> None:

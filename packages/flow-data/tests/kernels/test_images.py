@@ -49,7 +49,7 @@ def test_invalid_images_are_rejected(library: str, data: bytes) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[Pillow alone\]", "evenly spaced cases")
+@pytest.mark.representative(r"\[Pillow alone\]", "the decoder that every installation has")
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

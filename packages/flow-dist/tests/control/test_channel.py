@@ -289,7 +289,6 @@ def test_a_server_without_the_token_is_not_believed() -> None:
     liar.socket.close()
 
 
-@pytest.mark.representative(r"\[7\]", "evenly spaced cases")
 @pytest.mark.parametrize("rank", [0, 7])
 def test_each_rank_joins_once(rank: int) -> None:
     with job(2, join=False) as made:
@@ -310,7 +309,6 @@ STRANGE = {
 }
 
 
-@pytest.mark.representative(r"\[(http|not json|no fields|no proof)\]", "evenly spaced cases")
 @pytest.mark.parametrize("name", STRANGE)
 def test_an_unauthenticated_connection_is_dropped_and_logged(
     name: str, caplog: pytest.LogCaptureFixture
@@ -565,7 +563,6 @@ NONSENSE: list[dict[str, object]] = [
 ]
 
 
-@pytest.mark.representative(r"\[(nonsense0|nonsense8|nonsense15)\]", "evenly spaced cases")
 @pytest.mark.parametrize("nonsense", NONSENSE)
 def test_a_rank_that_says_nonsense_is_lost(nonsense: dict[str, object]) -> None:
     with job(2) as made:

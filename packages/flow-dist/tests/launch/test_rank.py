@@ -200,7 +200,7 @@ def test_a_script_ends_as_under_python(tmp_path: Path, end: str) -> None:
     assert ("flow-dist: rank 0 of 1" in ours.stderr) == (shell != 0)
 
 
-@pytest.mark.representative("three", "one of each kind of code path")
+@pytest.mark.representative("three", "a status of the script's own, which the supervisor passes on")
 @pytest.mark.parametrize(
     ("end", "status", "said"),
     [
@@ -230,7 +230,6 @@ def _indented(text: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[<lambda>\]", "evenly spaced cases")
 @pytest.mark.parametrize("arrange", [shutil.rmtree, lambda path: None])
 def test_a_folder_that_is_no_script(tmp_path: Path, arrange: Callable[[Path], object]) -> None:
     folder = tmp_path / "folder"

@@ -54,7 +54,7 @@ def test_ranks_reach_their_first_job_far_apart(tmp_path: Path, late: int) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.representative("ends.*-1", "one of each kind of code path")
+@pytest.mark.representative("ends.*-1", "a rank that has ended, and not the first one")
 @pytest.mark.parametrize("late", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("how", "said"),

@@ -205,7 +205,7 @@ def test_the_traceback_is_the_script_s_own(script: str) -> None:
     assert "line 22, in <module>" in ended.stderr or "KeyError" in ended.stderr
 
 
-@pytest.mark.representative("rank", "one of each kind of code path")
+@pytest.mark.representative("rank", "a rank, which the supervisor has to detect and clean up after")
 @pytest.mark.slow
 @pytest.mark.parametrize(("culprit", "status"), [("rank", 1), ("program", 1), ("supervisor", 130)])
 def test_a_job_that_is_ended_leaves_no_files(tmp_path: Path, culprit: str, status: int) -> None:

@@ -425,7 +425,7 @@ def slow(*row: object) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.representative("order|job|feeds", "one of each kind of code path")
+@pytest.mark.representative("order|job|feeds", "another order of ops, another job, and other feeds")
 @pytest.mark.parametrize(
     ("kind", "processes", "policy", "memory"),
     [
@@ -455,7 +455,7 @@ def test_every_process_says_what_differs(
 
 
 @pytest.mark.slow
-@pytest.mark.representative("none|lone", "one of each kind of code path")
+@pytest.mark.representative("none|lone", "equal jobs, and a job of one process alone")
 @pytest.mark.parametrize(
     ("kind", "processes", "policy", "memory"),
     [

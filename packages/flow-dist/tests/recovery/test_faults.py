@@ -75,7 +75,9 @@ for step in range(4):
 """
 
 
-@pytest.mark.representative("1:data", "one of each kind of code path")
+@pytest.mark.representative(
+    "1:data", "a rank that crashes while it writes data, and again while it writes the list"
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("crashes", "steps"),

@@ -53,7 +53,9 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-@pytest.mark.representative(r"\[4-0\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[4-0\]", "rows for as many processes as had saved; the others read more or fewer pieces"
+)
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("of", [1, 2, 4, 8])
 def test_a_process_reads_only_pieces_that_overlap_its_own(

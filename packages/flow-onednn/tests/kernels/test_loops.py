@@ -54,9 +54,6 @@ def random(seed: int, *shape: int) -> Any:
     return np.random.default_rng(seed).uniform(0.1, 2, shape).astype(np.float32)
 
 
-@pytest.mark.representative(
-    r"\[(leaky_relu|scalar_add|scalar_mul|dropout_grad)\]", "evenly spaced cases"
-)
 @pytest.mark.parametrize("op", SCALARS)
 def test_loops_that_differ_in_a_scalar_share_their_code(
     op: str, monkeypatch: pytest.MonkeyPatch

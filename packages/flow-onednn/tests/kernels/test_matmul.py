@@ -27,9 +27,6 @@ CUT = {
 }
 
 
-@pytest.mark.representative(
-    r"\[(sums--0\.5|columns--0\.5|columns-gelu-1\.0|rows-gelu-1\.0)\]", "evenly spaced cases"
-)
 @pytest.mark.parametrize(("activation", "alpha"), [("", 0.5), ("relu", 1.0), ("gelu", 1.0)])
 @pytest.mark.parametrize("kind", CUT)
 def test_tiles_compose_the_product(kind: str, activation: str, alpha: float) -> None:

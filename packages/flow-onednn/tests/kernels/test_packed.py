@@ -35,9 +35,6 @@ def run(op: str, attrs: dict[str, Any], arrays: list[Any], shape: tuple[int, ...
     return run_kernel(default_registry().find_kernel(query, "cpu"), query, arrays)[0]
 
 
-@pytest.mark.representative(
-    r"\[(sizes0--False|sizes1--False|sizes1-relu-True|sizes2-relu-True)\]", "evenly spaced cases"
-)
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("activation", ["", "relu"])
 @pytest.mark.parametrize("sizes", [(25, 784, 512), (7, 300, 257), (64, 256, 1000)])

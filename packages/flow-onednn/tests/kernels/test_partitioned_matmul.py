@@ -73,7 +73,8 @@ DEEP = (48, partitioned_matmul.MIN_DEPTH + 40, 24)
 
 
 @pytest.mark.representative(
-    r"\[(sizes0-False-False-how0-1|sizes6-True-True-how6-3)\]", "evenly spaced cases"
+    r"\[(sizes0-False-False-how0-1|sizes6-True-True-how6-3)\]",
+    "one thread without extras, and an uneven split with all of them",
 )
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize(
@@ -103,10 +104,6 @@ def test_parts_compose_the_product(
         np.testing.assert_allclose(run(made, query, arrays), want, 1e-4, 1e-4)
 
 
-@pytest.mark.representative(
-    r"\[(sizes0-False-how0|sizes3-False-how3|sizes5-False-how5|sizes8-True-how8)\]",
-    "evenly spaced cases",
-)
 @pytest.mark.parametrize(
     ("sizes", "transpose", "how"),
     [
@@ -139,7 +136,6 @@ SKINNY = [
 ]
 
 
-@pytest.mark.representative(r"\[(sizes0-a|sizes2-a|sizes3-)\]", "evenly spaced cases")
 @pytest.mark.parametrize(("sizes", "transposed"), SKINNY)
 def test_primitives_have_the_bits_of_one_thread(
     sizes: tuple[int, int, int], transposed: str

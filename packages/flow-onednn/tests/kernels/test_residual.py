@@ -43,7 +43,6 @@ def trained(sum_is_read: bool, projected: bool) -> tuple[list[float], Any, list[
 
 
 @pytest.mark.slow
-@pytest.mark.representative("True", "one of each kind of code path")
 @pytest.mark.parametrize("projected", [False, True])
 def test_joined_and_separate_ops_train_identically(projected: bool) -> None:
     apart, moving_apart, types = trained(True, projected)

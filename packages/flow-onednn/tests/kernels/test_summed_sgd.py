@@ -52,9 +52,6 @@ def updated(query: KernelQuery, arrays: list[Any]) -> Any:
     return given[0]
 
 
-@pytest.mark.representative(
-    r"\[(shape0-False|shape1-False|shape2-True|shape3-True)\]", "evenly spaced cases"
-)
 @pytest.mark.parametrize("factor", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_fused_update_has_the_bits_of_separate_ops(

@@ -174,7 +174,10 @@ IN_PART = ("shapes", "blocks", "fills", "whole")
 """The attributes of an exchange that depend on the devices in the plan."""
 
 
-@pytest.mark.representative(r"\[normalization\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[(fewer rows than devices|uneven megatron|zero, uneven|uneven pipeline)\]",
+    "an uneven split of rows, weights, states and stages, and devices without rows",
+)
 @pytest.mark.parametrize("case", CASES)
 def test_a_plan_of_classes_is_a_part_of_the_whole_plan(case: str) -> None:
     body, scope, rows, *more = CASES[case]
@@ -186,7 +189,10 @@ def test_a_plan_of_classes_is_a_part_of_the_whole_plan(case: str) -> None:
         assert found[name] == value, name
 
 
-@pytest.mark.representative(r"\[6-uneven data\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[(6-uneven data|3-pipeline)\]",
+    "a device with fewer rows than the first one, and one in the middle of a pipeline",
+)
 @pytest.mark.parametrize("case", ["uneven data", "uneven grid", "zero", "pipeline"])
 @pytest.mark.parametrize("rank", [3, 6])
 def test_a_plan_may_have_any_other_device(case: str, rank: int) -> None:
@@ -198,7 +204,10 @@ def test_a_plan_may_have_any_other_device(case: str, rank: int) -> None:
     assert restricted(part.plan, kept) == restricted(whole.plan, kept)
 
 
-@pytest.mark.representative(r"\[normalization\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[(fewer rows than devices|uneven megatron|zero, uneven|uneven pipeline)\]",
+    "an uneven split of rows, weights, states and stages, and devices without rows",
+)
 @pytest.mark.parametrize("case", CASES)
 def test_devices_of_a_class_have_equal_arenas_and_as_many_tasks(case: str) -> None:
     body, scope, rows, *more = CASES[case]

@@ -21,7 +21,6 @@ from flow_core.plugins.specs import Available, DeviceSpec
 from flow_core.sharding.topology import Device
 
 
-@pytest.mark.representative(r"\[400-64\]", "evenly spaced cases")
 @pytest.mark.parametrize("alignment", [64, 256, 4096])
 @pytest.mark.parametrize("count", [40, 400])  # placed by a loop, and by array operations
 def test_offsets_are_aligned(alignment: int, count: int) -> None:

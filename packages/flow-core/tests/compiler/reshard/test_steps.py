@@ -190,7 +190,10 @@ def tensor(shape: tuple[int, ...], rng: Any) -> Any:
     return rng.integers(-9, 9, shape).astype(float)
 
 
-@pytest.mark.representative(r"\[0:0-3-0:0-3\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[(0:0-3-0:0-3|0:2-4-0:0-3|0:0-1,1:0-1-0:0|cpu 0:0-2-0:2-4)\]",
+    "the same devices, some of them, those of another machine, and the host",
+)
 @pytest.mark.parametrize("a", ONE_DIMENSION)
 @pytest.mark.parametrize("b", [*ONE_DIMENSION, "cpu 0:0-2"])
 def test_every_transition_in_one_dimension(a: str, b: str) -> None:
@@ -203,7 +206,9 @@ def test_every_transition_in_one_dimension(a: str, b: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(r"\[0:0-3\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[0:0-3\]", "its targets are the same devices, some of them, and the host"
+)
 @pytest.mark.parametrize("a", ONE_DIMENSION)
 def test_every_transition_between_devices_that_the_host_cannot_read(a: str) -> None:
     rng = np.random.default_rng(0)

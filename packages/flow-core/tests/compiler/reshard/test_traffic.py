@@ -21,7 +21,8 @@ PAIRS = [
 
 
 @pytest.mark.representative(
-    r"\[(S\(0\)-S\(1\)-\(12, 7\)-0:0-1|P-S\(1\)-\(0, 4\)-0:0,1:0,0:1,1:1)\]", "evenly spaced cases"
+    r"\((5, 5|0, 4)\)-0:0-2,1:0-1,2:0\]",
+    "each pair of layouts: an uneven split over uneven machines, and an empty tensor",
 )
 @pytest.mark.parametrize("ids", PLACES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -36,7 +37,9 @@ def test_closed_forms_equal_the_sum_over_pieces(ids, shape, source, target, monk
     assert found == (groups_of(step), step.name)
 
 
-@pytest.mark.representative(r"\[(0:0-0:0-\(12, 7\)|2:0-3-2:0-3-\(0, 4\))\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\((5, 5|0, 4)\)\]", "each pair of placements, with an uneven split and an empty tensor"
+)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
     ("a", "b"), list(product(("0:0", "0:1", "0:1-3,1:0-1", "2:0-3"), repeat=2))

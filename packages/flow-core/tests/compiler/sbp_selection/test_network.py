@@ -139,7 +139,10 @@ def test_equal_parts_of_a_chain_are_solved_once() -> None:
 # ------------------------------------------------------------------- elimination orders
 
 
-@pytest.mark.representative(r"\[fewest states related\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[fewest states related\]",
+    "the rules give other orders, which a test below compares with their definitions",
+)
 @pytest.mark.parametrize("rule", RULES)
 @given(net=networks())
 @settings(deadline=None, max_examples=50)

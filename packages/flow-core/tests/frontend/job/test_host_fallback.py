@@ -60,7 +60,10 @@ UPDATE = ("momentum_update",)
 STEPS = ("learning_rate_schedule", "advance_step")
 
 
-@pytest.mark.representative(r"\[(ops0-0:0|ops3-0:0-1)\]", "evenly spaced cases")
+@pytest.mark.representative(
+    r"\[(ops0-0:0|ops3-0:0-1)\]",
+    "an op of the forward pass on one device; updates and their step numbers on two",
+)
 @pytest.mark.parametrize("ids", ["0:0", "0:0-1"])
 @pytest.mark.parametrize(
     "ops", [("tanh",), ("tanh", "tanh_grad", "relu_grad", "matmul"), UPDATE, (*UPDATE, *STEPS)]
@@ -210,7 +213,6 @@ def test_micro_batches() -> None:
     np.testing.assert_allclose(losses("plain"), losses("cpu"), rtol=1e-5)
 
 
-@pytest.mark.representative(r"\[queued\]", "evenly spaced cases")
 @pytest.mark.parametrize("device", ["opaque", "queued"])
 def test_devices_whose_memory_the_host_can_only_copy(device: str) -> None:
     """The second one is asynchronous."""
