@@ -1,5 +1,6 @@
 """``oneflow.experimental``: functions that OneFlow calls experimental."""
 
+from flow_core.api.array.dynamic import dynamic_binary_concat, dynamic_binary_split
 from flow_core.api.array.encoding import indexed_slices_reduce_sum, unique_with_counts
 from flow_core.api.array.select import logical_slice, logical_slice_assign
 from flow_core.api.calls.published import publish as _publish
@@ -10,7 +11,6 @@ from flow_core.api.compat.older_names import (
     set_interface_blob_value,
     ssp_variable_proxy,
 )
-from flow_core.api.compat.unsupported import dynamic_binary_concat, dynamic_binary_split
 from flow_core.api.session import scope
 from flow_core.api.session.job import (
     enable_typing_check,

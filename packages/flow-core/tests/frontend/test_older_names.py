@@ -94,8 +94,6 @@ def test_deprecated_names_are_recognized() -> None:
         (flow.sysconfig.get_link_flags, "plugin"),
         (lambda: flow.experimental.custom_op_module("relu").cpp_kernel(), "plugin"),
         (lambda: flow.experimental.custom_op_module("relu").gpu_kernel(), "plugin"),
-        (lambda: flow.experimental.dynamic_binary_split(None), "blob itself"),
-        (lambda: flow.experimental.dynamic_binary_concat([], None), "blob itself"),
     ],
 )
 def test_rejected_names_report_their_replacement(call: Any, next_step: str) -> None:

@@ -10,8 +10,6 @@ from flow_core.frontend.session.session import default_session
 __all__ = [
     "cache_int8_calibration",
     "delete_worker",
-    "dynamic_binary_concat",
-    "dynamic_binary_split",
     "get_compile_flags",
     "get_include",
     "get_lib",
@@ -174,52 +172,3 @@ def _named_machines() -> int:
     given = default_session().resources.others.get("env.machine", ())
     first = given[0] if len(given) == 1 else given
     return len(first) if isinstance(first, list | tuple) else 1
-
-
-def dynamic_binary_split(
-    x: object, base_shift: int = 2, out_num: int = 2, name: str | None = None
-) -> NoReturn:
-    """Raise an `UnsupportedError`: blobs are transferred without compression.
-
-    Args:
-        x, base_shift, out_num, name: without effect.
-
-    Raises:
-        UnsupportedError: always.
-
-    Example:
-        >>> flow.experimental.dynamic_binary_split(None)
-        Traceback (most recent call last):
-            ...
-        flow_core.base.errors.UnsupportedError: ...
-    """
-    _reject_compression("dynamic_binary_split", x)
-
-
-def dynamic_binary_concat(
-    input_blob_list: object, source_blob: object, source_sbp: str = "S:0", name: str | None = None
-) -> NoReturn:
-    """Raise an `UnsupportedError`: blobs are transferred without compression.
-
-    Args:
-        input_blob_list, source_blob, source_sbp, name: without effect.
-
-    Raises:
-        UnsupportedError: always.
-
-    Example:
-        >>> flow.experimental.dynamic_binary_concat([], None)
-        Traceback (most recent call last):
-            ...
-        flow_core.base.errors.UnsupportedError: ...
-    """
-    _reject_compression("dynamic_binary_concat", source_blob)
-
-
-def _reject_compression(name: str, blob: object) -> NoReturn:
-    _refuse(
-        f"flow.experimental.{name}",
-        f"{blob!r:.80} to be sent in powers of two",
-        "blobs without compression",
-        "use the blob itself on the other devices",
-    )
