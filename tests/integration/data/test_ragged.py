@@ -227,3 +227,73 @@ def test_only_instances_that_change_owner_move(
     for entry in ledger:
         planned.update({(a, b): n for a, b, n in entry.links})
     assert job.executable().sent() == +planned
+
+
+SHAPES = [(10, 10), (50, 50), (20, 80), (0, 3)]
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (4,), [(4,)]])
+@pytest.mark.parametrize("dtype", [flow.float, flow.double, flow.int32, flow.int64])
+def test_generated_instances_are_returned_one_by_one(shape: Any, dtype: Any) -> None:
+    @flow.global_function()
+    def job() -> tp.Bundle[tp.ListNumpy]:
+        x = flow.gen_tensor_buffer(shape, SHAPES, [0, 1, 2.0, 3], dtype)
+        assert x.shape == ((4,) if len(shape) == 1 else (2, 2))
+        parts = flow.tensor_buffer_to_list_of_tensors(x, (50, 50), dtype, dynamic_out=True)
+        assert [part.shape for part in parts] == [(50, 50)] * 4
+        return parts
+
+    for _ in range(2):
+        for number, (found,) in enumerate(job()):
+            wanted = np.full(SHAPES[number], number, dtype.numpy)
+            np.testing.assert_array_equal(found, wanted, strict=True)
+
+
+def test_instances_of_one_size_become_tensors() -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3, 4))) -> tp.Bundle[tp.Numpy]:
+        parts = flow.tensor_buffer_to_list_of_tensors(
+            flow.tensor_to_tensor_buffer(x, 1), (2, 2), flow.float
+        )
+        return [part * 2.0 for part in parts]
+
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    np.testing.assert_array_equal(np.stack(job(x)), x.reshape(6, 2, 2) * 2)
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "dtype", "found"),
+    [
+        (False, flow.float, r"(?s)instance 1.*float32\[3,3\].*exactly 8 elements.*dynamic_out"),
+        (True, flow.float, r"(?s)instance 1.*float32\[3,3\].*at most 8 elements"),
+        (True, flow.int32, r"(?s)instance 0.*float32\[2,4\].*int32"),
+    ],
+)
+def test_instances_of_another_size_or_type_are_named(dynamic: Any, dtype: Any, found: str) -> None:
+    @flow.global_function()
+    def job() -> tp.Bundle[tp.ListNumpy if dynamic else tp.Numpy]:
+        x = flow.gen_tensor_buffer((2,), [(2, 4), (3, 3)], [0, 1])
+        return flow.tensor_buffer_to_list_of_tensors(x, (2, 4), dtype, dynamic)
+
+    with pytest.raises(InstanceError, match=found):
+        job()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (((2,), [(2,)], [0, 1]), "1 shapes and 2 values"),
+        (((1,), [(-2,)], [0]), "sizes from 0"),
+        (((1,), [(2,)], [300], flow.int8), "-128 to 127"),
+        (((1,), [(2,)], [3], flow.tensor_buffer), "a type of numbers"),
+    ],
+)
+def test_wrong_generated_instances(arguments: Any, found: str) -> None:
+    @flow.global_function()
+    def job() -> tp.ListNumpy:
+        return flow.tensor_buffer_to_list_of_tensors(
+            flow.gen_tensor_buffer(*arguments), (2,), flow.float, True
+        )[0]
+
+    with pytest.raises(InferenceError, match=found):
+        job()

@@ -68,6 +68,7 @@ else:
     }
     _IMPORT_PATHS = ("compatible", "core", "python")  # of other versions of OneFlow
     _FROM_DATA = (
+        "gen_tensor_buffer",
         "image_batch_align",
         "image_decode",
         "image_flip",
@@ -80,6 +81,7 @@ else:
         "object_segmentation_polygon_flip",
         "object_segmentation_polygon_scale",
         "object_segmentation_polygon_to_mask",
+        "tensor_buffer_to_list_of_tensors",
         "tensor_buffer_to_tensor",
         "tensor_buffer_to_tensor_list",
         "tensor_list_split",

@@ -22,6 +22,8 @@ KERNELS: Mapping[str, str] = {
     "tensor_buffer_to_tensor_list": "ragged:to_list",
     "tensor_list_split": "ragged:split",
     "tensor_list_to_tensor_buffer": "ragged:forward",
+    "gen_tensor_buffer": "ragged:generated",
+    "tensor_buffer_to_list_of_tensors": "ragged:to_tensors",
     "OFRecordReader": "readers:read",
     "record_reader": "readers:read",
     "COCOReader": "readers:read",

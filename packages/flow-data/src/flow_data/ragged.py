@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from flow_core.authoring.specs import emit
-from flow_core.base.dtypes import as_dtype
+from flow_core.base.dtypes import as_dtype, float32
 from flow_core.base.errors import InferenceError, user_line
 
 Blob = Any
 
 __all__ = [
+    "gen_tensor_buffer",
+    "tensor_buffer_to_list_of_tensors",
     "tensor_buffer_to_tensor",
     "tensor_buffer_to_tensor_list",
     "tensor_list_split",
@@ -101,3 +103,90 @@ def tensor_list_split(input_tensor_list: Blob, name: str | None = None) -> tuple
         found = tensor_list_to_tensor_buffer(found)
     parts = emit("tensor_list_split", found, name=name)
     return tuple(part.with_bound(shape, dtype) for part in parts)
+
+
+def gen_tensor_buffer(
+    shape: Sequence[int],
+    shape_list: Sequence[Sequence[int]],
+    value_list: Sequence[float],
+    data_type: Any = float32,
+    dynamic_out: bool = False,
+    name: str | None = None,
+) -> Blob:
+    """Return a TensorBuffer whose instances are filled with one value each.
+
+    Args:
+        shape: shape of the TensorBuffer.
+        shape_list: the shape of each instance.
+        value_list: the value of the elements of each instance.
+        data_type: element type of all instances.
+        dynamic_out: without effect: the instances have the given shapes in each step.
+        name: name of the op.
+
+    Raises:
+        InferenceError: ``shape_list`` or ``value_list`` has not one entry for each instance.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job() -> tp.Bundle[tp.ListNumpy]:
+        ...     x = flow.gen_tensor_buffer((2,), [(1, 2), (3,)], [0.0, 1.0])
+        ...     return flow.tensor_buffer_to_list_of_tensors(x, (4,), flow.float, True)
+        >>> job()
+        [[array([[0., 0.]], dtype=float32)], [array([1., 1., 1.], dtype=float32)]]
+    """
+    return emit(
+        "gen_tensor_buffer",
+        shape=_sizes(shape),
+        shape_list=tuple(map(tuple, shape_list)),
+        value_list=tuple(value_list),
+        data_type=as_dtype(data_type).name,
+        name=name,
+    )
+
+
+def _sizes(shape: Sequence[Any]) -> tuple[int, ...]:
+    """Return a shape that may be given as a list of one tuple, as in OneFlow's example."""
+    first = shape[0] if len(shape) == 1 else shape
+    return tuple(first) if isinstance(first, list | tuple) else tuple(shape)
+
+
+def tensor_buffer_to_list_of_tensors(
+    x: Blob,
+    out_shape: Sequence[int],
+    out_dtype: Any,
+    dynamic_out: bool = False,
+    name: str | None = None,
+) -> list[Blob]:
+    """Return the instances of a TensorBuffer as separate blobs, in the order of its elements.
+
+    Args:
+        x: a blob of element type ``flow.tensor_buffer``.
+        out_shape: shape of the results.
+        out_dtype: element type of all instances.
+        dynamic_out: whether the instances keep their own shapes, which may have fewer elements than
+            ``out_shape``; jobs return such blobs as ``tp.ListNumpy``.
+        name: name of the op.
+
+    Returns:
+        A list of as many blobs as ``x`` has elements. A step in which an instance has another type,
+        or does not have the number of elements of ``out_shape``, raises
+        `flow_data.instances.InstanceError`.
+
+    Example:
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Bundle[tp.Numpy]:
+        ...     buffer = flow.tensor_to_tensor_buffer(x, 1)
+        ...     return flow.tensor_buffer_to_list_of_tensors(buffer, (3, 1), flow.float)
+        >>> [y.shape for y in job([[1, 2, 3], [4, 5, 6]])]
+        [(3, 1), (3, 1)]
+    """
+    dtype, shape = as_dtype(out_dtype), tuple(out_shape)
+    parts = emit(
+        "tensor_buffer_to_list_of_tensors",
+        x,
+        out_shape=shape,
+        out_dtype=dtype.name,
+        dynamic_out=dynamic_out,
+        name=name,
+    )
+    return [part.with_bound(shape, dtype) if dynamic_out else part for part in parts]

@@ -15,6 +15,8 @@ from flow_data.image import random_crop as image_random_crop
 from flow_data.image import resize as image_resize
 from flow_data.image import target_resize as image_target_resize
 from flow_data.ragged import (
+    gen_tensor_buffer,
+    tensor_buffer_to_list_of_tensors,
     tensor_buffer_to_tensor,
     tensor_buffer_to_tensor_list,
     tensor_list_split,
@@ -23,6 +25,7 @@ from flow_data.ragged import (
 )
 
 __all__ = [
+    "gen_tensor_buffer",
     "image_batch_align",
     "image_decode",
     "image_flip",
@@ -35,6 +38,7 @@ __all__ = [
     "object_segmentation_polygon_flip",
     "object_segmentation_polygon_scale",
     "object_segmentation_polygon_to_mask",
+    "tensor_buffer_to_list_of_tensors",
     "tensor_buffer_to_tensor",
     "tensor_buffer_to_tensor_list",
     "tensor_list_split",

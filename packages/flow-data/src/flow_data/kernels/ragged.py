@@ -12,7 +12,7 @@ import numpy as np
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext
 from flow_core.base.dtypes import as_dtype
-from flow_data.instances import Array, describe, instance_error, pooled_copy
+from flow_data.instances import POOL, Array, describe, instance_error, pooled_copy
 
 
 def to_buffer(ctx: BindContext) -> Launch:
@@ -74,3 +74,40 @@ def split(ctx: BindContext) -> Sequence[Launch]:
 def forward(ctx: BindContext) -> Launch:
     """Return a launch that forwards instances if the plan does not alias input and output."""
     return partial(np.copyto, ctx.outputs[0], ctx.inputs[0])
+
+
+def generated(ctx: BindContext) -> Launch:
+    """Return a launch that writes instances, each filled with one value."""
+    (out,), attrs = ctx.outputs, ctx.attrs
+    dtype = as_dtype(attrs["data_type"]).numpy
+    pairs = list(zip(attrs["shape_list"], attrs["value_list"], strict=True))
+    return partial(_generate, out.reshape(-1), pairs, dtype)
+
+
+def _generate(out: Array, pairs: Sequence[Any], dtype: Any) -> None:
+    for i, (shape, value) in enumerate(pairs):
+        out[i] = POOL.allocate(tuple(shape), dtype)
+        out[i].fill(value)
+
+
+def to_tensors(ctx: BindContext) -> Launch:
+    """Return a launch that checks the instances, and copies or forwards each separately."""
+    attrs = ctx.attrs
+    shape, dtype = tuple(attrs["out_shape"]), as_dtype(attrs["out_dtype"]).numpy
+    return partial(_separate, ctx.inputs[0].reshape(-1), ctx.outputs, shape, dtype)
+
+
+def _separate(instances: Array, outputs: Sequence[Array], shape: Sequence[int], dtype: Any) -> None:
+    limit = prod(shape)
+    for i, (x, out) in enumerate(zip(instances, outputs, strict=True)):
+        is_dynamic = out.dtype == object
+        if x.dtype != dtype or (x.size > limit if is_dynamic else x.size != limit):
+            amount = "at most" if is_dynamic else "exactly"
+            allowed = f"{dtype}, {amount} {limit} elements (shape {tuple(shape)})"
+            hint = None if is_dynamic else "pass dynamic_out=True if the sizes differ"
+            op = "tensor_buffer_to_list_of_tensors"
+            raise instance_error(op, i, describe(x), allowed, hint)
+        if is_dynamic:
+            out[0] = x
+        else:
+            np.copyto(out, x.reshape(shape))

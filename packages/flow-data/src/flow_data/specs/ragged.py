@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from flow_core.authoring.specs import (
     REQUIRED,
     InferContext,
@@ -73,6 +75,29 @@ def _split(ctx: InferContext) -> tuple[TensorType, ...]:
     return (ragged(1),) * require_buffers(ctx).shape[0]
 
 
+def _generated(ctx: InferContext) -> tuple[TensorType, ...]:
+    found = tensor_type(tuple(ctx.attrs["shape"]), tensor_buffer)
+    shapes, values = ctx.attrs["shape_list"], ctx.attrs["value_list"]
+    given = f"{len(shapes)} shapes and {len(values)} values for shape {found.shape}"
+    ctx.check(len(shapes) == len(values) == found.size, given, f"{found.size} of each")
+    ctx.check(all(n >= 0 for shape in shapes for n in shape), f"shapes {shapes}", "sizes from 0")
+    dtype = as_dtype(ctx.attrs["data_type"])
+    ctx.check(not dtype.is_object, f"data_type {dtype}", "a type of numbers")
+    if np.issubdtype(dtype.numpy, np.integer):
+        low, high = np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max
+        fits = all(low <= value <= high for value in values)
+        ctx.check(fits, f"values {values} of type {dtype}", f"{low} to {high}")
+    return (found,)
+
+
+def _tensors(ctx: InferContext) -> tuple[TensorType, ...]:
+    x = require_dtype(ctx, 0, tensor_buffer, "convert with flow.tensor_to_tensor_buffer")
+    ctx.check(x.size, f"an input of shape {x.shape}", "one instance or more")
+    one = tensor_type(tuple(ctx.attrs["out_shape"]), as_dtype(ctx.attrs["out_dtype"]))
+    ctx.check(not one.dtype.is_object, f"out_dtype {one.dtype}", "a type of numbers")
+    return (ragged(1) if ctx.attrs["dynamic_out"] else one,) * x.size
+
+
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="tensor_to_tensor_buffer",
@@ -117,5 +142,27 @@ OPS: tuple[OpSpec, ...] = (
         infer=_split,
         host=True,
         doc="Return the tensors of a list separately.",
+    ),
+    OpSpec(
+        type="gen_tensor_buffer",
+        inputs=(),
+        infer=_generated,
+        attrs={
+            "shape": REQUIRED,
+            "shape_list": REQUIRED,
+            "value_list": REQUIRED,
+            "data_type": "float32",
+        },
+        host=True,
+        doc="A TensorBuffer whose instances have the given shapes, each filled with one value.",
+    ),
+    OpSpec(
+        type="tensor_buffer_to_list_of_tensors",
+        inputs=("in",),
+        outputs=("out*",),
+        infer=_tensors,
+        attrs={"out_shape": REQUIRED, "out_dtype": REQUIRED, "dynamic_out": False},
+        host=True,
+        doc="Return the instances separately, as tensors of one shape or with a maximum size.",
     ),
 )
