@@ -4,12 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fuzzing import caches, columns, foreign, models, pictures, plans, records, states, tables, wire
+from fuzzing import (
+    caches,
+    columns,
+    foreign,
+    models,
+    pictures,
+    plans,
+    records,
+    states,
+    tables,
+    tokens,
+    wire,
+)
 from fuzzing.target import Target
 
 TARGETS: Mapping[str, Target] = {
     target.name: target
-    for module in (records, columns, pictures, tables, plans, caches, states, foreign, models, wire)
+    for module in (
+        records,
+        columns,
+        pictures,
+        tables,
+        tokens,
+        plans,
+        caches,
+        states,
+        foreign,
+        models,
+        wire,
+    )
     for target in module.TARGETS
 }
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from fuzzing.tokens import write_tokens
 
 
 def _rng() -> np.random.Generator:
@@ -48,6 +49,12 @@ def facades(folder: Path) -> None:
             Image.fromarray(pixels).save(target / f"{i}.jpg")
 
 
+def tokens(folder: Path) -> None:
+    """Write 50 sequences of tokens below 128, as Megatron-LM writes them."""
+    rng = _rng()
+    write_tokens(folder / "text", [rng.integers(0, 128, n) for n in rng.integers(5, 90, 50)])
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
-    maker.__name__: maker for maker in (mnist, mnist_idx, facades)
+    maker.__name__: maker for maker in (mnist, mnist_idx, facades, tokens)
 }

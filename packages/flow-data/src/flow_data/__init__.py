@@ -34,9 +34,11 @@ from flow_data.legacy import (
 )
 from flow_data.mnist import load_mnist
 from flow_data.readers import (
+    MegatronGPTMMapDataLoader,
     coco_reader,
     decode_random,
     image_folder_reader,
+    megatron_gpt_mmap_data_loader,
     ofrecord_loader,
     ofrecord_reader,
     onerec_reader,
@@ -55,6 +57,7 @@ __all__ = [
     "ImageDecoderRandomCropResize",
     "ImagePreprocessor",
     "ImageResizePreprocessor",
+    "MegatronGPTMMapDataLoader",
     "NormByChannelPreprocessor",
     "OFRecordBytesDecoder",
     "OFRecordImageDecoder",
@@ -71,6 +74,7 @@ __all__ = [
     "image_decoder_random_crop_resize",
     "image_folder_reader",
     "load_mnist",
+    "megatron_gpt_mmap_data_loader",
     "ofrecord_bytes_decoder",
     "ofrecord_image_classification_reader",
     "ofrecord_image_decoder",

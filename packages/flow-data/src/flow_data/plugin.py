@@ -27,6 +27,7 @@ KERNELS: Mapping[str, str] = {
     "OFRecordReader": "readers:read",
     "record_reader": "readers:read",
     "COCOReader": "readers:read",
+    "megatron_gpt_mmap_data_loader": "readers:read",
     "decode_random": "readers:random",
     "ofrecord_raw_decoder": "decoders:raw",
     "ofrecord_bytes_decoder": "decoders:bytes_instances",

@@ -9,19 +9,22 @@ from itertools import chain
 from typing import Any
 
 from flow_core.authoring.specs import emit
-from flow_core.base.dtypes import as_dtype
-from flow_core.base.errors import DataError, user_line
+from flow_core.base.dtypes import as_dtype, int64
+from flow_core.base.errors import DataError, InferenceError, user_line
 from flow_data.formats import find_format
 from flow_data.records.folder import image_files
 from flow_data.records.ofrecord import part_paths
+from flow_data.records.tokens import TokenFile
 from flow_data.records.webdataset import expanded
 
 Blob = Any
 
 __all__ = [
+    "MegatronGPTMMapDataLoader",
     "coco_reader",
     "decode_random",
     "image_folder_reader",
+    "megatron_gpt_mmap_data_loader",
     "ofrecord_loader",
     "ofrecord_reader",
     "onerec_reader",
@@ -394,6 +397,87 @@ def coco_reader(
         name=name,
     )
     return found
+
+
+def megatron_gpt_mmap_data_loader(
+    data_file_prefix: str,
+    seq_length: int,
+    num_samples: int,
+    batch_size: int,
+    dtype: Any = int64,
+    shuffle: bool = True,
+    random_seed: int | None = None,
+    split_sizes: Sequence[int] | None = None,
+    split_index: int | None = None,
+    parallel_distribution: Sequence[Any] | None = None,
+    start_from_saved_progress: bool = False,
+    name: str | None = None,
+    *,
+    nd_sbp: Sequence[Any] | None = None,
+) -> Blob:
+    """Read batches of tokens from the files of a data set of Megatron-LM.
+
+    A sample is a window of ``seq_length + 1`` tokens; the next one begins at its last token. The
+    sequences are concatenated, and read as often as ``num_samples`` requires. The order is that of
+    Megatron-LM's GPT data set for the same seed: OneFlow's shuffles depend on its C++ library.
+
+    Args:
+        data_file_prefix: path of the files without ``.bin`` and ``.idx``.
+        seq_length: number of tokens of a sample, without the last one.
+        num_samples: number of samples of all steps; a later step is an error.
+        batch_size: number of samples per step, over all devices.
+        dtype: element type of the result, int32 or int64.
+        shuffle: whether to shuffle the sequences, and the samples.
+        random_seed: seed of the shuffles; by default derived from the job's seed and the op's name.
+        split_sizes: relative sizes of the parts of the data set, such as (949, 50, 1).
+        split_index: the part to read, from 0.
+        parallel_distribution: a distribution per dimension of the placement's hierarchy, such as
+            ``["S(0)", "B"]`` or objects of ``flow.distribute``.
+        start_from_saved_progress: without effect: a train job that loads a checkpoint continues at
+            the step of the checkpoint, as with all readers.
+        name: name of the op.
+        nd_sbp: the name of ``parallel_distribution`` in later versions of OneFlow.
+
+    Returns:
+        A blob of shape (batch_size, seq_length + 1).
+
+    Raises:
+        DataError: a file is missing, or does not match the other one; or, in a step, the step
+            needs more than ``num_samples`` samples.
+    """
+    if parallel_distribution and nd_sbp:
+        raise InferenceError(
+            "megatron_gpt_mmap_data_loader",
+            at=user_line(2),
+            found=f"parallel_distribution={parallel_distribution!r} and nd_sbp={nd_sbp!r}",
+            allowed="one of the two names",
+        )
+    TokenFile(data_file_prefix)
+    blob = emit(
+        "megatron_gpt_mmap_data_loader",
+        data_file_prefix=data_file_prefix,
+        seq_length=seq_length,
+        num_samples=num_samples,
+        batch_size=batch_size,
+        dtype=as_dtype(dtype).name,
+        shuffle=True if shuffle is None else shuffle,
+        random_seed=random_seed,
+        split_sizes=(1,) if split_sizes is None else tuple(split_sizes),
+        split_index=0 if split_index is None else split_index,
+        name=name,
+    )
+    return blob.with_nd_sbp([_sbp_text(d) for d in parallel_distribution or nd_sbp or ()])
+
+
+def _sbp_text(distribution: Any) -> str:
+    """Return the text of a distribution, which may be a text or one of ``flow.distribute``."""
+    kind = getattr(distribution, "kind", "")
+    if kind == "broadcast":
+        return "B"
+    return f"S({distribution.axis})" if kind == "split" else distribution
+
+
+MegatronGPTMMapDataLoader = megatron_gpt_mmap_data_loader
 
 
 def decode_random(

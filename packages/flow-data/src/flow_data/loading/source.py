@@ -112,7 +112,18 @@ def _coco(attrs: Attrs, seed: int, rows: int) -> Source:
     return CocoSource(attrs, rows)
 
 
-_KINDS = {"OFRecordReader": _ofrecord, "record_reader": _other, "COCOReader": _coco}
+def _tokens(attrs: Attrs, seed: int, rows: int) -> Source:
+    from flow_data.loading.tokens import TokenSource
+
+    return TokenSource(attrs, seed, rows)
+
+
+_KINDS = {
+    "OFRecordReader": _ofrecord,
+    "record_reader": _other,
+    "COCOReader": _coco,
+    "megatron_gpt_mmap_data_loader": _tokens,
+}
 
 READERS = frozenset(_KINDS)
 """The types of reader ops."""

@@ -40,6 +40,18 @@ def _coco(ctx: InferContext) -> tuple[TensorType, ...]:
     return (ragged(n), ids, sizes, ragged(n), ragged(n), ragged(n), ragged(n))
 
 
+def _tokens(ctx: InferContext) -> tuple[TensorType, ...]:
+    attrs, dtype = ctx.attrs, as_dtype(ctx.attrs["dtype"])
+    ctx.check(dtype in (int32, int64), f"dtype {dtype}", "int32 or int64")
+    for name in ("seq_length", "num_samples"):
+        found = attrs[name]
+        ctx.check(isinstance(found, int) and found > 0, f"{name} {found!r}", "a positive integer")
+    sizes, index = attrs["split_sizes"], attrs["split_index"]
+    ctx.check(all(n >= 0 for n in sizes) and sum(sizes), f"split_sizes {sizes}", "sizes from 0")
+    ctx.check(0 <= index < len(sizes), f"split_index {index}", f"0 to {len(sizes) - 1}")
+    return (dense(_count(ctx), (attrs["seq_length"] + 1,), dtype),)
+
+
 def _random(ctx: InferContext) -> tuple[TensorType, ...]:
     return (dense(_count(ctx), ctx.attrs["shape"], as_dtype(ctx.attrs["dtype"])),)
 
@@ -96,6 +108,25 @@ OPS: tuple[OpSpec, ...] = (
         },
         random=True,
         doc="Images of a COCO data set with their boxes, labels and polygons.",
+    ),
+    row_op(
+        type="megatron_gpt_mmap_data_loader",
+        inputs=(),
+        infer=_tokens,
+        attrs={
+            "data_file_prefix": REQUIRED,
+            "seq_length": REQUIRED,
+            "num_samples": REQUIRED,
+            "batch_size": REQUIRED,
+            "dtype": "int64",
+            "shuffle": True,
+            "random_seed": None,
+            "split_sizes": (1,),
+            "split_index": 0,
+            "region": None,
+        },
+        random=True,
+        doc="Batches of windows in the tokens of Megatron-LM's files.",
     ),
     row_op(
         type="decode_random",

@@ -55,7 +55,7 @@ from flow_core.frontend.trace.job_build import (
     maybe_current_job,
 )
 from flow_core.frontend.trace.results import Pending as PendingStep
-from flow_core.frontend.trace.sbp_hints import parallel_cast
+from flow_core.frontend.trace.sbp_hints import hierarchical_parallel_cast, parallel_cast
 from flow_core.ir.graph import Graph, GraphBuilder
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
@@ -285,8 +285,8 @@ class JobFunction(Generic[P, R]):
 
     def _build(self, session: Session) -> JobBuild:
         placement = default_placement(self.config) or session.default_placement
-        ops, methods = session.registry.ops, BlobMethods(evaluate_blob, parallel_cast)
-        kind = self._declared_kind
+        methods = BlobMethods(evaluate_blob, parallel_cast, hierarchical_parallel_cast)
+        ops, kind = session.registry.ops, self._declared_kind
         return JobBuild(self.name, kind, ops, placement, self.config, session, methods)
 
     def _compiled(self, variant: _Variant, select: Selector | None = None) -> Compiled:

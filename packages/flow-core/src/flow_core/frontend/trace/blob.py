@@ -207,6 +207,15 @@ class BlobDef(Operators):
         blob: BlobDef = self.job.methods.cast(self, gradient_distribute=distribute)
         return blob
 
+    def with_nd_sbp(self, texts: Sequence[str]) -> BlobDef:
+        """Return the same blob with an SBP per dimension of the hierarchy of the devices in scope.
+
+        Args:
+            texts: such as ``["S(0)", "B"]``; without texts, nothing is requested.
+        """
+        blob: BlobDef = self.job.methods.cast_nd(self, texts) if texts else self
+        return blob
+
     def numpy(self, parallel_id: int | None = None) -> Any:
         """Return the blob's array in the call that defines the job; in eager mode only.
 

@@ -67,10 +67,12 @@ class BlobMethods:
     Attributes:
         evaluate: returns the value of a blob in the call that defines its job.
         cast: requests a distribution for a blob or for its gradient, and returns the blob.
+        cast_nd: requests an SBP for each dimension of the hierarchy, and returns the blob.
     """
 
     evaluate: Callable[[BlobDef], Any]
     cast: Callable[..., BlobDef]
+    cast_nd: Callable[..., BlobDef]
 
 
 class JobBuild:
