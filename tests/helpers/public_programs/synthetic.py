@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from fuzzing.tokens import write_tokens
 
+from flow_data import OFRecordWriter
+
 
 def _rng() -> np.random.Generator:
     return np.random.default_rng(0)
@@ -55,6 +57,24 @@ def tokens(folder: Path) -> None:
     write_tokens(folder / "text", [rng.integers(0, 128, n) for n in rng.integers(5, 90, 50)])
 
 
+def clicks(folder: Path) -> None:
+    """Write OFRecords of clicks, in ``clicks``: those on a small number are clicks."""
+    target = folder / "clicks"
+    target.mkdir(exist_ok=True)
+    rng = _rng()
+    with OFRecordWriter(target / "part-0") as writer:
+        for _ in range(256):
+            wide, deep = rng.integers(0, 200, 2, np.int32), rng.integers(0, 200, 26, np.int32)
+            writer.write(
+                {
+                    "labels": np.array([wide[0] < 100], np.int32),
+                    "dense_fields": rng.uniform(0, 1, 13).astype(np.float32),
+                    "wide_sparse_fields": wide,
+                    "deep_sparse_fields": deep,
+                }
+            )
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
-    maker.__name__: maker for maker in (mnist, mnist_idx, facades, tokens)
+    maker.__name__: maker for maker in (mnist, mnist_idx, facades, tokens, clicks)
 }

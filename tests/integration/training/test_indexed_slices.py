@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
+from parallel_forms import emulated
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -110,3 +112,67 @@ def test_tables_that_are_not_named_are_updated_as_a_whole() -> None:
 def test_what_is_no_list_of_names_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="include_op_names"):
         flow.FunctionConfig().indexed_slices_optimizer_conf(value)
+
+
+FREQUENT = 4
+"""Ids below this number are in a table of their own."""
+
+
+def looked_up_in_parts(ids: Any) -> Any:
+    """Look up each distinct id once, frequent ones on the job's devices, the others on the host."""
+    distinct, places, counts, _ = flow.experimental.unique_with_counts(ids)
+    valid = flow.math.greater(counts, 0)
+    limit = flow.constant(FREQUENT, dtype=flow.int32)
+    rows = flow.zeros((ids.shape[0], WIDTH))
+    for name, chosen, first, last, scope in (
+        ("often", flow.math.less(distinct, limit), 0, FREQUENT, nullcontext()),
+        ("rarely", flow.math.greater_equal(distinct, limit), FREQUENT, ROWS,
+         flow.scope.placement("cpu", "0:0")),
+    ):  # fmt: skip
+        at = flow.argwhere(flow.math.logical_and(chosen, valid))
+        own = flow.gather_nd(distinct, at) - first
+        with scope:
+            table = flow.get_variable(
+                name, (last - first, WIDTH), initializer=flow.ones_initializer()
+            )
+            found = flow.gather(table, own)
+        rows = flow.tensor_scatter_nd_update(rows, at, found)
+    return flow.gather(rows, places)
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_tables_in_parts_train_like_one_table(gpus: int) -> None:
+    """Rows that no id looked up keep their values and moments, also the first row of a part."""
+    steps = [[0, 5, 1, 8, 4, 5], [2, 2, 2, 2, 2, 2], [6, 7, 6, 7, 6, 8], [0, 4, 0, 4, 1, 5]]
+    factors = FACTORS.reshape(6, WIDTH)
+
+    def train(look_up: Callable[[Any], Any]) -> Any:
+        config = flow.FunctionConfig()
+        names = ["table", "often", "rarely"]
+        config.indexed_slices_optimizer_conf({"include_op_names": {"op_name": names}})
+
+        @flow.global_function(type="train", function_config=config)
+        def job(
+            ids: tp.Numpy.Placeholder((6,), dtype=flow.int32),
+            factors: tp.Numpy.Placeholder((6, WIDTH)),
+        ) -> tp.Numpy:
+            loss = flow.math.reduce_sum(flow.math.square(look_up(ids)) * factors)
+            flow.optimizer.LazyAdam(schedule(), beta1=0.8, beta2=0.9, epsilon=1e-3).minimize(loss)
+            return loss
+
+        with emulated(gpus):
+            losses = [job(np.array(ids, np.int32), factors).item() for ids in steps]
+            used = {t.type for t in job.plan().tasks}
+            return losses, {n: x.numpy() for n, x in flow.get_all_variables().items()}, used
+
+    def whole(ids: Any) -> Any:
+        table = flow.get_variable("table", (ROWS, WIDTH), initializer=flow.ones_initializer())
+        return flow.gather(table, ids)
+
+    losses, tables, _ = train(whole)
+    found, parts, used = train(looked_up_in_parts)
+    np.testing.assert_allclose(found, losses, rtol=1e-5)
+    assert "indexed_slices_adam_update" in used
+    assert "adam_update" not in used
+    joined = np.concatenate([parts["often"], parts["rarely"]])
+    np.testing.assert_allclose(joined, tables["table"], rtol=1e-5, atol=1e-6)

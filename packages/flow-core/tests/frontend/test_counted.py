@@ -87,6 +87,59 @@ def test_scatter_restores_gathered_rows() -> None:
     assert np.array_equal(job(x, mask), (x + 1) * mask[:, None])
 
 
+WRITTEN = ([0, 1, 1, 0, 0, 1], [1, 0, 0, 0, 0, 0], [0] * N, [1] * N)
+
+
+@pytest.mark.parametrize("function", ["tensor_scatter_nd_update", "tensor_scatter_nd_add"])
+def test_only_valid_rows_are_written(function: str) -> None:
+    """The first position, which invalid rows would have, is written by valid rows alone."""
+    flow.clear_default_session()
+
+    @flow.global_function(type="train")
+    def job(x: Numpy.Placeholder((N, 2)), mask: Numpy.Placeholder((N,))) -> Numpy:
+        params = flow.get_variable("params", (N, 2), initializer=flow.constant_initializer(2.0))
+        rows = flow.get_variable("rows", (N, 2), initializer=flow.constant_initializer(3.0))
+        places = flow.argwhere(mask)
+        y = getattr(flow, function)(params, places, flow.gather_nd(rows, places))
+        rate = flow.optimizer.PiecewiseConstantScheduler([], [1.0])
+        flow.optimizer.SGD(rate, momentum=0).minimize(flow.math.reduce_sum(y * x))
+        return y
+
+    params, rows = np.full((N, 2), 2.0), np.full((N, 2), 3.0)
+    for mask in np.array(WRITTEN, np.float32):
+        x, written = numbers(N, 2), mask[:, None] > 0
+        kept = params if function.endswith("add") else np.where(written, 0, params)
+        assert np.allclose(job(x, mask), kept + np.where(written, rows, 0), atol=1e-5)
+        params = params - (x if function.endswith("add") else np.where(written, 0, x))
+        rows = rows - np.where(written, x, 0)
+        for name, want in (("params", params), ("rows", rows)):
+            assert np.allclose(flow.get_all_variables()[name].numpy(), want, atol=1e-5)
+    flow.clear_default_session()
+
+
+def test_valid_rows_of_what_is_written_to_are_kept() -> None:
+    @flow.global_function()
+    def job(
+        x: Numpy.Placeholder((N,)), mask: Numpy.Placeholder((3,)), n: Numpy.Placeholder((1,))
+    ) -> Numpy:
+        rows, places = flow.sync_dynamic_resize(x, flow.cast(n, flow.int32)), flow.argwhere(mask)
+        return flow.tensor_scatter_nd_update(rows, places, flow.gather_nd(-x, places))
+
+    x = np.arange(1, N + 1, dtype=np.float32)
+    assert job(x, [0, 1, 1], [2]).tolist() == [1, -2]
+    assert job(x, [1, 0, 0], [4]).tolist() == [-1, 2, 3, 4]
+
+
+def test_reads_at_the_positions_of_other_rows_are_rejected() -> None:
+    @flow.global_function()
+    def job(x: Numpy.Placeholder((N,)), mask: Numpy.Placeholder((N,))) -> Numpy:
+        places = flow.argwhere(mask)
+        return flow.tensor_scatter_nd_update(x, places, flow.gather_nd(x, flow.argwhere(mask - 1)))
+
+    with pytest.raises(JobError, match="with equal valid rows"):
+        job(numbers(N), np.zeros(N, np.float32))
+
+
 def test_nonzero_and_where_without_alternatives() -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((3, 4))) -> Numpy:

@@ -71,8 +71,9 @@ def sync_dynamic_resize(inputs: Blob, size: Blob, name: str | None = None) -> Bl
     """Return the first ``size`` rows of a blob, where ``size`` is known only at run time.
 
     `BlobDef.shape` remains the maximum shape.  The first ``size`` rows are the valid ones.
-    Row-wise ops propagate the size, sums over rows add only the valid rows, and fetched results
-    contain only the valid rows.  Any other op on the result is an error;
+    Row-wise ops propagate the size, sums over rows add only the valid rows,
+    `tensor_scatter_nd_update` writes only the valid rows, and fetched results contain only the
+    valid rows.  Any other op on the result is an error;
     `flow.cast_to_static_shape` returns all rows, with zeros after the valid ones.
 
     Args:

@@ -11,7 +11,7 @@ from flow_core.frontend.trace.division import mirrored_devices
 from flow_core.frontend.trace.job_build import JobBuild, current_job
 from flow_core.frontend.trace.mirrored_view import emit_mirrored, kept_batch_axis
 from flow_core.frontend.trace.repeat_acc import in_period, joined, periods_of
-from flow_core.frontend.trace.valid_rows import RESIZE, rows_passed
+from flow_core.frontend.trace.valid_rows import POSITIONS, RESIZE, rows_passed
 from flow_core.ir.graph import AttrValue, Value
 from flow_core.plugins.emission import provide
 
@@ -65,6 +65,9 @@ def _emit(
             for i in range(periods)
         ]  # fmt: skip
         return joined(of_each)
+    place = POSITIONS.get(op_type)
+    if place is not None and inputs[place].rows is not None:
+        inputs = [_valid_positions(job, x, line) if i == place else x for i, x in enumerate(inputs)]
     devices = mirrored_devices(job)
     blobs: tuple[BlobDef, ...]
     if devices is not None:
@@ -74,6 +77,19 @@ def _emit(
     if any(x.rows is not None for x in inputs):
         return _with_rows(job, op_type, inputs, blobs, line)
     return blobs
+
+
+def _valid_positions(job: JobBuild, blob: BlobDef, line: SourceLine | None) -> BlobDef:
+    """Return positions with -1, which is out of range, in the invalid rows."""
+    name = f"{blob.op_name}/positions"
+
+    def added(x: BlobDef, number: int) -> BlobDef:
+        return _emit(job, "scalar_add", [x], {"operand": number}, name, line)[0]
+
+    (whole,) = _emit(job, "cast_to_static_shape", [blob], {}, name, line)
+    counted, attrs = [added(whole, 1), blob.rows.count], {"axis": blob.rows.axis}
+    (zeroed,) = _emit(job, RESIZE, counted, attrs, name, line)
+    return added(zeroed, -1).with_rows(blob.rows)
 
 
 def _with_rows(

@@ -41,6 +41,15 @@ ADDING = (
 )  # fmt: skip
 """Ops that sum over rows; rows of zeros do not change the sum."""
 
+POSITIONS = {
+    "gather": 1, "gather_nd": 1, "tensor_scatter_nd_add": 2, "tensor_scatter_nd_update": 2,
+}  # fmt: skip
+"""Ops that read or write at positions, and the input that holds these.
+
+Positions in invalid rows must be out of range, where such an op, its gradient, and the update of a
+table from the gradient do nothing; the zeros of invalid rows would be the first position.
+"""
+
 
 def rows_passed(
     op_type: str,
@@ -58,6 +67,8 @@ def rows_passed(
     found = [x.rows for x in inputs if x.rows is not None]
     if not found or op_type in WHOLE:
         return (None,) * len(outputs)
+    if op_type.startswith("tensor_scatter_nd") and _is_written_by_rows(*inputs[1:]):
+        return (inputs[0].rows,)
     if all(rows.count.parts == found[0].count.parts for rows in found):
         for rule in _rules(spec, inputs, outputs):
             axes = _axes(rule, op_type, inputs, outputs)
@@ -70,6 +81,14 @@ def rows_passed(
         allowed="ops that process rows independently or sum them, with equal valid rows",
         hint="use flow.cast_to_static_shape(blob), which makes the zero rows valid, too",
     )
+
+
+def _is_written_by_rows(updates: BlobDef, indices: BlobDef) -> bool:
+    """Return whether updates and their positions have the same valid rows."""
+    rows, other = updates.rows, indices.rows
+    if rows is None or other is None or rows.axis or other.axis:
+        return False
+    return bool(rows.count.parts == other.count.parts)
 
 
 def _described(blob: BlobDef) -> str:
