@@ -1,18 +1,23 @@
-"""Docstrings of public functions have all parts; the numbers below may only grow."""
+"""Docstrings of public functions have all parts, also in wheels; the shares may only grow."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+ROOT = Path(__file__).parents[1]
+CORE = ROOT / "packages" / "flow-core"
+sys.path[:0] = [str(ROOT / "docs"), str(CORE)]
 
-from reference_pages import docstrings
-from reference_pages.names import Entry, entries
-from reference_pages.ops import is_runnable
+import hatch_build  # noqa: E402 - a program of the build
+from reference_pages import docstrings  # noqa: E402 - a program in docs/
+from reference_pages.names import Entry, entries  # noqa: E402
+from reference_pages.ops import is_runnable  # noqa: E402
 
 pytestmark = pytest.mark.arithmetic
 
@@ -80,3 +85,52 @@ def test_examples_are_runnable() -> None:
 
 ARGS, RETURNS, EXAMPLES = 0.92, 0.87, 0.77
 """The smallest shares of public functions and classes with a section; 1 is the aim."""
+
+
+# ------------------------------- docstrings in wheels, which editors read without importing
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[str, str]:
+    """Return the modules that a wheel has in place of the sources, by path."""
+    return dict(hatch_build.documented_sources())
+
+
+def without_docstrings(text: str) -> str:
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+            node.body[0] = ast.Pass()
+    return ast.dump(tree)
+
+
+def test_wheels_differ_in_docstrings_only(sources: dict[str, str]) -> None:
+    assert len(sources) > 30
+    for name, text in sources.items():
+        assert without_docstrings(text) == without_docstrings((CORE / "src" / name).read_text())
+
+
+def test_docstrings_in_wheels_are_those_of_loaded_objects(sources: dict[str, str]) -> None:
+    static = {
+        (name.removesuffix(".py").replace("/", "."), node.name): ast.get_docstring(node)
+        for name, text in sources.items()
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    compared = 0
+    for entry in entries():
+        found = static.get((entry.object.__module__, entry.object.__name__))
+        if found is not None:
+            assert found == inspect.getdoc(entry.object), entry.name
+            compared += 1
+    assert compared > 150
+
+
+def test_complete_docstrings_are_kept(sources: dict[str, str]) -> None:
+    text = sources["flow_core/api/math/unary.py"]
+    assert hatch_build.documented(text, hatch_build.shared([])) == text
+
+
+def test_python_may_drop_docstrings() -> None:
+    code = "import oneflow; print(oneflow.math.exp.__doc__)"
+    assert processes.run([sys.executable, "-OO", "-c", code], check=True).stdout == "None\n"

@@ -13,13 +13,14 @@ import numpy as np
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.api import examples
 from flow_core.frontend.session.session import default_session
 from flow_core.frontend.trace import emit as emission
 from flow_core.observe.op_catalog import OpEntry, device_types, op_entry, sample_types
 from flow_core.plugins.host import default_registry
 
-NAMES = {"flow": flow, "np": np, "tp": tp}
-"""The modules that the examples of docstrings may use without importing them."""
+NAMES = {"flow": flow, "np": np, "run": examples.run, "tp": tp}
+"""What the examples of docstrings may use without importing it."""
 
 
 def is_runnable(docstring: str | None) -> bool:

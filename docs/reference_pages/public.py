@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,12 @@ from reference_pages.names import Entry, element_types
 from reference_pages.signatures import signature
 
 FOLDER = "reference"
-IMPORTS = ">>> import numpy as np\n>>> import oneflow as flow\n>>> import oneflow.typing as tp\n"
+IMPORTS = {
+    "np.": "import numpy as np",
+    "flow.": "import oneflow as flow",
+    "tp.": "import oneflow.typing as tp",
+    "run(": "from flow_core.api.examples import run",
+}
 
 
 @cache
@@ -104,7 +110,9 @@ def _with_imports(lines: list[str]) -> list[str]:
         if not done and "```pycon\n" in line:
             done = True
             if "import oneflow" not in line:
-                line = line.replace("```pycon\n", f"```pycon\n{IMPORTS}", 1)
+                used = (v for k, v in IMPORTS.items() if re.search(rf"\b{re.escape(k)}", line))
+                imports = "".join(f">>> {statement}\n" for statement in used)
+                line = line.replace("```pycon\n", f"```pycon\n{imports}", 1)
         found.append(line)
     return found
 

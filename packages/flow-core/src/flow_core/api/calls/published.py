@@ -14,6 +14,7 @@ from functools import partial, update_wrapper
 from types import FunctionType
 from typing import Any, NoReturn
 
+from flow_core.api.calls.documented import complete
 from flow_core.base.errors import FlowError
 
 _published: dict[FunctionType, FunctionType] = {}
@@ -90,6 +91,8 @@ def _explaining(function: Callable[..., Any], owner: type | None = None, member:
                 raise
             raise wrong from error
 
+    if owner is None:
+        complete(function)
     return update_wrapper(call, function)
 
 
@@ -114,6 +117,7 @@ def _publish_class(kind: type, public: str) -> None:
     is_new = kind not in _names
     _add_name(kind, public)
     if is_new:
+        complete(kind)
         for base in kind.__mro__:
             if _is_own(base):
                 _publish_members(base, public)
