@@ -51,21 +51,15 @@ def l2_normalize(
         input: a floating-point blob.
         axis: the axis of the norm.
         epsilon: a lower bound on the squared norm.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``input``.
+    Returns: A blob of the shape and type of ``input``.
 
     Raises:
         InferenceError: the axis is missing or out of range.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.math.l2_normalize(x, axis=1)
-        >>> job([[3, 4], [0, 2]])
-        array([[0.6, 0.8],
-               [0. , 1. ]], dtype=float32)
+    >>> run(flow.math.l2_normalize, [[3, 4], [0, 2]], axis=1)
+    array([[0.6, 0.8],
+           [0. , 1. ]], dtype=float32)
     """
     where = checked_axis(_check, "l2_normalize", input, axis)
     y: BlobDef = emit("l2_normalize", input, axis=where, epsilon=float(epsilon), name=name)[0]
@@ -84,17 +78,11 @@ def reduced_shape_elem_cnt(
         input_blob: a blob.
         axis: an axis, a list of axes, or None for all axes.
         dtype: element type of the result.
-        name: name of the op.
 
-    Returns:
-        A blob of shape (1,).
+    Returns: A blob of shape (1,).
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-        ...     return flow.math.reduced_shape_elem_cnt(x, [1])
-        >>> job([[1, 2, 3], [4, 5, 6]])
-        array([3], dtype=int32)
+    >>> run(lambda x: flow.math.reduced_shape_elem_cnt(x, [1]), [[1, 2, 3], [4, 5, 6]])
+    array([3], dtype=int32)
     """
     shape = input_blob.shape
     axes = range(len(shape)) if axis is None else axis

@@ -2,6 +2,14 @@
 
 Shapes broadcast as in numpy; element types must be equal.  A Python number takes the element type
 of the other operand.
+
+Args:
+    x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
+
+Returns: A blob of the broadcast shape of ``x`` and ``y``.
+
+Raises:
+    InferenceError: the types differ, or the shapes do not broadcast.
 """
 
 from __future__ import annotations
@@ -62,22 +70,8 @@ def _inverse(number: float) -> float:
 def add(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return ``x + y``; ``x`` or ``y`` may be a number.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
-        name: name of the op.
-
-    Returns:
-        A blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.add(x, y)
-        >>> job([1, 2], [4, 8])
-        array([ 5., 10.], dtype=float32)
+    >>> run(flow.math.add, [1, 2], [4, 8])
+    array([ 5., 10.], dtype=float32)
     """
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return _with_number("scalar_add", x, y, name)
@@ -89,22 +83,8 @@ def add(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 def subtract(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return ``x - y``; ``x`` or ``y`` may be a number.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
-        name: name of the op.
-
-    Returns:
-        A blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.subtract(x, y)
-        >>> job([1, 2], [4, 8])
-        array([-3., -6.], dtype=float32)
+    >>> run(flow.math.subtract, [1, 2], [4, 8])
+    array([-3., -6.], dtype=float32)
     """
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return _with_number("scalar_add", x, y, name, lambda number: -number)
@@ -117,22 +97,8 @@ def subtract(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 def multiply(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return ``x * y``; ``x`` or ``y`` may be a number.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
-        name: name of the op.
-
-    Returns:
-        A blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.multiply(x, y)
-        >>> job([1, 2], [4, 8])
-        array([ 4., 16.], dtype=float32)
+    >>> run(flow.math.multiply, [1, 2], [4, 8])
+    array([ 4., 16.], dtype=float32)
     """
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return _with_number("scalar_mul", x, y, name)
@@ -147,22 +113,8 @@ def divide(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     As in OneFlow, the quotient of a floating-point blob and the number 0 is 0, and the quotient of
     a number and a blob is 0 where the blob is 0.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
-        name: name of the op.
-
-    Returns:
-        A blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.divide(x, y)
-        >>> job([1, 2], [4, 8])
-        array([0.25, 0.25], dtype=float32)
+    >>> run(flow.math.divide, [1, 2], [4, 8])
+    array([0.25, 0.25], dtype=float32)
     """
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef) and x.dtype.is_floating:
         return _with_number("scalar_mul", x, y, name, _inverse)
@@ -175,22 +127,8 @@ def divide(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 def mod(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return the remainder of ``x / y``, with the sign of ``y``.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast.
-        name: name of the op.
-
-    Returns:
-        A blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.mod(x, y)
-        >>> job([7, -7], [3, 3])
-        array([1., 2.], dtype=float32)
+    >>> run(flow.math.mod, [7, -7], [3, 3])
+    array([1., 2.], dtype=float32)
     """
     return pair("floor_mod", x, y, name)
 
@@ -198,22 +136,8 @@ def mod(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 def floordiv(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return ``x / y`` rounded down.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast.
-        name: name of the op.
-
-    Returns:
-        A blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.floordiv(x, y)
-        >>> job([7, -7], [2, 2])
-        array([ 3., -4.], dtype=float32)
+    >>> run(flow.math.floordiv, [7, -7], [2, 2])
+    array([ 3., -4.], dtype=float32)
     """
     return pair("floordiv", x, y, name)
 
@@ -224,20 +148,9 @@ def pow(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     Args:
         x: a floating-point blob.
         y: a blob of the same type whose shape broadcasts, or a number.
-        name: name of the op.
 
-    Returns:
-        A blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.pow(x, y)
-        >>> job([2, 3], [3, 2])
-        array([8., 9.], dtype=float32)
+    >>> run(flow.math.pow, [2, 3], [3, 2])
+    array([8., 9.], dtype=float32)
     """
     if isinstance(x, BlobDef) and not isinstance(y, BlobDef):
         return emit_one("scalar_pow", x, exponent=float(operand_of(x, y)), name=name)
@@ -249,20 +162,9 @@ def atan2(x: Blob, y: Blob, name: str | None = None) -> BlobDef:
 
     Args:
         x, y: blobs of one element type whose shapes broadcast.
-        name: name of the op.
 
-    Returns:
-        A blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.atan2(x, y)
-        >>> job([1, -1], [1, 0]).round(4)
-        array([ 0.7854, -1.5708], dtype=float32)
+    >>> run(flow.math.atan2, [1, -1], [1, 0]).round(4)
+    array([ 0.7854, -1.5708], dtype=float32)
     """
     return emit_one("atan2", x, y, name=name)
 
@@ -272,20 +174,9 @@ def xdivy(x: Blob, y: Blob, name: str | None = None) -> BlobDef:
 
     Args:
         x, y: blobs of one element type whose shapes broadcast.
-        name: name of the op.
 
-    Returns:
-        A blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.xdivy(x, y)
-        >>> job([0, 1], [0, 2])
-        array([0. , 0.5], dtype=float32)
+    >>> run(flow.math.xdivy, [0, 1], [0, 2])
+    array([0. , 0.5], dtype=float32)
     """
     return emit_one("xdivy", x, y, name=name)
 
@@ -295,20 +186,9 @@ def xlogy(x: Blob, y: Blob, name: str | None = None) -> BlobDef:
 
     Args:
         x, y: blobs of one element type whose shapes broadcast.
-        name: name of the op.
 
-    Returns:
-        A blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.xlogy(x, y)
-        >>> job([0, 1], [0, 10]).round(4)
-        array([0.    , 2.3026], dtype=float32)
+    >>> run(flow.math.xlogy, [0, 1], [0, 10]).round(4)
+    array([0.    , 2.3026], dtype=float32)
     """
     return emit_one("xlogy", x, y, name=name)
 
@@ -316,22 +196,8 @@ def xlogy(x: Blob, y: Blob, name: str | None = None) -> BlobDef:
 def squared_difference(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return ``(x - y) ** 2``; ``x`` or ``y`` may be a number.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
-        name: name of the op.
-
-    Returns:
-        A blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.squared_difference(x, y)
-        >>> job([1, 2], [4, 8])
-        array([ 9., 36.], dtype=float32)
+    >>> run(flow.math.squared_difference, [1, 2], [4, 8])
+    array([ 9., 36.], dtype=float32)
     """
     return square(subtract(x, y, name=inner(name, "subtract")), name=name)
 
@@ -341,23 +207,14 @@ def add_n(inputs: Sequence[Blob], name: str | None = None) -> BlobDef:
 
     Args:
         inputs: a list of blobs of one shape and element type.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of the inputs.
+    Returns: A blob of the shape and type of the inputs.
 
     Raises:
         InferenceError: there are no blobs, or their types differ.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.add_n([x, y, x])
-        >>> job([1, 2], [10, 20])
-        array([12., 24.], dtype=float32)
+    >>> run(lambda x, y: flow.math.add_n([x, y, x]), [1, 2], [10, 20])
+    array([12., 24.], dtype=float32)
     """
     return emit_one("add_n", *inputs, name=name)
 
@@ -368,20 +225,14 @@ def polyval(coeffs: Sequence[float], x: Blob, name: str | None = None) -> BlobDe
     Args:
         coeffs: a list of numbers or blobs.
         x: a blob.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``x``.
+    Returns: A blob of the shape and type of ``x``.
 
     Raises:
         InferenceError: ``coeffs`` is not a list or tuple.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.math.polyval([2, 0, 1], x)
-        >>> job([0, 1, 2])
-        array([1., 3., 9.], dtype=float32)
+    >>> run(lambda x: flow.math.polyval([2, 0, 1], x), [0, 1, 2])
+    array([1., 3., 9.], dtype=float32)
     """
     if not isinstance(coeffs, list | tuple):
         raise InferenceError(
@@ -415,20 +266,14 @@ def clip_by_value(
         values: a blob.
         min_value: the lower bound, or None.
         max_value: the upper bound, or None.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``values``.
+    Returns: A blob of the shape and type of ``values``.
 
     Raises:
         InferenceError: neither bound is given.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.clip_by_value(x, 0, 6)
-        >>> job([-1.5, 2, 8])
-        array([0., 2., 6.], dtype=float32)
+    >>> run(flow.clip_by_value, [-1.5, 2, 8], 0, 6)
+    array([0., 2., 6.], dtype=float32)
     """
     bounds = {"min": min_value, "max": max_value}
     given = {side: value for side, value in bounds.items() if value is not None}
@@ -454,17 +299,14 @@ def cast(x: Blob, dtype: DType, name: str | None = None) -> BlobDef:
     Args:
         x: a blob.
         dtype: the element type of the result.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape of ``x``.
+    Returns: A blob of the shape of ``x``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.cast(x, flow.int32)
-        >>> job([-1.5, 0.9, 2])
-        array([-1,  0,  2], dtype=int32)
+    Raises:
+        InferenceError: ``dtype`` is not an element type.
+
+    >>> run(flow.cast, [-1.5, 0.9, 2], flow.int32)
+    array([-1,  0,  2], dtype=int32)
     """
     x = checked_blob(x)
     target = as_dtype(dtype)
@@ -484,24 +326,14 @@ def where(
     Args:
         condition: a blob of numbers.
         x, y: blobs of one element type, or None for both.
-        name: name of the op.
 
-    Returns:
-        A blob of the broadcast shape of all arguments.
+    Returns: A blob of the broadcast shape of all arguments.
 
     Raises:
         InferenceError: only one of ``x`` and ``y`` is given, or their element types differ.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     condition: tp.Numpy.Placeholder((2,), flow.int32),
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.where(condition, x, y)
-        >>> job([1, 0], [1, 2], [10, 20])
-        array([ 1., 20.], dtype=float32)
+    >>> run(flow.where, np.int32([1, 0]), [1, 2], [10, 20])
+    array([ 1., 20.], dtype=float32)
     """
     if x is not None and y is not None:
         return emit_one("where", condition, x, y, name=name)
@@ -519,20 +351,11 @@ def masked_fill(x: Blob, mask: Blob, value: float, name: str | None = None) -> B
         x: a blob.
         mask: a blob whose shape broadcasts with that of ``x``.
         value: a number.
-        name: name of the op.
 
-    Returns:
-        A blob of the broadcast shape.
+    Returns: A blob of the broadcast shape.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((3,)),
-        ...     mask: tp.Numpy.Placeholder((3,), flow.int8),
-        ... ) -> tp.Numpy:
-        ...     return flow.masked_fill(x, mask, -1)
-        >>> job([1, 2, 3], [0, 1, 0])
-        array([ 1., -1.,  3.], dtype=float32)
+    >>> run(flow.masked_fill, [1, 2, 3], np.int8([0, 1, 0]), -1)
+    array([ 1., -1.,  3.], dtype=float32)
     """
     x = checked_blob(x)
     mask = checked_blob(mask)

@@ -2,6 +2,14 @@
 
 Shapes broadcast as in numpy; element types must be equal.  A Python number takes the element type
 of the other operand.
+
+Args:
+    x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
+
+Returns: A blob of the broadcast shape of ``x`` and ``y``.
+
+Raises:
+    InferenceError: the types differ, the shapes do not broadcast, or neither operand is a blob.
 """
 
 from __future__ import annotations
@@ -25,22 +33,8 @@ __all__ = [
 def maximum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return the elementwise maximum; in a tie, ``y`` receives the gradient.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast.
-        name: name of the op.
-
-    Returns:
-        A blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.maximum(x, y)
-        >>> job([1, 5], [4, 2])
-        array([4., 5.], dtype=float32)
+    >>> run(flow.math.maximum, [1, 5], [4, 2])
+    array([4., 5.], dtype=float32)
     """
     return pair("maximum", x, y, name)
 
@@ -48,22 +42,8 @@ def maximum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 def minimum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return the elementwise minimum; in a tie, ``y`` receives the gradient.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast.
-        name: name of the op.
-
-    Returns:
-        A blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.minimum(x, y)
-        >>> job([1, 5], [4, 2])
-        array([1., 2.], dtype=float32)
+    >>> run(flow.math.minimum, [1, 5], [4, 2])
+    array([1., 2.], dtype=float32)
     """
     return pair("minimum", x, y, name)
 
@@ -71,22 +51,8 @@ def minimum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 def equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return 1 where the elements are equal, otherwise 0; int8.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
-        name: name of the op.
-
-    Returns:
-        An int8 blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((3,)),
-        ...     y: tp.Numpy.Placeholder((3,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.equal(x, y)
-        >>> job([1, 2, 3], [2, 2, 2])
-        array([0, 1, 0], dtype=int8)
+    >>> run(flow.math.equal, [1, 2, 3], [2, 2, 2])
+    array([0, 1, 0], dtype=int8)
     """
     return pair("equal", x, y, name)
 
@@ -94,22 +60,8 @@ def equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 def not_equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return 1 where the elements differ, otherwise 0; int8.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
-        name: name of the op.
-
-    Returns:
-        An int8 blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((3,)),
-        ...     y: tp.Numpy.Placeholder((3,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.not_equal(x, y)
-        >>> job([1, 2, 3], [2, 2, 2])
-        array([1, 0, 1], dtype=int8)
+    >>> run(flow.math.not_equal, [1, 2, 3], [2, 2, 2])
+    array([1, 0, 1], dtype=int8)
     """
     return pair("not_equal", x, y, name)
 
@@ -117,22 +69,8 @@ def not_equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 def less(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return 1 where ``x < y``, otherwise 0; int8.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
-        name: name of the op.
-
-    Returns:
-        An int8 blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((3,)),
-        ...     y: tp.Numpy.Placeholder((3,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.less(x, y)
-        >>> job([1, 2, 3], [2, 2, 2])
-        array([1, 0, 0], dtype=int8)
+    >>> run(flow.math.less, [1, 2, 3], [2, 2, 2])
+    array([1, 0, 0], dtype=int8)
     """
     return pair("less", x, y, name)
 
@@ -140,22 +78,8 @@ def less(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 def less_equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return 1 where ``x <= y``, otherwise 0; int8.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
-        name: name of the op.
-
-    Returns:
-        An int8 blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((3,)),
-        ...     y: tp.Numpy.Placeholder((3,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.less_equal(x, y)
-        >>> job([1, 2, 3], [2, 2, 2])
-        array([1, 1, 0], dtype=int8)
+    >>> run(flow.math.less_equal, [1, 2, 3], [2, 2, 2])
+    array([1, 1, 0], dtype=int8)
     """
     return pair("less_equal", x, y, name)
 
@@ -163,22 +87,8 @@ def less_equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 def greater(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return 1 where ``x > y``, otherwise 0; int8.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
-        name: name of the op.
-
-    Returns:
-        An int8 blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((3,)),
-        ...     y: tp.Numpy.Placeholder((3,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.greater(x, y)
-        >>> job([1, 2, 3], [2, 2, 2])
-        array([0, 0, 1], dtype=int8)
+    >>> run(flow.math.greater, [1, 2, 3], [2, 2, 2])
+    array([0, 0, 1], dtype=int8)
     """
     return pair("greater", x, y, name)
 
@@ -186,22 +96,8 @@ def greater(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 def greater_equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return 1 where ``x >= y``, otherwise 0; int8.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast, or one blob and one number.
-        name: name of the op.
-
-    Returns:
-        An int8 blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((3,)),
-        ...     y: tp.Numpy.Placeholder((3,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.greater_equal(x, y)
-        >>> job([1, 2, 3], [2, 2, 2])
-        array([0, 1, 1], dtype=int8)
+    >>> run(flow.math.greater_equal, [1, 2, 3], [2, 2, 2])
+    array([0, 1, 1], dtype=int8)
     """
     return pair("greater_equal", x, y, name)
 
@@ -209,21 +105,7 @@ def greater_equal(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
 def logical_and(x: Operand, y: Operand, name: str | None = None) -> BlobDef:
     """Return 1 where neither element is 0, otherwise 0; int8.
 
-    Args:
-        x, y: blobs of one element type whose shapes broadcast.
-        name: name of the op.
-
-    Returns:
-        An int8 blob of the broadcast shape of ``x`` and ``y``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((3,)),
-        ...     y: tp.Numpy.Placeholder((3,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.logical_and(x, y)
-        >>> job([1, 0, 2], [1, 1, 0])
-        array([1, 0, 0], dtype=int8)
+    >>> run(flow.math.logical_and, [1, 0, 2], [1, 1, 0])
+    array([1, 0, 0], dtype=int8)
     """
     return pair("logical_and", x, y, name)

@@ -29,25 +29,16 @@ def matmul(
             which all matrices of the stack ``a`` are multiplied.
         transpose_a: whether the last two axes of ``a`` are swapped first.
         transpose_b: whether the last two axes of ``b`` are swapped first.
-        name: name of the op.
         alpha: number by which the product is multiplied.
 
-    Returns:
-        A blob of shape (..., m, n).
+    Returns: A blob of shape (..., m, n).
 
     Raises:
         InferenceError: the ranks, leading axes, inner sizes or element types do not match.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     a: tp.Numpy.Placeholder((2, 2)),
-        ...     b: tp.Numpy.Placeholder((2, 2)),
-        ... ) -> tp.Numpy:
-        ...     return flow.matmul(a, b)
-        >>> job([[1, 2], [3, 4]], [[1, 0], [0, 10]])
-        array([[ 1., 20.],
-               [ 3., 40.]], dtype=float32)
+    >>> run(flow.matmul, [[1, 2], [3, 4]], [[1, 0], [0, 10]])
+    array([[ 1., 20.],
+           [ 3., 40.]], dtype=float32)
     """
     if len(a.shape) > len(b.shape) == 2 and not transpose_a:
         rows = reshape(a, (prod(a.shape[:-1]), a.shape[-1]))

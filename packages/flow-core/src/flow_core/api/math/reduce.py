@@ -1,8 +1,18 @@
 """Reductions of ``flow.math``.
 
-``axis`` is one axis, several axes, or None for all axes.  The reduced axes are removed or, with
-``keepdims``, have size 1; the result of a reduction over all axes without ``keepdims`` has shape
-(1,).  A reduction over no axes (``axis=[]``) returns its input.
+A reduction over no axes (``axis=[]``) returns its input.
+
+Args:
+    x, input_blob: a blob of numbers.
+    input_tensor: a floating-point blob.
+    axis: one axis, several axes, or None for all axes; negative to count from the last axis.
+    keepdims: whether to keep the reduced axes with size 1.
+
+Returns: A blob of the input's element type without the reduced axes, or of shape (1,) if no axis
+    is left.
+
+Raises:
+    InferenceError: an axis is out of range, or the function does not take the element type.
 """
 
 from __future__ import annotations
@@ -84,23 +94,15 @@ def reduce_sum(
 
     Args:
         input_tensor: a blob of numbers.
-        axis: one axis, several axes, or None for all axes; negative to count from the last axis.
-        keepdims: whether to keep the reduced axes with size 1.
-        name: name of the op.
 
-    Returns:
-        A blob without the reduced axes, or of shape (1,) if no axis is left; the input itself if
-        ``axis`` is ``[]``.
+    Returns: A blob without the reduced axes, or of shape (1,) if no axis is left; the input itself
+        if ``axis`` is ``[]``.
 
     Raises:
         InferenceError: an axis out of range.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.math.reduce_sum(x, axis=1)
-        >>> job([[1, 2], [3, 4]])
-        array([3., 7.], dtype=float32)
+    >>> run(flow.math.reduce_sum, [[1, 2], [3, 4]], axis=1)
+    array([3., 7.], dtype=float32)
     """
     return _reduce("reduce_sum", input_tensor, axis, keepdims, name)
 
@@ -110,18 +112,8 @@ def reduce_max(
 ) -> BlobDef:
     """Return the maxima along some axes; tied elements share the gradient equally.
 
-    Args:
-        x, axis, keepdims, name: as for `reduce_sum`, which also describes shape and errors.
-
-    Returns:
-        A blob without the reduced axes, of the element type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.math.reduce_max(x, axis=1)
-        >>> job([[1, 2], [3, 4]])
-        array([2., 4.], dtype=float32)
+    >>> run(flow.math.reduce_max, [[1, 2], [3, 4]], axis=1)
+    array([2., 4.], dtype=float32)
     """
     return _reduce("reduce_max", _filled("max", x, axis), axis, keepdims, name)
 
@@ -131,18 +123,8 @@ def reduce_min(
 ) -> BlobDef:
     """Return the minima along some axes; tied elements share the gradient equally.
 
-    Args:
-        x, axis, keepdims, name: as for `reduce_sum`, which also describes shape and errors.
-
-    Returns:
-        A blob without the reduced axes, of the element type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.math.reduce_min(x, axis=1)
-        >>> job([[1, 2], [3, 4]])
-        array([1., 3.], dtype=float32)
+    >>> run(flow.math.reduce_min, [[1, 2], [3, 4]], axis=1)
+    array([1., 3.], dtype=float32)
     """
     return _reduce("reduce_min", _filled("min", x, axis), axis, keepdims, name)
 
@@ -152,18 +134,8 @@ def reduce_prod(
 ) -> BlobDef:
     """Return the products along some axes.
 
-    Args:
-        x, axis, keepdims, name: as for `reduce_sum`, which also describes shape and errors.
-
-    Returns:
-        A blob without the reduced axes, of the element type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.math.reduce_prod(x, axis=1)
-        >>> job([[1, 2], [3, 4]])
-        array([ 2., 12.], dtype=float32)
+    >>> run(flow.math.reduce_prod, [[1, 2], [3, 4]], axis=1)
+    array([ 2., 12.], dtype=float32)
     """
     return _reduce("reduce_prod", x, axis, keepdims, name)
 
@@ -179,18 +151,10 @@ def reduce_any(
 ) -> BlobDef:
     """Return 1 where some element along the axes is not 0, otherwise 0; int8.
 
-    Args:
-        x, axis, keepdims, name: as for `reduce_sum`, which also describes shape and errors.
+    Returns: An int8 blob without the reduced axes.
 
-    Returns:
-        An int8 blob without the reduced axes.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2), flow.int32)) -> tp.Numpy:
-        ...     return flow.math.reduce_any(x, axis=1)
-        >>> job([[0, 2], [3, 4]])
-        array([1, 1], dtype=int8)
+    >>> run(flow.math.reduce_any, np.int32([[0, 2], [3, 4]]), axis=1)
+    array([1, 1], dtype=int8)
     """
     return _truth("reduce_any", x, axis, keepdims, name)
 
@@ -200,18 +164,10 @@ def reduce_all(
 ) -> BlobDef:
     """Return 1 where no element along the axes is 0, otherwise 0; int8.
 
-    Args:
-        x, axis, keepdims, name: as for `reduce_sum`, which also describes shape and errors.
+    Returns: An int8 blob without the reduced axes.
 
-    Returns:
-        An int8 blob without the reduced axes.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2), flow.int32)) -> tp.Numpy:
-        ...     return flow.math.reduce_all(x, axis=1)
-        >>> job([[0, 2], [3, 4]])
-        array([0, 1], dtype=int8)
+    >>> run(flow.math.reduce_all, np.int32([[0, 2], [3, 4]]), axis=1)
+    array([0, 1], dtype=int8)
     """
     return _truth("reduce_all", x, axis, keepdims, name)
 
@@ -222,19 +178,8 @@ def reduce_mean(
 ) -> BlobDef:
     """Return the means along some axes; means of integers are truncated.
 
-    Args:
-        input_blob, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
-            errors.
-
-    Returns:
-        A blob without the reduced axes, of the element type of ``input_blob``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.math.reduce_mean(x, axis=1)
-        >>> job([[1, 2], [3, 4]])
-        array([1.5, 3.5], dtype=float32)
+    >>> run(flow.math.reduce_mean, [[1, 2], [3, 4]], axis=1)
+    array([1.5, 3.5], dtype=float32)
     """
     input_blob = checked_blob(input_blob)
     axes = _axes(input_blob, axis, "reduce_mean")
@@ -272,19 +217,8 @@ def reduce_variance(
 ) -> BlobDef:
     """Return the biased variances along some axes; 0 if there are no axes.
 
-    Args:
-        input_tensor, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
-            errors; floating types only.
-
-    Returns:
-        A blob without the reduced axes, of the element type of ``input_tensor``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.math.reduce_variance(x, axis=1)
-        >>> job([[1, 2], [3, 4]])
-        array([0.25, 0.25], dtype=float32)
+    >>> run(flow.math.reduce_variance, [[1, 2], [3, 4]], axis=1)
+    array([0.25, 0.25], dtype=float32)
     """
     axes = _axes(input_tensor, axis, "reduce_variance")
     if not axes:
@@ -303,19 +237,8 @@ def reduce_std(
 ) -> BlobDef:
     """Return the square roots of the variances along some axes; 0 if there are no axes.
 
-    Args:
-        input_tensor, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
-            errors; floating types only.
-
-    Returns:
-        A blob without the reduced axes, of the element type of ``input_tensor``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.math.reduce_std(x, axis=1)
-        >>> job([[1, 2], [3, 4]])
-        array([0.5, 0.5], dtype=float32)
+    >>> run(flow.math.reduce_std, [[1, 2], [3, 4]], axis=1)
+    array([0.5, 0.5], dtype=float32)
     """
     axes = _axes(input_tensor, axis, "reduce_std")
     if not axes:
@@ -341,19 +264,8 @@ def reduce_euclidean_norm(
 ) -> BlobDef:
     """Return the square roots of the sums of squares along some axes.
 
-    Args:
-        input_tensor, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
-            errors; floating types only.
-
-    Returns:
-        A blob without the reduced axes, of the element type of ``input_tensor``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.math.reduce_euclidean_norm(x, axis=1)
-        >>> job([[1, 2], [3, 4]]).round(4)
-        array([2.2361, 5.    ], dtype=float32)
+    >>> run(flow.math.reduce_euclidean_norm, [[1, 2], [3, 4]], axis=1).round(4)
+    array([2.2361, 5.    ], dtype=float32)
     """
     return in_float32(_norm, input_tensor, axis, keepdims, name)
 
@@ -368,19 +280,8 @@ def reduce_logsumexp(
 ) -> BlobDef:
     """Return the logarithms of the sums of exponentials along some axes, computed without overflow.
 
-    Args:
-        input_tensor, axis, keepdims, name: as for `reduce_sum`, which also describes shape and
-            errors; floating types only.
-
-    Returns:
-        A blob without the reduced axes, of the element type of ``input_tensor``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.math.reduce_logsumexp(x, axis=1)
-        >>> job([[1, 2], [3, 4]]).round(4)
-        array([2.3133, 4.3133], dtype=float32)
+    >>> run(flow.math.reduce_logsumexp, [[1, 2], [3, 4]], axis=1).round(4)
+    array([2.3133, 4.3133], dtype=float32)
     """
     input_tensor = checked_blob(input_tensor)
     axes = _axes(input_tensor, axis, "reduce_logsumexp")
@@ -412,21 +313,8 @@ def two_stage_reduce_max(
 ) -> BlobDef:
     """Do the same as `reduce_max`; if a reduced axis is split, reduce in two stages.
 
-    Args:
-        x: a blob.
-        axis: an axis, a list of axes, or None for all axes.
-        keepdims: whether reduced axes are kept with size 1.
-        name: name of the op.
-
-    Returns:
-        A blob without the reduced axes, of the element type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.math.two_stage_reduce_max(x, axis=1)
-        >>> job([[1, 2], [3, 4]])
-        array([2., 4.], dtype=float32)
+    >>> run(flow.math.two_stage_reduce_max, [[1, 2], [3, 4]], axis=1)
+    array([2., 4.], dtype=float32)
     """
     return reduce_max(x, axis, keepdims, name)
 
@@ -436,20 +324,7 @@ def two_stage_reduce_min(
 ) -> BlobDef:
     """Do the same as `reduce_min`; if a reduced axis is split, reduce in two stages.
 
-    Args:
-        x: a blob.
-        axis: an axis, a list of axes, or None for all axes.
-        keepdims: whether reduced axes are kept with size 1.
-        name: name of the op.
-
-    Returns:
-        A blob without the reduced axes, of the element type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.math.two_stage_reduce_min(x, axis=1)
-        >>> job([[1, 2], [3, 4]])
-        array([1., 3.], dtype=float32)
+    >>> run(flow.math.two_stage_reduce_min, [[1, 2], [3, 4]], axis=1)
+    array([1., 3.], dtype=float32)
     """
     return reduce_min(x, axis, keepdims, name)

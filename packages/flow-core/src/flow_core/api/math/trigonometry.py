@@ -1,7 +1,12 @@
 """Trigonometric and hyperbolic functions and their inverses, from ``flow.math``.
 
-All of them return a blob of the shape and element type of ``x``, and raise `InferenceError` unless
-the type is floating.
+Args:
+    x: a floating-point blob.
+
+Returns: A blob of the shape and type of ``x``.
+
+Raises:
+    InferenceError: the element type of ``x`` is not floating.
 """
 
 from __future__ import annotations
@@ -29,19 +34,8 @@ __all__ = [
 def acos(x: Blob, name: str | None = None) -> BlobDef:
     """Return the arc cosine of each element, in radians; nan outside [-1, 1].
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.math.acos(x)
-        >>> job([-1, 0, 1]).round(4)
-        array([3.1416, 1.5708, 0.    ], dtype=float32)
+    >>> run(flow.math.acos, [-1, 0, 1]).round(4)
+    array([3.1416, 1.5708, 0.    ], dtype=float32)
     """
     return emit_one("acos", x, name=name)
 
@@ -49,19 +43,8 @@ def acos(x: Blob, name: str | None = None) -> BlobDef:
 def acosh(x: Blob, name: str | None = None) -> BlobDef:
     """Return the inverse hyperbolic cosine of each element; nan below 1.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.acosh(x)
-        >>> job([1, 2]).round(4)
-        array([0.   , 1.317], dtype=float32)
+    >>> run(flow.math.acosh, [1, 2]).round(4)
+    array([0.   , 1.317], dtype=float32)
     """
     return emit_one("acosh", x, name=name)
 
@@ -69,19 +52,8 @@ def acosh(x: Blob, name: str | None = None) -> BlobDef:
 def asin(x: Blob, name: str | None = None) -> BlobDef:
     """Return the arc sine of each element, in radians; nan outside [-1, 1].
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.math.asin(x)
-        >>> job([-1, 0, 1]).round(4)
-        array([-1.5708,  0.    ,  1.5708], dtype=float32)
+    >>> run(flow.math.asin, [-1, 0, 1]).round(4)
+    array([-1.5708,  0.    ,  1.5708], dtype=float32)
     """
     return emit_one("asin", x, name=name)
 
@@ -89,19 +61,8 @@ def asin(x: Blob, name: str | None = None) -> BlobDef:
 def asinh(x: Blob, name: str | None = None) -> BlobDef:
     """Return the inverse hyperbolic sine of each element.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.asinh(x)
-        >>> job([0, 1]).round(4)
-        array([0.    , 0.8814], dtype=float32)
+    >>> run(flow.math.asinh, [0, 1]).round(4)
+    array([0.    , 0.8814], dtype=float32)
     """
     return emit_one("asinh", x, name=name)
 
@@ -109,19 +70,8 @@ def asinh(x: Blob, name: str | None = None) -> BlobDef:
 def atan(x: Blob, name: str | None = None) -> BlobDef:
     """Return the arc tangent of each element, in radians.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.atan(x)
-        >>> job([0, 1]).round(4)
-        array([0.    , 0.7854], dtype=float32)
+    >>> run(flow.math.atan, [0, 1]).round(4)
+    array([0.    , 0.7854], dtype=float32)
     """
     return emit_one("atan", x, name=name)
 
@@ -129,19 +79,8 @@ def atan(x: Blob, name: str | None = None) -> BlobDef:
 def atanh(x: Blob, name: str | None = None) -> BlobDef:
     """Return the inverse hyperbolic tangent of each element; nan outside [-1, 1].
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.atanh(x)
-        >>> job([0, 0.5]).round(4)
-        array([0.    , 0.5493], dtype=float32)
+    >>> run(flow.math.atanh, [0, 0.5]).round(4)
+    array([0.    , 0.5493], dtype=float32)
     """
     return emit_one("atanh", x, name=name)
 
@@ -149,19 +88,8 @@ def atanh(x: Blob, name: str | None = None) -> BlobDef:
 def cos(x: Blob, name: str | None = None) -> BlobDef:
     """Return the cosine of each element, in radians.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.cos(x)
-        >>> job([0, 1]).round(4)
-        array([1.    , 0.5403], dtype=float32)
+    >>> run(flow.math.cos, [0, 1]).round(4)
+    array([1.    , 0.5403], dtype=float32)
     """
     return emit_one("cos", x, name=name)
 
@@ -169,19 +97,8 @@ def cos(x: Blob, name: str | None = None) -> BlobDef:
 def cosh(x: Blob, name: str | None = None) -> BlobDef:
     """Return the hyperbolic cosine of each element.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.cosh(x)
-        >>> job([0, 1]).round(4)
-        array([1.    , 1.5431], dtype=float32)
+    >>> run(flow.math.cosh, [0, 1]).round(4)
+    array([1.    , 1.5431], dtype=float32)
     """
     return emit_one("cosh", x, name=name)
 
@@ -189,19 +106,8 @@ def cosh(x: Blob, name: str | None = None) -> BlobDef:
 def sin(x: Blob, name: str | None = None) -> BlobDef:
     """Return the sine of each element, in radians.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.sin(x)
-        >>> job([0, 1]).round(4)
-        array([0.    , 0.8415], dtype=float32)
+    >>> run(flow.math.sin, [0, 1]).round(4)
+    array([0.    , 0.8415], dtype=float32)
     """
     return emit_one("sin", x, name=name)
 
@@ -209,19 +115,8 @@ def sin(x: Blob, name: str | None = None) -> BlobDef:
 def sinh(x: Blob, name: str | None = None) -> BlobDef:
     """Return the hyperbolic sine of each element.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.sinh(x)
-        >>> job([0, 1]).round(4)
-        array([0.    , 1.1752], dtype=float32)
+    >>> run(flow.math.sinh, [0, 1]).round(4)
+    array([0.    , 1.1752], dtype=float32)
     """
     return emit_one("sinh", x, name=name)
 
@@ -229,19 +124,8 @@ def sinh(x: Blob, name: str | None = None) -> BlobDef:
 def tan(x: Blob, name: str | None = None) -> BlobDef:
     """Return the tangent of each element, in radians.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.tan(x)
-        >>> job([0, 1]).round(4)
-        array([0.    , 1.5574], dtype=float32)
+    >>> run(flow.math.tan, [0, 1]).round(4)
+    array([0.    , 1.5574], dtype=float32)
     """
     return emit_one("tan", x, name=name)
 
@@ -249,19 +133,8 @@ def tan(x: Blob, name: str | None = None) -> BlobDef:
 def tanh(x: Blob, name: str | None = None) -> BlobDef:
     """Return the hyperbolic tangent of each element.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.tanh(x)
-        >>> job([0, 1]).round(4)
-        array([0.    , 0.7616], dtype=float32)
+    >>> run(flow.math.tanh, [0, 1]).round(4)
+    array([0.    , 0.7616], dtype=float32)
     """
     return emit_one("tanh", x, name=name)
 
@@ -269,18 +142,7 @@ def tanh(x: Blob, name: str | None = None) -> BlobDef:
 def tanh_v2(x: Blob, name: str | None = None) -> BlobDef:
     """Do the same as `tanh`.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.tanh_v2(x)
-        >>> job([0, 1]).round(4)
-        array([0.    , 0.7616], dtype=float32)
+    >>> run(flow.math.tanh_v2, [0, 1]).round(4)
+    array([0.    , 0.7616], dtype=float32)
     """
     return emit_one("tanh", x, name=name)

@@ -1,7 +1,12 @@
 """Elementwise functions of one blob, from ``flow.math``.
 
-All of them return a blob of the shape and element type of ``x``.  `abs`, `negative`, `sign` and
-`square` also take integers; the other functions raise `InferenceError` unless the type is floating.
+Args:
+    x: a floating-point blob.
+
+Returns: A blob of the shape and type of ``x``.
+
+Raises:
+    InferenceError: the function does not take the element type.
 """
 
 from __future__ import annotations
@@ -45,17 +50,9 @@ def abs(x: Blob, name: str | None = None) -> BlobDef:
 
     Args:
         x: a blob of floating-point numbers or integers.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.math.abs(x)
-        >>> job([-1.5, 0, 2])
-        array([1.5, 0. , 2. ], dtype=float32)
+    >>> run(flow.math.abs, [-1.5, 0, 2])
+    array([1.5, 0. , 2. ], dtype=float32)
     """
     return emit_one("abs", x, name=name)
 
@@ -63,19 +60,8 @@ def abs(x: Blob, name: str | None = None) -> BlobDef:
 def ceil(x: Blob, name: str | None = None) -> BlobDef:
     """Return the least integer not below each element.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.math.ceil(x)
-        >>> job([-1.5, 0.2, 2])
-        array([-1.,  1.,  2.], dtype=float32)
+    >>> run(flow.math.ceil, [-1.5, 0.2, 2])
+    array([-1.,  1.,  2.], dtype=float32)
     """
     return emit_one("ceil", x, name=name)
 
@@ -83,19 +69,8 @@ def ceil(x: Blob, name: str | None = None) -> BlobDef:
 def erf(x: Blob, name: str | None = None) -> BlobDef:
     """Return the error function of each element.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.erf(x)
-        >>> job([0, 1]).round(4)
-        array([0.    , 0.8427], dtype=float32)
+    >>> run(flow.math.erf, [0, 1]).round(4)
+    array([0.    , 0.8427], dtype=float32)
     """
     return emit_one("erf", x, name=name)
 
@@ -103,19 +78,8 @@ def erf(x: Blob, name: str | None = None) -> BlobDef:
 def erfc(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``1 - erf(x)``, accurate also where the result is small.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.erfc(x)
-        >>> job([0, 1]).round(4)
-        array([1.    , 0.1573], dtype=float32)
+    >>> run(flow.math.erfc, [0, 1]).round(4)
+    array([1.    , 0.1573], dtype=float32)
     """
     return emit_one("erfc", x, name=name)
 
@@ -123,19 +87,8 @@ def erfc(x: Blob, name: str | None = None) -> BlobDef:
 def exp(x: Blob, name: str | None = None) -> BlobDef:
     """Return the exponential of each element.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.exp(x)
-        >>> job([0, 1]).round(4)
-        array([1.    , 2.7183], dtype=float32)
+    >>> run(flow.math.exp, [0, 1]).round(4)
+    array([1.    , 2.7183], dtype=float32)
     """
     return emit_one("exp", x, name=name)
 
@@ -143,19 +96,8 @@ def exp(x: Blob, name: str | None = None) -> BlobDef:
 def expm1(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``exp(x) - 1``, accurate also for ``x`` near 0.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.expm1(x)
-        >>> job([0, 1]).round(4)
-        array([0.    , 1.7183], dtype=float32)
+    >>> run(flow.math.expm1, [0, 1]).round(4)
+    array([0.    , 1.7183], dtype=float32)
     """
     return emit_one("expm1", x, name=name)
 
@@ -163,19 +105,8 @@ def expm1(x: Blob, name: str | None = None) -> BlobDef:
 def floor(x: Blob, name: str | None = None) -> BlobDef:
     """Return the greatest integer not above each element.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.math.floor(x)
-        >>> job([-1.5, 0.2, 2])
-        array([-2.,  0.,  2.], dtype=float32)
+    >>> run(flow.math.floor, [-1.5, 0.2, 2])
+    array([-2.,  0.,  2.], dtype=float32)
     """
     return emit_one("floor", x, name=name)
 
@@ -183,19 +114,8 @@ def floor(x: Blob, name: str | None = None) -> BlobDef:
 def gelu(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``x`` times the standard normal cumulative distribution function of ``x``.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.math.gelu(x)
-        >>> job([-1, 0, 1]).round(4)
-        array([-0.1587,  0.    ,  0.8413], dtype=float32)
+    >>> run(flow.math.gelu, [-1, 0, 1]).round(4)
+    array([-0.1587,  0.    ,  0.8413], dtype=float32)
     """
     return emit_one("gelu", x, name=name)
 
@@ -203,19 +123,8 @@ def gelu(x: Blob, name: str | None = None) -> BlobDef:
 def lgamma(x: Blob, name: str | None = None) -> BlobDef:
     """Return the logarithm of the absolute value of the gamma function of each element.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.lgamma(x)
-        >>> job([1, 5]).round(4)
-        array([0.    , 3.1781], dtype=float32)
+    >>> run(flow.math.lgamma, [1, 5]).round(4)
+    array([0.    , 3.1781], dtype=float32)
     """
     return emit_one("lgamma", x, name=name)
 
@@ -223,19 +132,8 @@ def lgamma(x: Blob, name: str | None = None) -> BlobDef:
 def log(x: Blob, name: str | None = None) -> BlobDef:
     """Return the natural logarithm of each element; nan below 0.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.log(x)
-        >>> job([1, 10]).round(4)
-        array([0.    , 2.3026], dtype=float32)
+    >>> run(flow.math.log, [1, 10]).round(4)
+    array([0.    , 2.3026], dtype=float32)
     """
     return emit_one("log", x, name=name)
 
@@ -243,19 +141,8 @@ def log(x: Blob, name: str | None = None) -> BlobDef:
 def log1p(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``log(1 + x)``, accurate also for ``x`` near 0.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.log1p(x)
-        >>> job([0, 1]).round(4)
-        array([0.    , 0.6931], dtype=float32)
+    >>> run(flow.math.log1p, [0, 1]).round(4)
+    array([0.    , 0.6931], dtype=float32)
     """
     return emit_one("log1p", x, name=name)
 
@@ -263,19 +150,8 @@ def log1p(x: Blob, name: str | None = None) -> BlobDef:
 def log_sigmoid(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``log(sigmoid(x))`` without overflow.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.log_sigmoid(x)
-        >>> job([0, 1]).round(4)
-        array([-0.6931, -0.3133], dtype=float32)
+    >>> run(flow.math.log_sigmoid, [0, 1]).round(4)
+    array([-0.6931, -0.3133], dtype=float32)
     """
     return emit_one("log_sigmoid", x, name=name)
 
@@ -285,17 +161,9 @@ def negative(x: Blob, name: str | None = None) -> BlobDef:
 
     Args:
         x: a blob of floating-point numbers or integers.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.math.negative(x)
-        >>> job([-1.5, 0, 2])
-        array([ 1.5, -0. , -2. ], dtype=float32)
+    >>> run(flow.math.negative, [-1.5, 0, 2])
+    array([ 1.5, -0. , -2. ], dtype=float32)
     """
     return emit_one("negative", x, name=name)
 
@@ -303,19 +171,8 @@ def negative(x: Blob, name: str | None = None) -> BlobDef:
 def reciprocal(x: Blob, name: str | None = None) -> BlobDef:
     """Return the reciprocal of each element.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.reciprocal(x)
-        >>> job([2, -4])
-        array([ 0.5 , -0.25], dtype=float32)
+    >>> run(flow.math.reciprocal, [2, -4])
+    array([ 0.5 , -0.25], dtype=float32)
     """
     return emit_one("reciprocal", x, name=name)
 
@@ -323,19 +180,8 @@ def reciprocal(x: Blob, name: str | None = None) -> BlobDef:
 def reciprocal_no_nan(x: Blob, name: str | None = None) -> BlobDef:
     """Return the reciprocal of each element; 0 where the element is 0.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.reciprocal_no_nan(x)
-        >>> job([2, 0])
-        array([0.5, 0. ], dtype=float32)
+    >>> run(flow.math.reciprocal_no_nan, [2, 0])
+    array([0.5, 0. ], dtype=float32)
     """
     return emit_one("reciprocal_no_nan", x, name=name)
 
@@ -343,19 +189,8 @@ def reciprocal_no_nan(x: Blob, name: str | None = None) -> BlobDef:
 def relu(x: Blob, name: str | None = None) -> BlobDef:
     """Return the maximum of each element and 0.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.nn.relu(x)
-        >>> job([-1, 0, 2])
-        array([0., 0., 2.], dtype=float32)
+    >>> run(flow.nn.relu, [-1, 0, 2])
+    array([0., 0., 2.], dtype=float32)
     """
     return emit_one("relu", x, name=name)
 
@@ -363,19 +198,8 @@ def relu(x: Blob, name: str | None = None) -> BlobDef:
 def rint(x: Blob, name: str | None = None) -> BlobDef:
     """Return the integer nearest to each element; halves round to even.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.math.rint(x)
-        >>> job([-1.5, 0.5, 1.2])
-        array([-2.,  0.,  1.], dtype=float32)
+    >>> run(flow.math.rint, [-1.5, 0.5, 1.2])
+    array([-2.,  0.,  1.], dtype=float32)
     """
     return emit_one("rint", x, name=name)
 
@@ -383,19 +207,8 @@ def rint(x: Blob, name: str | None = None) -> BlobDef:
 def round(x: Blob, name: str | None = None) -> BlobDef:
     """Return the integer nearest to each element; halves round to even, as in OneFlow.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.math.round(x)
-        >>> job([-1.5, 0.5, 1.2])
-        array([-2.,  0.,  1.], dtype=float32)
+    >>> run(flow.math.round, [-1.5, 0.5, 1.2])
+    array([-2.,  0.,  1.], dtype=float32)
     """
     return emit_one("round", x, name=name)
 
@@ -403,19 +216,8 @@ def round(x: Blob, name: str | None = None) -> BlobDef:
 def rsqrt(x: Blob, name: str | None = None) -> BlobDef:
     """Return the reciprocal of the square root of each element.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.rsqrt(x)
-        >>> job([4, 0.25])
-        array([0.5, 2. ], dtype=float32)
+    >>> run(flow.math.rsqrt, [4, 0.25])
+    array([0.5, 2. ], dtype=float32)
     """
     return emit_one("rsqrt", x, name=name)
 
@@ -423,19 +225,8 @@ def rsqrt(x: Blob, name: str | None = None) -> BlobDef:
 def sigmoid(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``1 / (1 + exp(-x))``.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.sigmoid(x)
-        >>> job([0, 1]).round(4)
-        array([0.5   , 0.7311], dtype=float32)
+    >>> run(flow.math.sigmoid, [0, 1]).round(4)
+    array([0.5   , 0.7311], dtype=float32)
     """
     return emit_one("sigmoid", x, name=name)
 
@@ -443,19 +234,8 @@ def sigmoid(x: Blob, name: str | None = None) -> BlobDef:
 def sigmoid_v2(x: Blob, name: str | None = None) -> BlobDef:
     """Do the same as `sigmoid`.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.sigmoid_v2(x)
-        >>> job([0, 1]).round(4)
-        array([0.5   , 0.7311], dtype=float32)
+    >>> run(flow.math.sigmoid_v2, [0, 1]).round(4)
+    array([0.5   , 0.7311], dtype=float32)
     """
     return emit_one("sigmoid_v2", x, name=name)
 
@@ -465,17 +245,9 @@ def sign(x: Blob, name: str | None = None) -> BlobDef:
 
     Args:
         x: a blob of floating-point numbers or integers.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.math.sign(x)
-        >>> job([-1.5, 0, 2])
-        array([-1.,  0.,  1.], dtype=float32)
+    >>> run(flow.math.sign, [-1.5, 0, 2])
+    array([-1.,  0.,  1.], dtype=float32)
     """
     return emit_one("sign", x, name=name)
 
@@ -483,19 +255,8 @@ def sign(x: Blob, name: str | None = None) -> BlobDef:
 def softplus(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``log(1 + exp(x))`` without overflow.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.softplus(x)
-        >>> job([0, 1]).round(4)
-        array([0.6931, 1.3133], dtype=float32)
+    >>> run(flow.math.softplus, [0, 1]).round(4)
+    array([0.6931, 1.3133], dtype=float32)
     """
     return emit_one("softplus", x, name=name)
 
@@ -503,19 +264,8 @@ def softplus(x: Blob, name: str | None = None) -> BlobDef:
 def sqrt(x: Blob, name: str | None = None) -> BlobDef:
     """Return the square root of each element; nan below 0.
 
-    Args:
-        x: a floating-point blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.sqrt(x)
-        >>> job([4, 0.25])
-        array([2. , 0.5], dtype=float32)
+    >>> run(flow.math.sqrt, [4, 0.25])
+    array([2. , 0.5], dtype=float32)
     """
     return emit_one("sqrt", x, name=name)
 
@@ -525,17 +275,9 @@ def square(x: Blob, name: str | None = None) -> BlobDef:
 
     Args:
         x: a blob of floating-point numbers or integers.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.square(x)
-        >>> job([-1.5, 2])
-        array([2.25, 4.  ], dtype=float32)
+    >>> run(flow.math.square, [-1.5, 2])
+    array([2.25, 4.  ], dtype=float32)
     """
     return emit_one("square", x, name=name)
 
@@ -546,20 +288,11 @@ def sigmoid_grad(y: Blob, dy: Blob, name: str | None = None) -> BlobDef:
     Args:
         y: the output of the `sigmoid`.
         dy: the gradient of ``y``, of its shape and type.
-        name: name of the op.
 
-    Returns:
-        The gradient of the input of the `sigmoid`.
+    Returns: The gradient of the input of the `sigmoid`.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ...     dy: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.sigmoid_grad(y, dy)
-        >>> job([0.5, 0.25], [1, 1])
-        array([0.25  , 0.1875], dtype=float32)
+    >>> run(flow.math.sigmoid_grad, [0.5, 0.25], [1, 1])
+    array([0.25  , 0.1875], dtype=float32)
     """
     return emit_one("sigmoid_grad", y, dy, name=name)
 
@@ -570,19 +303,10 @@ def gelu_grad(x: Blob, dy: Blob, name: str | None = None) -> BlobDef:
     Args:
         x: the input of the `gelu`.
         dy: the gradient of its output, of the shape and type of ``x``.
-        name: name of the op.
 
-    Returns:
-        The gradient of ``x``.
+    Returns: The gradient of ``x``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     dy: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.math.gelu_grad(x, dy)
-        >>> job([0, 1], [1, 1]).round(4)
-        array([0.5   , 1.0833], dtype=float32)
+    >>> run(flow.math.gelu_grad, [0, 1], [1, 1]).round(4)
+    array([0.5   , 1.0833], dtype=float32)
     """
     return emit_one("gelu_grad", x, dy, name=name)
