@@ -1,12 +1,14 @@
 """``flow.nn``: convolutions and transposed convolutions; pooling is in `pool`.
 
-``data_format`` is "NCW", "NCHW" or "NCDHW" (channels first), or "NWC", "NHWC" or "NDHWC" (channels
-last).  Sizes, strides and dilations are one integer for all spatial axes, or one integer for each
-axis.  ``padding`` is "VALID" (no padding), "SAME_UPPER" or "SAME_LOWER" (padding to ceil(size /
-stride) outputs; if it is odd, the additional element comes after or before the input,
-respectively), "SAME" (the same as "SAME_LOWER"), in upper or lower case; one number for both sides
-of all spatial axes; a number or a pair (before, after) for each spatial axis; or one for every axis
-of the input, which must be (0, 0) for the batch and channel axes.
+Args:
+    input: a floating-point blob (batch, channels, ...), or with the channels last.
+    filters: a blob (filters, channels / groups, ...) of the same element type, or with the channels
+        last.
+
+Returns: A blob (batch, filters, ...), or with the channels last.
+
+Raises:
+    InferenceError: the shapes, element types or other arguments do not fit.
 """
 
 from __future__ import annotations
@@ -156,30 +158,10 @@ def conv1d(
     groups: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """Convolve over one spatial axis; `conv2d` describes the arguments.
+    """Convolve over one spatial axis.
 
-    Args:
-        input: a floating-point blob (batch, channels, length) with channels first.
-        filters: a blob (filters, channels / groups, length) with channels first.
-        strides: distances in the input between adjacent outputs.
-        padding: see the module's docstring.
-        data_format: the layout.
-        dilations: distances in the input between kernel elements; 1 by default.
-        groups: number of groups of channels and filters.
-        name: name of the op.
-
-    Returns:
-        A blob (batch, filters, ...) with channels first.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((1, 2, 8)),
-        ...     w: tp.Numpy.Placeholder((4, 2, 3)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.conv1d(x, w, 1, "SAME")
-        >>> job(np.ones((1, 2, 8)), np.ones((4, 2, 3))).shape
-        (1, 4, 8)
+    >>> run(flow.nn.conv1d, np.ones((1, 2, 8)), np.ones((4, 2, 3)), 1, "SAME").shape
+    (1, 4, 8)
     """
     return _conv(1, input, filters, strides, padding, data_format, dilations, groups, name)
 
@@ -201,29 +183,12 @@ def conv2d(
             last for "NHWC".
         filters: blob of the same element type: (filters, channels / groups, height, width) for
             "NCHW", (filters, height, width, channels / groups) for "NHWC".
-        strides: distances in the input between adjacent outputs.
-        padding: see the module's docstring.
-        data_format: "NCHW" or "NHWC".
-        dilations: distances in the input between kernel elements; 1 by default.
-        groups: number of groups of channels and filters; group i of the filters reads only
-            group i of the channels.
-        name: name of the op.
 
-    Returns:
-        A blob with (size + padding - dilated kernel) // stride + 1 positions on each spatial axis.
+    Returns: A blob with (size + padding - dilated kernel) // stride + 1 positions on each spatial
+        axis.
 
-    Raises:
-        InferenceError: the shapes, element types or other arguments do not fit.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((1, 2, 8, 8)),
-        ...     w: tp.Numpy.Placeholder((4, 2, 3, 3)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.conv2d(x, w, 1, "SAME")
-        >>> job(np.ones((1, 2, 8, 8)), np.ones((4, 2, 3, 3))).shape
-        (1, 4, 8, 8)
+    >>> run(flow.nn.conv2d, np.ones((1, 2, 8, 8)), np.ones((4, 2, 3, 3)), 1, "SAME").shape
+    (1, 4, 8, 8)
     """
     return _conv(2, input, filters, strides, padding, data_format, dilations, groups, name)
 
@@ -238,32 +203,10 @@ def conv3d(
     groups: int = 1,
     name: str | None = None,
 ) -> BlobDef:
-    """Convolve over three spatial axes; `conv2d` describes the arguments.
+    """Convolve over three spatial axes.
 
-    Args:
-        input: a floating-point blob (batch, channels, depth, height, width) for channels
-            first.
-        filters: a blob (filters, channels / groups, depth, height, width) for channels
-            first.
-        strides: distances in the input between adjacent outputs.
-        padding: see the module's docstring.
-        data_format: the layout.
-        dilations: distances in the input between kernel elements; 1 by default.
-        groups: number of groups of channels and filters.
-        name: name of the op.
-
-    Returns:
-        A blob (batch, filters, ...) with channels first.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((1, 2, 8, 8, 8)),
-        ...     w: tp.Numpy.Placeholder((4, 2, 3, 3, 3)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.conv3d(x, w, 1, "SAME")
-        >>> job(np.ones((1, 2, 8, 8, 8)), np.ones((4, 2, 3, 3, 3))).shape
-        (1, 4, 8, 8, 8)
+    >>> run(flow.nn.conv3d, np.ones((1, 2, 8, 8, 8)), np.ones((4, 2, 3, 3, 3)), 1, "SAME").shape
+    (1, 4, 8, 8, 8)
     """
     return _conv(3, input, filters, strides, padding, data_format, dilations, groups, name)
 
@@ -280,28 +223,8 @@ def compat_conv2d(
 ) -> BlobDef:
     """Call `conv2d`, where "SAME" means "SAME_UPPER", as in TensorFlow.
 
-    Args:
-        input: a floating-point blob (batch, channels, height, width) with channels first.
-        filters: a blob (filters, channels / groups, height, width) with channels first.
-        strides: distances in the input between adjacent outputs.
-        padding: see the module's docstring.
-        data_format: the layout.
-        dilations: distances in the input between kernel elements; 1 by default.
-        groups: number of groups of channels and filters.
-        name: name of the op.
-
-    Returns:
-        A blob (batch, filters, height, width) with channels first.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((1, 2, 8, 8)),
-        ...     w: tp.Numpy.Placeholder((4, 2, 3, 3)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.compat_conv2d(x, w, 2, "SAME")
-        >>> job(np.ones((1, 2, 8, 8)), np.ones((4, 2, 3, 3))).shape
-        (1, 4, 4, 4)
+    >>> run(flow.nn.compat_conv2d, np.ones((1, 2, 8, 8)), np.ones((4, 2, 3, 3)), 2, "SAME").shape
+    (1, 4, 4, 4)
     """
     if isinstance(padding, str) and padding.upper() == "SAME":
         padding = "SAME_UPPER"
@@ -341,27 +264,24 @@ def conv2d_transpose(
             those of the result, as in programs for OneFlow 0.1, are accepted with a warning.
         strides: strides of that convolution.
         padding: "VALID" or "SAME"; with "SAME", odd padding has one element more after the input.
-        data_format: "NCHW" or "NHWC".
-        name: name of the op.
         input, filters: see above.
         dilations: dilations of that convolution.
 
-    Returns:
-        A blob (batch, channels, height, width) with channels first.
+    Returns: A blob (batch, channels, height, width) with channels first.
 
     Raises:
         InferenceError: the convolution does not map ``output_shape`` to the shape of ``value``, or
             other arguments do not fit.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((1, 2, 4, 4)),
-        ...     w: tp.Numpy.Placeholder((2, 3, 3, 3)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.conv2d_transpose(x, w, (1, 3, 8, 8), 2, "SAME")
-        >>> job(np.ones((1, 2, 4, 4)), np.ones((2, 3, 3, 3))).shape
-        (1, 3, 8, 8)
+    >>> run(
+    ...     flow.nn.conv2d_transpose,
+    ...     np.ones((1, 2, 4, 4)),
+    ...     np.ones((2, 3, 3, 3)),
+    ...     (1, 3, 8, 8),
+    ...     2,
+    ...     "SAME",
+    ... ).shape
+    (1, 3, 8, 8)
     """
     function = "conv2d_transpose"
     x = _one_of(function, value, input, "value and input")
@@ -457,22 +377,18 @@ def torch_conv2d_transpose(
             by default.
         padding_needed: total padding of both sides of each axis; an even number.
 
-    Returns:
-        A blob with (size - 1) * stride - padding_needed + dilated kernel + output_padding positions
-        on each spatial axis.
+    Returns: A blob with (size - 1) * stride - padding_needed + dilated kernel + output_padding
+        positions on each spatial axis.
 
     Raises:
         InferenceError: the arguments do not fit.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((1, 2, 4, 4)),
-        ...     w: tp.Numpy.Placeholder((2, 3, 2, 2)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.torch_conv2d_transpose(x, w, [0, 0], 2, [0, 0])
-        >>> job(np.ones((1, 2, 4, 4)), np.ones((2, 3, 2, 2))).shape
-        (1, 3, 8, 8)
+    >>> run(
+    ...     lambda x, w: flow.nn.torch_conv2d_transpose(x, w, [0, 0], 2, [0, 0]),
+    ...     np.ones((1, 2, 4, 4)),
+    ...     np.ones((2, 3, 2, 2)),
+    ... ).shape
+    (1, 3, 8, 8)
     """
     function = "torch_conv2d_transpose"
     x = _one_of(function, value, input, "value and input")

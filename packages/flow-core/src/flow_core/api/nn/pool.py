@@ -1,12 +1,14 @@
 """``flow.nn``: pooling, that is, the maximum or the mean of the elements of each window.
 
-``data_format`` is "NCW", "NCHW" or "NCDHW" (channels first), or "NWC", "NHWC" or "NDHWC" (channels
-last).  Sizes, strides and dilations are one integer for all spatial axes, or one integer for each
-axis.  ``padding`` is "VALID" (no padding), "SAME_UPPER" or "SAME_LOWER" (padding to ceil(size /
-stride) outputs; if it is odd, the additional element comes after or before the input,
-respectively), "SAME" (the same as "SAME_LOWER"), in upper or lower case; one number for both sides
-of all spatial axes; a number or a pair (before, after) for each spatial axis; or one for every axis
-of the input, which must be (0, 0) for the batch and channel axes.
+Args:
+    input: a floating-point blob (batch, channels, ...), or with the channels last.
+    ksize: sizes of the windows: one integer for all spatial axes, or one for each.
+    ceil_mode: whether to keep windows that extend beyond the end; for explicit padding only.
+
+Returns: A blob with one element per window and channel.
+
+Raises:
+    InferenceError: the arguments do not fit, or a window contains only padding.
 """
 
 from __future__ import annotations
@@ -71,23 +73,8 @@ def max_pool1d(
 ) -> BlobDef:
     """Return the maximum of every window over one spatial axis; see `max_pool2d`.
 
-    Args:
-        input: a floating-point blob (batch, channels, length) with channels first.
-        ksize: the size of a window.
-        strides: distances in the input between adjacent windows.
-        padding: see the module's docstring.
-        data_format: the layout.
-        name: name of the op.
-
-    Returns:
-        A blob with one element per window and channel.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2, 8))) -> tp.Numpy:
-        ...     return flow.nn.max_pool1d(x, 2, 2, "VALID", data_format="NCW")
-        >>> job(np.ones((1, 2, 8))).shape
-        (1, 2, 4)
+    >>> run(flow.nn.max_pool1d, np.ones((1, 2, 8)), 2, 2, "VALID", data_format="NCW").shape
+    (1, 2, 4)
     """
     return _pool("max", 1, input, ksize, strides, padding, data_format, False, name)
 
@@ -106,27 +93,8 @@ def max_pool2d(
     Padding is ignored.  If several elements of a window are the largest, the first of them receives
     the gradient.
 
-    Args:
-        input: blob (batch, channels, height, width), or with the channels last for "NHWC".
-        ksize: sizes of the windows.
-        strides: distances between adjacent windows.
-        padding: see the module's docstring.
-        data_format: "NCHW" or "NHWC".
-        ceil_mode: whether to keep windows that extend beyond the end; for explicit padding only.
-        name: name of the op.
-
-    Returns:
-        A blob with one element per window and channel.
-
-    Raises:
-        InferenceError: the arguments do not fit, or a window contains only padding.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2, 8, 8))) -> tp.Numpy:
-        ...     return flow.nn.max_pool2d(x, 2, 2, "VALID")
-        >>> job(np.ones((1, 2, 8, 8))).shape
-        (1, 2, 4, 4)
+    >>> run(flow.nn.max_pool2d, np.ones((1, 2, 8, 8)), 2, 2, "VALID").shape
+    (1, 2, 4, 4)
     """
     return _pool("max", 2, input, ksize, strides, padding, data_format, ceil_mode, name)
 
@@ -142,25 +110,8 @@ def max_pool3d(
 ) -> BlobDef:
     """Return the maximum of every window over three spatial axes; see `max_pool2d`.
 
-    Args:
-        input: a floating-point blob (batch, channels, depth, height, width) for channels
-            first.
-        ksize: the size of a window.
-        strides: distances in the input between adjacent windows.
-        padding: see the module's docstring.
-        data_format: the layout.
-        ceil_mode: whether the number of windows is rounded up.
-        name: name of the op.
-
-    Returns:
-        A blob with one element per window and channel.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2, 8, 8, 8))) -> tp.Numpy:
-        ...     return flow.nn.max_pool3d(x, 2, 2, "VALID")
-        >>> job(np.ones((1, 2, 8, 8, 8))).shape
-        (1, 2, 4, 4, 4)
+    >>> run(flow.nn.max_pool3d, np.ones((1, 2, 8, 8, 8)), 2, 2, "VALID").shape
+    (1, 2, 4, 4, 4)
     """
     return _pool("max", 3, input, ksize, strides, padding, data_format, ceil_mode, name)
 
@@ -175,23 +126,8 @@ def avg_pool1d(
 ) -> BlobDef:
     """Return the mean of every window over one spatial axis; see `avg_pool2d`.
 
-    Args:
-        input: a floating-point blob (batch, channels, length) with channels first.
-        ksize: the size of a window.
-        strides: distances in the input between adjacent windows.
-        padding: see the module's docstring.
-        data_format: the layout.
-        name: name of the op.
-
-    Returns:
-        A blob with one element per window and channel.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2, 8))) -> tp.Numpy:
-        ...     return flow.nn.avg_pool1d(x, 2, 2, "VALID", data_format="NCW")
-        >>> job(np.ones((1, 2, 8))).shape
-        (1, 2, 4)
+    >>> run(flow.nn.avg_pool1d, np.ones((1, 2, 8)), 2, 2, "VALID", data_format="NCW").shape
+    (1, 2, 4)
     """
     return _pool("avg", 1, input, ksize, strides, padding, data_format, False, name)
 
@@ -207,22 +143,8 @@ def avg_pool2d(
 ) -> BlobDef:
     """Return the mean of the elements of every window, not counting padding.
 
-    Args:
-        input, ksize, strides, padding, data_format, ceil_mode, name: see `max_pool2d`; the input
-            must be a floating-point blob.
-
-    Returns:
-        A blob with one element per window and channel.
-
-    Raises:
-        InferenceError: the arguments do not fit, or a window contains only padding.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2, 8, 8))) -> tp.Numpy:
-        ...     return flow.nn.avg_pool2d(x, 2, 2, "VALID")
-        >>> job(np.ones((1, 2, 8, 8))).shape
-        (1, 2, 4, 4)
+    >>> run(flow.nn.avg_pool2d, np.ones((1, 2, 8, 8)), 2, 2, "VALID").shape
+    (1, 2, 4, 4)
     """
     return _pool("avg", 2, input, ksize, strides, padding, data_format, ceil_mode, name)
 
@@ -238,24 +160,7 @@ def avg_pool3d(
 ) -> BlobDef:
     """Return the mean of every window over three spatial axes; see `avg_pool2d`.
 
-    Args:
-        input: a floating-point blob (batch, channels, depth, height, width) for channels
-            first.
-        ksize: the size of a window.
-        strides: distances in the input between adjacent windows.
-        padding: see the module's docstring.
-        data_format: the layout.
-        ceil_mode: whether the number of windows is rounded up.
-        name: name of the op.
-
-    Returns:
-        A blob with one element per window and channel.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2, 8, 8, 8))) -> tp.Numpy:
-        ...     return flow.nn.avg_pool3d(x, 2, 2, "VALID")
-        >>> job(np.ones((1, 2, 8, 8, 8))).shape
-        (1, 2, 4, 4, 4)
+    >>> run(flow.nn.avg_pool3d, np.ones((1, 2, 8, 8, 8)), 2, 2, "VALID").shape
+    (1, 2, 4, 4, 4)
     """
     return _pool("avg", 3, input, ksize, strides, padding, data_format, ceil_mode, name)
