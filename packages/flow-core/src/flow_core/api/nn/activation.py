@@ -2,6 +2,14 @@
 
 As in OneFlow, functions that emit several ops derive the ops' names from ``name``: for example,
 ``mish(x, name="act")`` emits ``act_softplus`` and ``act_tanh``.
+
+Args:
+    x: a floating-point blob.
+
+Returns: A blob of the shape and type of ``x``.
+
+Raises:
+    InferenceError: the element type of ``x`` is not floating.
 """
 
 from __future__ import annotations
@@ -28,19 +36,10 @@ def leaky_relu(x: Blob, alpha: float = 0.2, name: str | None = None) -> BlobDef:
     """Return each element, multiplied by ``alpha`` if it is negative.
 
     Args:
-        x: a floating blob.
         alpha: the slope on the negative side.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and element type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.nn.leaky_relu(x)
-        >>> job([-1, 2])
-        array([-0.2,  2. ], dtype=float32)
+    >>> run(flow.nn.leaky_relu, [-1, 2])
+    array([-0.2,  2. ], dtype=float32)
     """
     return emit_one("leaky_relu", x, alpha=float(alpha), name=name)
 
@@ -52,19 +51,10 @@ def elu(x: Blob, alpha: float = 1.0, name: str | None = None) -> BlobDef:
     arXiv:1511.07289.
 
     Args:
-        x: a floating blob.
         alpha: a factor; the result tends to ``-alpha`` as ``x`` tends to minus infinity.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and element type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.nn.elu(x)
-        >>> job([-1, 2]).round(4)
-        array([-0.6321,  2.    ], dtype=float32)
+    >>> run(flow.nn.elu, [-1, 2]).round(4)
+    array([-0.6321,  2.    ], dtype=float32)
     """
     return emit_one("elu", x, alpha=float(alpha), name=name)
 
@@ -72,19 +62,8 @@ def elu(x: Blob, alpha: float = 1.0, name: str | None = None) -> BlobDef:
 def hardsigmoid(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``x / 6 + 0.5`` clipped to [0, 1]: a piecewise linear `sigmoid`.
 
-    Args:
-        x: a floating blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and element type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.nn.hardsigmoid(x)
-        >>> job([-4, 0, 4])
-        array([0. , 0.5, 1. ], dtype=float32)
+    >>> run(flow.nn.hardsigmoid, [-4, 0, 4])
+    array([0. , 0.5, 1. ], dtype=float32)
     """
     return emit_one("hardsigmoid", x, name=name)
 
@@ -92,19 +71,8 @@ def hardsigmoid(x: Blob, name: str | None = None) -> BlobDef:
 def hardswish(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``x * hardsigmoid(x)``, as in MobileNetV3 (Howard et al. 2019, arXiv:1905.02244).
 
-    Args:
-        x: a floating blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and element type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.nn.hardswish(x)
-        >>> job([-4, 1, 4]).round(4)
-        array([-0.    ,  0.6667,  4.    ], dtype=float32)
+    >>> run(flow.nn.hardswish, [-4, 1, 4]).round(4)
+    array([-0.    ,  0.6667,  4.    ], dtype=float32)
     """
     return emit_one("hardswish", x, name=name)
 
@@ -115,23 +83,14 @@ def hardtanh(
     """Return ``x`` clipped to [min_val, max_val].
 
     Args:
-        x: a floating-point blob.
         min_val: the lower bound.
         max_val: the upper bound.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
 
     Raises:
         InferenceError: ``min_val`` is not less than ``max_val``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.nn.hardtanh(x)
-        >>> job([-2, 0.5, 2])
-        array([-1. ,  0.5,  1. ], dtype=float32)
+    >>> run(flow.nn.hardtanh, [-2, 0.5, 2])
+    array([-1. ,  0.5,  1. ], dtype=float32)
     """
     low, high = float(min_val), float(max_val)
     check(low < high, "hardtanh", f"min_val={low}, max_val={high}", "min_val < max_val")
@@ -141,19 +100,8 @@ def hardtanh(
 def relu6(x: Blob, name: str | None = None) -> BlobDef:
     """Return each element clipped to [0, 6].
 
-    Args:
-        x: a floating blob.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and element type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.nn.relu6(x)
-        >>> job([-1, 2, 8])
-        array([0., 2., 6.], dtype=float32)
+    >>> run(flow.nn.relu6, [-1, 2, 8])
+    array([0., 2., 6.], dtype=float32)
     """
     return hardtanh(x, 0.0, 6.0, name)
 
@@ -161,19 +109,8 @@ def relu6(x: Blob, name: str | None = None) -> BlobDef:
 def mish(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``x * tanh(softplus(x))`` (Misra 2019, arXiv:1908.08681).
 
-    Args:
-        x: a floating blob.
-        name: name of the ops.
-
-    Returns:
-        A blob of the shape and element type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.nn.mish(x)
-        >>> job([-1, 2]).round(4)
-        array([-0.3034,  1.944 ], dtype=float32)
+    >>> run(flow.nn.mish, [-1, 2]).round(4)
+    array([-0.3034,  1.944 ], dtype=float32)
     """
     soft = flow_math.softplus(x, name=inner(name, "softplus"))
     return checked_blob(x) * flow_math.tanh(soft, name=inner(name, "tanh"))
@@ -183,19 +120,10 @@ def swish(x: Blob, beta: float = 1.0, name: str | None = None) -> BlobDef:
     """Return ``x * sigmoid(beta * x)`` (Ramachandran, Zoph and Le 2017, arXiv:1710.05941).
 
     Args:
-        x: a floating blob.
         beta: slope of the sigmoid; with 1, the function is also known as SiLU.
-        name: name of the ops.
 
-    Returns:
-        A blob of the shape and element type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.nn.swish(x)
-        >>> job([-1, 2]).round(4)
-        array([-0.2689,  1.7616], dtype=float32)
+    >>> run(flow.nn.swish, [-1, 2]).round(4)
+    array([-0.2689,  1.7616], dtype=float32)
     """
     x = checked_blob(x)
     scaled = x if beta == 1 else x * float(beta)

@@ -2,6 +2,19 @@
 
 Losses with an argument ``reduction`` return a scalar for "mean" and "sum", and one number per
 element (or per example) for "none".
+
+Args:
+    labels: class numbers in [0, classes), which each step checks; int32, int64 or int8 of shape
+        (...) or (..., 1).
+    logits: a floating-point blob of shape (..., classes).
+    input: a floating-point blob.
+    target: a blob of the shape and type of ``input``.
+    weight: a factor for each element, of the same shape and type.
+
+Returns: A blob of shape (1,), or for "none" one number per element.
+
+Raises:
+    InferenceError: the shapes, types or other arguments do not fit.
 """
 
 from __future__ import annotations
@@ -74,27 +87,16 @@ def sparse_cross_entropy(labels: Blob, prediction: Blob, name: str | None = None
     """Return ``-log(prediction[label])`` per example, for predicted probabilities.
 
     Args:
-        labels: class numbers in [0, classes), which each step checks; int32, int64 or int8 of shape
-            (...) or (..., 1).
         prediction: a floating-point blob of shape (..., classes).
-        name: name of the op.
 
-    Returns:
-        A blob of shape (...) and of the type of ``prediction``.
+    Returns: A blob of shape (...) and of the type of ``prediction``.
 
     Raises:
         InferenceError: the shapes or types do not fit.
         DataError: at run time, a label is out of range.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     labels: tp.Numpy.Placeholder((2,), flow.int32),
-        ...     p: tp.Numpy.Placeholder((2, 2)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.sparse_cross_entropy(labels, p)
-        >>> job([0, 1], [[0.5, 0.5], [0.75, 0.25]]).round(4)
-        array([0.6931, 1.3863], dtype=float32)
+    >>> run(flow.nn.sparse_cross_entropy, np.int32([0, 1]), [[0.5, 0.5], [0.75, 0.25]]).round(4)
+    array([0.6931, 1.3863], dtype=float32)
     """
     labels = _per_example("sparse_cross_entropy", labels, prediction)
     depth = int(prediction.shape[-1])
@@ -106,28 +108,18 @@ def sparse_softmax_cross_entropy_with_logits(
 ) -> BlobDef:
     """Return ``-log(softmax(logits)[label])`` per example.
 
-    Args:
-        labels: class numbers in [0, classes), which each step checks; int32, int64 or int8 of shape
-            (...) or (..., 1).
-        logits: a floating-point blob of shape (..., classes).
-        name: name of the op.
-
-    Returns:
-        A blob of shape (...) and of the type of ``logits``.
+    Returns: A blob of shape (...) and of the type of ``logits``.
 
     Raises:
         InferenceError: the shapes or types do not fit.
         DataError: at run time, a label is out of range.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     labels: tp.Numpy.Placeholder((2,), flow.int32),
-        ...     logits: tp.Numpy.Placeholder((2, 3)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        >>> job([0, 2], [[2, 0, 0], [0, 0, 2]]).round(4)
-        array([0.2395, 0.2395], dtype=float32)
+    >>> run(
+    ...     flow.nn.sparse_softmax_cross_entropy_with_logits,
+    ...     np.int32([0, 2]),
+    ...     [[2, 0, 0], [0, 0, 2]],
+    ... ).round(4)
+    array([0.2395, 0.2395], dtype=float32)
     """
     labels = _per_example("sparse_softmax_cross_entropy_with_logits", labels, logits)
     depth = int(logits.shape[-1])
@@ -144,24 +136,13 @@ def softmax_cross_entropy_with_logits(
     Args:
         labels: a distribution per example, of the shape and type of ``logits``.  The gradient of
             ``logits`` is ``softmax(logits) - labels``, even if the labels do not add up to 1.
-        logits: a floating-point blob of shape (..., classes).
-        name: name of the op.
 
-    Returns:
-        A blob of shape (...) and of the type of ``logits``.
+    Returns: A blob of shape (...) and of the type of ``logits``.
 
-    Raises:
-        InferenceError: the shapes or types do not fit.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     labels: tp.Numpy.Placeholder((2, 2)),
-        ...     logits: tp.Numpy.Placeholder((2, 2)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.softmax_cross_entropy_with_logits(labels, logits)
-        >>> job([[1, 0], [0.5, 0.5]], [[1, 0], [1, 0]]).round(4)
-        array([0.3133, 0.8133], dtype=float32)
+    >>> run(
+    ...     flow.nn.softmax_cross_entropy_with_logits, [[1, 0], [0.5, 0.5]], [[1, 0], [1, 0]]
+    ... ).round(4)
+    array([0.3133, 0.8133], dtype=float32)
     """
     out: BlobDef = emit("softmax_cross_entropy", logits, labels, name=name)[1]
     return out
@@ -176,23 +157,11 @@ def sigmoid_cross_entropy_with_logits(
         labels: a blob of the shape of ``logits``: probabilities of the same type, or the integers 0
             and 1.
         logits: a floating-point blob.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``logits``.
+    Returns: A blob of the shape and type of ``logits``.
 
-    Raises:
-        InferenceError: the shapes or types do not fit.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     labels: tp.Numpy.Placeholder((2,)),
-        ...     logits: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.sigmoid_cross_entropy_with_logits(labels, logits)
-        >>> job([1, 0], [2, 2]).round(4)
-        array([0.1269, 2.1269], dtype=float32)
+    >>> run(flow.nn.sigmoid_cross_entropy_with_logits, [1, 0], [2, 2]).round(4)
+    array([0.1269, 2.1269], dtype=float32)
     """
     return emit_one("sigmoid_cross_entropy", logits, labels, name=name)
 
@@ -208,26 +177,10 @@ def BCELoss(
 
     Args:
         input: a floating-point blob of probabilities.
-        target: a blob of the shape and type of ``input``.
-        weight: a factor for each element, of the same shape and type.
-        reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
-    Returns:
-        A blob of shape (1,), or for "none" one number per element.
-
-    Raises:
-        InferenceError: the shapes differ, or the reduction is unknown.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.BCELoss(x, y)
-        >>> job([0.5, 0.25], [1, 0]).round(4)
-        array([0.4904], dtype=float32)
+    >>> run(flow.nn.BCELoss, [0.5, 0.25], [1, 0]).round(4)
+    array([0.4904], dtype=float32)
     """
     _check_reduction("BCELoss", reduction)
     _same_shapes("BCELoss", input, target)
@@ -257,28 +210,12 @@ def BCEWithLogitsLoss(
 
     Args:
         input: a floating-point blob of logits.
-        target: a blob of the shape and type of ``input``.
-        weight: a factor for each element, of the same shape and type.
         pos_weight: a factor for the positive part of each class, of shape (classes,), where
             ``classes`` is the size of the last axis of ``input``.
-        reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
-    Returns:
-        A blob of shape (1,), or for "none" one number per element.
-
-    Raises:
-        InferenceError: the shapes do not fit, or the reduction is unknown.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.BCEWithLogitsLoss(x, y)
-        >>> job([2, -2], [1, 0]).round(4)
-        array([0.1269], dtype=float32)
+    >>> run(flow.nn.BCEWithLogitsLoss, [2, -2], [1, 0]).round(4)
+    array([0.1269], dtype=float32)
     """
     _check_reduction("BCEWithLogitsLoss", reduction)
     _same_shapes("BCEWithLogitsLoss", input, target)
@@ -318,21 +255,8 @@ def KLDivLoss(
         reduction: "mean" (over all elements), "sum" or "none".
         name: prefix of the names of the ops.
 
-    Returns:
-        A blob of shape (1,), or for "none" one number per element.
-
-    Raises:
-        InferenceError: the reduction is unknown, or the shapes do not broadcast.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.KLDivLoss(x, y)
-        >>> job([-1, -2], [0.5, 0.5]).round(4)
-        array([0.4034], dtype=float32)
+    >>> run(flow.nn.KLDivLoss, [-1, -2], [0.5, 0.5]).round(4)
+    array([0.4034], dtype=float32)
     """
     _check_reduction("KLDivLoss", reduction)
     if log_target:
@@ -361,26 +285,10 @@ def L1Loss(input: Blob, target: Blob, reduction: str = "mean", name: str | None 
     """Return ``|target - input|``.
 
     Args:
-        input: a floating-point blob.
-        target: a blob of the shape and type of ``input``.
-        reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
-    Returns:
-        A blob of shape (1,), or for "none" one number per element.
-
-    Raises:
-        InferenceError: the shapes differ, or the reduction is unknown.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.L1Loss(x, y)
-        >>> job([1, 2], [3, 2])
-        array([1.], dtype=float32)
+    >>> run(flow.nn.L1Loss, [1, 2], [3, 2])
+    array([1.], dtype=float32)
     """
     _check_reduction("L1Loss", reduction)
     _same_shapes("L1Loss", input, target)
@@ -389,29 +297,10 @@ def L1Loss(input: Blob, target: Blob, reduction: str = "mean", name: str | None 
 
 
 def MSELoss(input: Blob, target: Blob, reduction: str = "mean", name: str | None = None) -> BlobDef:
-    """Return ``(target - input)`` squared; arguments and errors as for `L1Loss`.
+    """Return ``(target - input)`` squared.
 
-    Args:
-        input: a floating-point blob.
-        target: a blob of its shape and type.
-        reduction: "none", "mean" or "sum".
-        name: name of the op.
-
-    Returns:
-        A blob of shape (1,), or for "none" one number per element.
-
-    Raises:
-        InferenceError: the shapes differ, or the reduction is unknown.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.MSELoss(x, y)
-        >>> job([1, 2], [3, 2])
-        array([2.], dtype=float32)
+    >>> run(flow.nn.MSELoss, [1, 2], [3, 2])
+    array([2.], dtype=float32)
     """
     _check_reduction("MSELoss", reduction)
     _same_shapes("MSELoss", input, target)
@@ -433,25 +322,10 @@ def MarginRankingLoss(
         input1, input2: floating-point blobs of the same shape.
         target: 1 where ``input1`` should be larger, -1 where ``input2`` should be larger.
         margin: the required difference.
-        reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
-    Returns:
-        A blob of shape (1,), or for "none" one number per element.
-
-    Raises:
-        InferenceError: the shapes differ, or the reduction is unknown.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ...     t: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.MarginRankingLoss(x, y, t)
-        >>> job([1, 2], [3, 1], [1, 1])
-        array([1.], dtype=float32)
+    >>> run(flow.nn.MarginRankingLoss, [1, 2], [3, 1], [1, 1])
+    array([1.], dtype=float32)
     """
     _check_reduction("MarginRankingLoss", reduction)
     _same_shapes("MarginRankingLoss", input1, input2, "input2")
@@ -480,25 +354,12 @@ def TripletMarginLoss(
         eps: added to the differences, so that the norm has a gradient everywhere.
         swap: whether to use the distance between negative and positive if it is smaller than that
             between anchor and negative.
-        reduction: "mean", "sum" or "none".
         name: prefix of the names of the ops.
 
-    Returns:
-        A blob of shape (1,), or for "none" one number per example.
+    Returns: A blob of shape (1,), or for "none" one number per example.
 
-    Raises:
-        InferenceError: the reduction is unknown, or the shapes do not broadcast.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     a: tp.Numpy.Placeholder((1, 2)),
-        ...     p: tp.Numpy.Placeholder((1, 2)),
-        ...     q: tp.Numpy.Placeholder((1, 2)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.TripletMarginLoss(a, p, q)
-        >>> job([[0, 0]], [[3, 4]], [[0, 2]]).round(4)
-        array([4.], dtype=float32)
+    >>> run(flow.nn.TripletMarginLoss, [[0, 0]], [[3, 4]], [[0, 2]]).round(4)
+    array([4.], dtype=float32)
     """
     _check_reduction("TripletMarginLoss", reduction)
     near = _distance(anchor, positive, p, eps)
@@ -529,23 +390,14 @@ def smooth_l1_loss(
         prediction: a floating-point blob.
         label: a blob of the same shape and type; it receives no gradient.
         beta: a number of at least 0.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``prediction``.
+    Returns: A blob of the shape and type of ``prediction``.
 
     Raises:
         InferenceError: the shapes or types differ, or ``beta`` is negative.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.smooth_l1_loss(x, y)
-        >>> job([1, 2], [1.5, 5])
-        array([0.125, 2.5  ], dtype=float32)
+    >>> run(flow.smooth_l1_loss, [1, 2], [1.5, 5])
+    array([0.125, 2.5  ], dtype=float32)
     """
     return emit_one("smooth_l1_loss", prediction, label, beta=float(beta), name=name)
 
@@ -569,21 +421,10 @@ def combined_margin_loss(
         m1, m2, m3: the margins.
         name: name of the last op.
 
-    Returns:
-        A blob of the shape and type of ``x``.
+    Returns: A blob of the shape and type of ``x``.
 
-    Raises:
-        InferenceError: the shapes do not fit.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((1, 2)),
-        ...     label: tp.Numpy.Placeholder((1,), flow.int32),
-        ... ) -> tp.Numpy:
-        ...     return flow.combined_margin_loss(x, label, m3=0.25)
-        >>> job([[0.5, 0.5]], [1])
-        array([[0.5 , 0.25]], dtype=float32)
+    >>> run(flow.combined_margin_loss, [[0.5, 0.5]], np.int32([1]), m3=0.25)
+    array([[0.5 , 0.25]], dtype=float32)
     """
     shapes = f"x of shape {x.shape} and label of shape {label.shape}"
     fits = len(x.shape) == 2 and label.shape == x.shape[:1]
