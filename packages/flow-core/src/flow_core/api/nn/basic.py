@@ -1,6 +1,12 @@
 """``flow.nn``: softmax, dropout, bias, normalization, and rearrangement of elements.
 
 As in OneFlow, functions that emit several ops derive the ops' names from ``name``.
+
+Args:
+    x, inputs: a floating-point blob.
+    logits: a floating-point blob.
+
+Returns: A blob of the shape and type of ``x``.
 """
 
 from __future__ import annotations
@@ -44,23 +50,16 @@ def softmax(logits: Blob, axis: int | None = None, name: str | None = None) -> B
     """Return ``exp(logits)`` divided by its sums along an axis, by default the last.
 
     Args:
-        logits: a floating-point blob.
         axis: the axis of the sums; None for the last axis.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``logits`` whose sums along ``axis`` are 1.
+    Returns: A blob of the shape and type of ``logits`` whose sums along ``axis`` are 1.
 
     Raises:
         InferenceError: the axis is out of range or of size 0, or ``logits`` are integers.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.nn.softmax(x)
-        >>> job([[0, 0], [0, 1]]).round(4)
-        array([[0.5   , 0.5   ],
-               [0.2689, 0.7311]], dtype=float32)
+    >>> run(flow.nn.softmax, [[0, 0], [0, 1]]).round(4)
+    array([[0.5   , 0.5   ],
+           [0.2689, 0.7311]], dtype=float32)
     """
     axis = checked_axis(check, "softmax", logits, -1 if axis is None else axis)
     return emit_one("softmax", logits, axis=axis, name=name)
@@ -70,23 +69,16 @@ def logsoftmax(logits: Blob, axis: int | None = None, name: str | None = None) -
     """Return the logarithm of `softmax`, accurate even where the softmax underflows.
 
     Args:
-        logits: a floating blob.
         axis: axis along which the softmax adds up to 1, by default the last.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and element type of ``logits``.
+    Returns: A blob of the shape and element type of ``logits``.
 
     Raises:
         InferenceError: as for `softmax`.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.nn.logsoftmax(x)
-        >>> job([[0, 0], [0, 1]]).round(4)
-        array([[-0.6931, -0.6931],
-               [-1.3133, -0.3133]], dtype=float32)
+    >>> run(flow.nn.logsoftmax, [[0, 0], [0, 1]]).round(4)
+    array([[-0.6931, -0.6931],
+           [-1.3133, -0.3133]], dtype=float32)
     """
     axis = checked_axis(check, "logsoftmax", logits, -1 if axis is None else axis)
     return emit_one("log_softmax", logits, axis=axis, name=name)
@@ -99,23 +91,14 @@ def softmax_grad(y: Blob, dy: Blob, axis: int | None = None, name: str | None = 
         y: the result of the softmax.
         dy: the gradient of ``y``, of the same shape and element type.
         axis: the axis of the softmax, by default the last.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and element type of ``y``.
+    Returns: A blob of the shape and element type of ``y``.
 
     Raises:
         InferenceError: the axis is out of range, or ``dy`` has another type.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     y: tp.Numpy.Placeholder((1, 2)),
-        ...     dy: tp.Numpy.Placeholder((1, 2)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.softmax_grad(y, dy)
-        >>> job([[0.5, 0.5]], [[1, 0]])
-        array([[ 0.25, -0.25]], dtype=float32)
+    >>> run(flow.nn.softmax_grad, [[0.5, 0.5]], [[1, 0]])
+    array([[ 0.25, -0.25]], dtype=float32)
     """
     axis = checked_axis(check, "softmax_grad", y, -1 if axis is None else axis)
     return emit_one("softmax_grad", y, dy, axis=axis, name=name)
@@ -130,24 +113,15 @@ def bias_add(
         value: a blob with a channel axis.
         bias: a blob of shape (channels,) and of the element type of ``value``.
         data_format: "NC..." (channels on axis 1, also the default) or "N...C" (on the last).
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``value``.
+    Returns: A blob of the shape and type of ``value``.
 
     Raises:
         InferenceError: the data format is unknown, or ``bias`` has another shape.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2, 2)),
-        ...     b: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.bias_add(x, b)
-        >>> job([[1, 2], [3, 4]], [10, 20])
-        array([[11., 22.],
-               [13., 24.]], dtype=float32)
+    >>> run(flow.nn.bias_add, [[1, 2], [3, 4]], [10, 20])
+    array([[11., 22.],
+           [13., 24.]], dtype=float32)
     """
     formats = '"NC...", such as "NCHW", or "N...C", such as "NHWC"'
     text = "NC" if data_format is None else data_format
@@ -175,22 +149,15 @@ def random_mask_like(
         like: a blob of the mask's shape.
         rate: fraction of zeros, in [0, 1).
         seed: seed of this op, or None for the default.
-        noise_shape: not supported, as in OneFlow.
-        name: name of the op.
 
-    Returns:
-        An int8 blob of the shape of ``like``.
+    Returns: An int8 blob of the shape of ``like``.
 
     Raises:
         InferenceError: ``rate`` is out of range.
         UnsupportedError: ``noise_shape`` was given.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.nn.random_mask_like(x, rate=0.0)
-        >>> job([1, 2])
-        array([1, 1], dtype=int8)
+    >>> run(flow.nn.random_mask_like, [1, 2], rate=0.0)
+    array([1, 1], dtype=int8)
     """
     _check_rate("random_mask_like", rate)
     if noise_shape is not None:
@@ -222,25 +189,15 @@ def dropout(
     jobs, and for ``rate=0``, the result is ``x`` itself.
 
     Args:
-        x: a floating point blob.
         rate: fraction of elements to drop, in [0, 1).
-        noise_shape: not supported, as in OneFlow.
         seed: see `random_mask_like`.
-        name: name of the op.
-
-    Returns:
-        A blob of the shape and type of ``x``.
 
     Raises:
         InferenceError: ``rate`` is out of range, or ``x`` has an integer type.
         UnsupportedError: ``noise_shape`` was given.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.nn.dropout(x, rate=0.5)
-        >>> job([1, 2])
-        array([1., 2.], dtype=float32)
+    >>> run(flow.nn.dropout, [1, 2], rate=0.5)
+    array([1., 2.], dtype=float32)
     """
     x = checked_blob(x)
     _check_rate("dropout", rate)
@@ -260,20 +217,14 @@ def moments(
     """Return the mean and the (biased) variance over some axes.
 
     Args:
-        x: a floating point blob.
         axes: axes to reduce.
         keepdims: whether to keep the reduced axes with size 1.
         name: prefix of the names of the ops.
 
-    Returns:
-        The mean and the variance, as two blobs.
+    Returns: The mean and the variance, as two blobs.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((5,))) -> tuple[tp.Numpy, tp.Numpy]:
-        ...     return flow.nn.moments(x, [0])
-        >>> job([1, 2, 3, 4, 5])
-        (array([3.], dtype=float32), array([2.], dtype=float32))
+    >>> run(lambda x: flow.nn.moments(x, [0]), [1, 2, 3, 4, 5])
+    (array([3.], dtype=float32), array([2.], dtype=float32))
     """
     axes = [axes] if isinstance(axes, int) else list(axes)
     return (
@@ -298,7 +249,6 @@ def batch_normalization(
     ``flow.layers.batch_normalization``.
 
     Args:
-        x: a floating point blob.
         mean, variance: vectors along ``axis``, or blobs of the rank of ``x`` that broadcast to its
             shape.
         offset, scale: as for ``mean`` and ``variance``; None omits the term.
@@ -306,23 +256,12 @@ def batch_normalization(
         axis: axis of the vectors.
         name: name of the last op.
 
-    Returns:
-        A blob of the shape and type of ``x``.
-
     Raises:
         InferenceError: the shape of a parameter is neither of the two.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2, 2)),
-        ...     mean: tp.Numpy.Placeholder((2,)),
-        ...     variance: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.batch_normalization(x, mean, variance)
-        >>> job([[1, 20], [3, 40]], [2, 30], [1, 100]).round(4)
-        array([[-1., -1.],
-               [ 1.,  1.]], dtype=float32)
+    >>> run(flow.nn.batch_normalization, [[1, 20], [3, 40]], [2, 30], [1, 100]).round(4)
+    array([[-1., -1.],
+           [ 1.,  1.]], dtype=float32)
     """
     axis = checked_axis(check, "batch_normalization", x, axis)
     m, v, k, b = (_along(x, p, axis) for p in (mean, variance, scale, offset))
@@ -365,26 +304,19 @@ def layer_norm(
     """Normalize each row to mean 0 and variance 1, then apply ``* gamma + beta``.
 
     Args:
-        inputs: a floating point blob; a row spans the axes from ``begin_norm_axis`` on.
+        inputs: a floating-point blob; a row spans the axes from ``begin_norm_axis`` on.
         gamma, beta: blobs of shape ``inputs.shape[begin_params_axis:]``; None omits the term.
         begin_norm_axis: first axis of a row.
         begin_params_axis: first axis of the parameters.
-        epsilon: added to the variance.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``inputs``.
+    Returns: A blob of the shape and type of ``inputs``.
 
     Raises:
         InferenceError: a parameter has another shape or type, or an axis is out of range.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.nn.layer_norm(x)
-        >>> job([[1, 3], [10, 30]]).round(4)
-        array([[-1.,  1.],
-               [-1.,  1.]], dtype=float32)
+    >>> run(flow.nn.layer_norm, [[1, 3], [10, 30]]).round(4)
+    array([[-1.,  1.],
+           [-1.,  1.]], dtype=float32)
     """
     params = [p for p in (beta, gamma) if p is not None]
     y: BlobDef = emit(
@@ -410,17 +342,11 @@ def PixelShuffle(input: Blob, upscale_factor: int, name: str | None = None) -> B
     Args:
         input: a blob of shape (n, c*f*f, H, W).
         upscale_factor: the factor f.
-        name: name of the op.
 
-    Returns:
-        A blob of shape (n, c, H*f, W*f).
+    Returns: A blob of shape (n, c, H*f, W*f).
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 4, 3, 3))) -> tp.Numpy:
-        ...     return flow.nn.PixelShuffle(x, 2)
-        >>> job(np.ones((2, 4, 3, 3))).shape
-        (2, 1, 6, 6)
+    >>> run(flow.nn.PixelShuffle, np.ones((2, 4, 3, 3)), 2).shape
+    (2, 1, 6, 6)
     """
     return PixelShufflev2(input, upscale_factor, upscale_factor, name)
 
@@ -436,18 +362,13 @@ def PixelShufflev2(
         w_upscale_factor: w, at least 1.
         name: prefix of the names of the ops.
 
-    Returns:
-        A blob of shape (n, c, H*h, W*w).
+    Returns: A blob of shape (n, c, H*h, W*w).
 
     Raises:
         InferenceError: the rank is not 4, or h*w does not divide the number of channels.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 4, 3, 3))) -> tp.Numpy:
-        ...     return flow.nn.PixelShufflev2(x, 2, 1)
-        >>> job(np.ones((2, 4, 3, 3))).shape
-        (2, 2, 6, 3)
+    >>> run(flow.nn.PixelShufflev2, np.ones((2, 4, 3, 3)), 2, 1).shape
+    (2, 2, 6, 3)
     """
     h, w = h_upscale_factor, w_upscale_factor
     check(len(input.shape) == 4, "PixelShuffle", f"rank {len(input.shape)}", "rank 4")
@@ -468,15 +389,15 @@ def PixelShufflev2(
 class Module:
     """A named callable that counts its calls; override `forward`, not ``__call__``.
 
+    Args:
+        name: the name of the module.
+
     >>> class Twice(Module):
     ...     def forward(self, x):
     ...         return 2 * x
     >>> twice = Twice("twice")
     >>> twice(3), twice.call_seq_no, twice.module_name
     (6, 1, 'twice')
-
-    Args:
-        name: the name of the module.
     """
 
     _unnamed = 0

@@ -33,7 +33,6 @@ def ctc_loss(
         reduction: "none" for a loss per example, "sum", or "mean" for the mean of each example's
             loss divided by the length of its target.
         zero_infinity: replace infinite losses, of inputs shorter than their targets, by 0.
-        name: name of the op.
 
     Raises:
         InferenceError: shapes, types or ``reduction`` do not fit.

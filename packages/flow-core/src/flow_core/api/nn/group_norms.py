@@ -1,4 +1,14 @@
-"""``flow.nn``: normalization of each channel, or of each group of channels, of each example."""
+"""``flow.nn``: normalization of each channel, or of each group of channels, of each example.
+
+Args:
+    affine: whether variables ``<name>_gamma`` and ``<name>_beta`` scale and shift each channel.
+    name: name of the layer; jobs that use the same name share the variables.
+
+Returns: A blob of the shape and type of ``x``.
+
+Raises:
+    InferenceError: the rank of ``x`` does not fit.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +35,10 @@ def InstanceNorm1d(
     """Normalize each channel of each example of a blob of shape (examples, channels, length).
 
     Args:
-        x: a floating point blob of rank 3.
-        eps: added to the variance.
-        affine: whether variables ``<name>_gamma`` and ``<name>_beta`` scale and shift each
-            channel.
-        name: name of the layer; jobs that use the same name share the variables.
+        x: a floating-point blob of rank 3.
 
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Raises:
-        InferenceError: the rank of ``x`` is not 3.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 4, 3))) -> tp.Numpy:
-        ...     return flow.nn.InstanceNorm1d(x)
-        >>> job(np.ones((2, 4, 3))).shape
-        (2, 4, 3)
+    >>> run(flow.nn.InstanceNorm1d, np.ones((2, 4, 3))).shape
+    (2, 4, 3)
     """
     return _instance_norm("InstanceNorm1d", x, 3, eps, affine, name)
 
@@ -54,19 +50,9 @@ def InstanceNorm2d(
 
     Args:
         x: a floating-point blob.
-        eps: a small number that is added to the variances.
-        affine: whether channels are scaled and shifted by variables.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 4, 3, 3))) -> tp.Numpy:
-        ...     return flow.nn.InstanceNorm2d(x)
-        >>> job(np.ones((2, 4, 3, 3))).shape
-        (2, 4, 3, 3)
+    >>> run(flow.nn.InstanceNorm2d, np.ones((2, 4, 3, 3))).shape
+    (2, 4, 3, 3)
     """
     return _instance_norm("InstanceNorm2d", x, 4, eps, affine, name)
 
@@ -78,19 +64,9 @@ def InstanceNorm3d(
 
     Args:
         x: a floating-point blob.
-        eps: a small number that is added to the variances.
-        affine: whether channels are scaled and shifted by variables.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 4, 3, 3, 3))) -> tp.Numpy:
-        ...     return flow.nn.InstanceNorm3d(x)
-        >>> job(np.ones((2, 4, 3, 3, 3))).shape
-        (2, 4, 3, 3, 3)
+    >>> run(flow.nn.InstanceNorm3d, np.ones((2, 4, 3, 3, 3))).shape
+    (2, 4, 3, 3, 3)
     """
     return _instance_norm("InstanceNorm3d", x, 5, eps, affine, name)
 
@@ -105,25 +81,16 @@ def GroupNorm(
     """Normalize each group of adjacent channels of each example.
 
     Args:
-        x: a floating point blob (examples, channels, ...) of rank 3 or more.
+        x: a floating-point blob (examples, channels, ...) of rank 3 or more.
         num_groups: number of groups, which must divide the number of channels.
-        eps: added to the variance.
         affine: whether variables ``<name>_gamma`` and ``<name>_beta`` scale and shift each
             group (as in OneFlow 0.3.4: one number per group, not per channel).
-        name: name of the layer; jobs that use the same name share the variables.
-
-    Returns:
-        A blob of the shape and type of ``x``.
 
     Raises:
         InferenceError: the rank is lower, or ``num_groups`` does not divide the number of channels.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 4, 3, 3))) -> tp.Numpy:
-        ...     return flow.nn.GroupNorm(x, num_groups=2)
-        >>> job(np.ones((2, 4, 3, 3))).shape
-        (2, 4, 3, 3)
+    >>> run(flow.nn.GroupNorm, np.ones((2, 4, 3, 3)), num_groups=2).shape
+    (2, 4, 3, 3)
     """
     check(len(x.shape) >= 3, "GroupNorm", f"rank {len(x.shape)}", "rank 3 or more")
     channels = x.shape[1]

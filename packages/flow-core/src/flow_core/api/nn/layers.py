@@ -4,6 +4,25 @@ The variables of a layer named "conv1" are "conv1-weight", "conv1-bias" and so o
 name scope, as in OneFlow's checkpoints.  Every layer creates its variables, so layer names must be
 unique within a job.  Layers without a name are numbered in the order of their calls: "Dense",
 "Dense_1" and so on; jobs that share such variables call their layers in the same order.
+
+Args:
+    inputs: a floating-point blob.
+    filters: number of channels of the result.
+    kernel_size: sizes of the kernel: one integer for all spatial axes, or one for each.
+    activation: function that is called with the result, and with ``name=`` if it has that
+        parameter.
+    use_bias: whether to add a bias.
+    kernel_initializer, kernel_regularizer: initializer and regularizer of the weight.
+    bias_initializer, bias_regularizer: initializer and regularizer of the bias.
+    trainable: whether optimizers update the variables.
+    name: name of the layer.
+    weight_name, bias_name: names of the variables instead of ``<name>-weight`` and ``<name>-bias``.
+
+Returns: A blob (batch, filters, ...) for channels first.
+
+Raises:
+    InferenceError: the arguments do not fit.
+    VariableError: the job already has a layer of this name.
 """
 
 from __future__ import annotations
@@ -71,32 +90,19 @@ def dense(
     Variables: ``weight`` (units, inputs.shape[-1]) and ``bias`` (units,), zeros by default.
 
     Args:
-        inputs: a floating point blob of rank 2 or more.
+        inputs: a floating-point blob of rank 2 or more.
         units: size of the last axis of the result.
-        activation: function that is called with the result, and with ``name=`` if it has that
-            parameter.
-        use_bias: whether to add a bias.
-        kernel_initializer, kernel_regularizer: initializer and regularizer of the weight.
-        bias_initializer, bias_regularizer: initializer and regularizer of the bias.
-        trainable: whether optimizers update the variables.
-        name: name of the layer.
         model_distribute: distribution of the variables: broadcast, split(0) (rank 2 only) or auto.
 
-    Returns:
-        A blob of shape (*inputs.shape[:-1], units).
+    Returns: A blob of shape (*inputs.shape[:-1], units).
 
-    Raises:
-        InferenceError: the arguments do not fit.
-        VariableError: the job already has a layer of this name.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-        ...     ones = flow.ones_initializer()
-        ...     return flow.layers.dense(x, 2, flow.nn.relu, kernel_initializer=ones, name="fc")
-        >>> job([[1, 2, 3], [-1, -2, -3]])
-        array([[6., 6.],
-               [0., 0.]], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+    ...     ones = flow.ones_initializer()
+    ...     return flow.layers.dense(x, 2, flow.nn.relu, kernel_initializer=ones, name="fc")
+    >>> job([[1, 2, 3], [-1, -2, -3]])
+    array([[6., 6.],
+           [0., 0.]], dtype=float32)
     """
     check_input("dense", inputs)
     shape = inputs.shape
@@ -236,15 +242,8 @@ def conv1d(
 ) -> BlobDef:
     """Create the variables of a convolution over one spatial axis, and apply it; see `conv2d`.
 
-    Returns:
-        A blob (batch, filters, ...) for channels first.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2, 8))) -> tp.Numpy:
-        ...     return flow.layers.conv1d(x, 4, 3, padding="SAME", name="conv")
-        >>> job(np.ones((1, 2, 8))).shape
-        (1, 4, 8)
+    >>> run(flow.layers.conv1d, np.ones((1, 2, 8)), 4, 3, padding="SAME", name="conv").shape
+    (1, 4, 8)
     """
     return _conv(
         1, inputs, filters, (kernel_size, strides, dilation_rate), padding, data_format, groups,
@@ -280,33 +279,10 @@ def conv2d(
     initialized by ``xavier_uniform_initializer`` by default; ``bias`` (filters,), zeros by default.
 
     Args:
-        inputs: a floating point blob of rank 4.
-        filters: number of channels of the result.
-        kernel_size: sizes of the kernel.
-        strides, padding, data_format, dilation_rate, groups: as for ``flow.nn.conv2d``.
-        activation: function that is called with the result, and with ``name=`` if it has that
-            parameter.
-        use_bias: whether to add a bias.
-        kernel_initializer, kernel_regularizer: initializer and regularizer of the weight.
-        bias_initializer, bias_regularizer: initializer and regularizer of the bias.
-        trainable: whether optimizers update the variables.
-        name: name of the layer.
-        weight_name, bias_name: names of the variables instead of ``<name>-weight`` and
-            ``<name>-bias``.
+        inputs: a floating-point blob of rank 4.
 
-    Returns:
-        A blob (batch, filters, ...) for channels first.
-
-    Raises:
-        InferenceError: the arguments do not fit.
-        VariableError: the job already has a layer of this name.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2, 8, 8))) -> tp.Numpy:
-        ...     return flow.layers.conv2d(x, 4, 3, padding="SAME", name="conv")
-        >>> job(np.ones((1, 2, 8, 8))).shape
-        (1, 4, 8, 8)
+    >>> run(flow.layers.conv2d, np.ones((1, 2, 8, 8)), 4, 3, padding="SAME", name="conv").shape
+    (1, 4, 8, 8)
     """
     return _conv(
         2, inputs, filters, (kernel_size, strides, dilation_rate), padding, data_format, groups,
@@ -340,15 +316,8 @@ def conv3d(
     For compatibility with OneFlow's checkpoints, the weight has the channels first even for
     "NDHWC". Explicit padding is given in the order of "NCDHW".
 
-    Returns:
-        A blob (batch, filters, ...) for channels first.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2, 8, 8, 8))) -> tp.Numpy:
-        ...     return flow.layers.conv3d(x, 4, 3, padding="SAME", name="conv")
-        >>> job(np.ones((1, 2, 8, 8, 8))).shape
-        (1, 4, 8, 8, 8)
+    >>> run(flow.layers.conv3d, np.ones((1, 2, 8, 8, 8)), 4, 3, padding="SAME", name="conv").shape
+    (1, 4, 8, 8, 8)
     """
     last = data_format.upper() == "NDHWC"
     y = _conv(
@@ -378,25 +347,18 @@ def prelu(
     default.
 
     Args:
-        inputs: a floating point blob.
         alpha_initializer, alpha_regularizer: initializer and regularizer of alpha.
         shared_axes: axes of the input along which alpha is shared.
         trainable: whether optimizers update alpha.
-        name: name of the layer.
         model_distribute: distribution of alpha.
 
-    Returns:
-        A blob of the shape and type of ``inputs``.
+    Returns: A blob of the shape and type of ``inputs``.
 
     Raises:
         InferenceError: a shared axis is out of range.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2))) -> tp.Numpy:
-        ...     return flow.layers.prelu(x, flow.constant_initializer(0.25))
-        >>> job([[-4, 4]])
-        array([[-1.,  4.]], dtype=float32)
+    >>> run(flow.layers.prelu, [[-4, 4]], flow.constant_initializer(0.25))
+    array([[-1.,  4.]], dtype=float32)
     """
     shape, shared, rank = inputs.shape, tuple(shared_axes or ()), len(inputs.shape)
     ok = all(1 <= i < rank for i in shared)
@@ -421,24 +383,19 @@ def upsample_2d(
     """Upsample height and width of images.
 
     Args:
-        x: a floating point blob of rank 4.
+        x: a floating-point blob of rank 4.
         size: the two factors for height and width, or one factor for both.
         data_format: "NCHW" or "NHWC".
         interpolation: "nearest", or "bilinear", which interpolates between the centers of elements.
         name: name of the op.
 
-    Returns:
-        A blob with larger height and width.
+    Returns: A blob with larger height and width.
 
     Raises:
         InferenceError: the arguments do not fit.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2, 4, 4))) -> tp.Numpy:
-        ...     return flow.layers.upsample_2d(x)
-        >>> job(np.ones((1, 2, 4, 4))).shape
-        (1, 2, 8, 8)
+    >>> run(flow.layers.upsample_2d, np.ones((1, 2, 4, 4))).shape
+    (1, 2, 8, 8)
     """
     factors = (size, size) if isinstance(size, int | float) else tuple(size)
     check(len(factors) == 2, "upsample_2d", f"size={size!r}", "one or two factors")

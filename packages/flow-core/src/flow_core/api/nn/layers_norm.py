@@ -1,4 +1,24 @@
-"""``flow.layers``: batch and layer normalization, with the creation of their variables."""
+"""``flow.layers``: batch and layer normalization, with the creation of their variables.
+
+Args:
+    inputs: a floating-point blob.
+    axis: the axis of the channels.
+    momentum: weight of the previous moving averages.
+    center: whether to add ``beta``.
+    scale: whether to multiply by ``gamma``.
+    beta_initializer, beta_regularizer: initializer and regularizer of ``beta``.
+    gamma_initializer, gamma_regularizer: initializer and regularizer of ``gamma``.
+    moving_mean_initializer: initializer of the moving mean.
+    moving_variance_initializer: initializer of the moving variance.
+    trainable: whether optimizers update the variables.
+    training: whether to use the statistics of the batch in train jobs.
+    name: name of the layer.
+
+Returns: A blob of the shape and type of ``inputs``.
+
+Raises:
+    InferenceError: an axis is out of range.
+"""
 
 from __future__ import annotations
 
@@ -41,28 +61,13 @@ def layer_norm(
     ``gamma`` (ones) if ``scale``.
 
     Args:
-        inputs: a floating point blob; a row spans the axes from ``begin_norm_axis`` on.
-        center: whether to add ``beta``.
-        scale: whether to multiply by ``gamma``.
-        trainable: whether optimizers update the variables.
+        inputs: a floating-point blob; a row spans the axes from ``begin_norm_axis`` on.
         begin_norm_axis: first axis of a row.
         begin_params_axis: first axis of the variables.
-        epsilon: added to the variance.
-        name: name of the layer.
 
-    Returns:
-        A blob of the shape and type of ``inputs``.
-
-    Raises:
-        InferenceError: an axis is out of range.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.layers.layer_norm(x)
-        >>> job([[1, 3], [10, 30]]).round(4)
-        array([[-1.,  1.],
-               [-1.,  1.]], dtype=float32)
+    >>> run(flow.layers.layer_norm, [[1, 3], [10, 30]]).round(4)
+    array([[-1.,  1.],
+           [-1.,  1.]], dtype=float32)
     """
     shape = inputs.shape[layer_axis("layer_norm", inputs, begin_params_axis) :]
     params: dict[str, BlobDef] = {}
@@ -93,20 +98,10 @@ def layer_norm_grad(
         begin_norm_axis: first normalized axis.
         name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``x``.
+    Returns: A blob of the shape and type of ``x``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     dy: tp.Numpy.Placeholder((1, 2)),
-        ...     x: tp.Numpy.Placeholder((1, 2)),
-        ...     mean: tp.Numpy.Placeholder((1,)),
-        ...     inv: tp.Numpy.Placeholder((1,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.layers.layer_norm_grad(dy, x, mean, inv)
-        >>> job([[1, 0]], [[1, 3]], [2], [1])
-        array([[0., 0.]], dtype=float32)
+    >>> run(flow.layers.layer_norm_grad, [[1, 0]], [[1, 3]], [2], [1])
+    array([[0., 0.]], dtype=float32)
     """
     axis = layer_axis("layer_norm_grad", x, begin_norm_axis)
     attrs = {"begin_norm_axis": axis, "epsilon": 1e-5}
@@ -128,8 +123,7 @@ def layer_norm_param_grad(
         begin_params_axis: first axis of beta and gamma.
         name: name of the op.
 
-    Returns:
-        Three blobs.
+    Returns: Three blobs.
     """
     axis = layer_axis("layer_norm_param_grad", dy, begin_params_axis)
     normalized, beta, scale = emit(
@@ -193,31 +187,10 @@ def batch_normalization(
     optimizer updates.
 
     Args:
-        inputs: a floating point blob.
-        axis: the axis of the channels.
-        momentum: weight of the previous moving averages.
-        epsilon: added to the variance.
-        center: whether to add ``beta``.
-        scale: whether to multiply by ``gamma``.
-        beta_initializer, gamma_initializer, beta_regularizer, gamma_regularizer,
-            moving_mean_initializer, moving_variance_initializer: initializers and regularizers of
-            the variables.
         trainable: whether optimizers update beta and gamma.
-        training: whether to use the statistics of the batch in train jobs.
-        name: name of the layer.
 
-    Returns:
-        A blob of the shape and type of ``inputs``.
-
-    Raises:
-        InferenceError: an axis is out of range.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 4, 3, 3))) -> tp.Numpy:
-        ...     return flow.layers.batch_normalization(x, axis=1, training=False)
-        >>> job(np.ones((2, 4, 3, 3))).shape
-        (2, 4, 3, 3)
+    >>> run(flow.layers.batch_normalization, np.ones((2, 4, 3, 3)), axis=1, training=False).shape
+    (2, 4, 3, 3)
     """
     axis = layer_axis("batch_normalization", inputs, axis)
     job = current_job("flow.layers.batch_normalization")
@@ -253,24 +226,15 @@ def batch_normalization_add_relu(
     training: bool = True,
     name: str = DefaultName("BatchNorm"),
 ) -> BlobDef:
-    """Return ``relu(batch_normalization(inputs) + addend)``; see `batch_normalization`.
+    """Return ``relu(batch_normalization(inputs) + addend)``.
 
     Args:
-        inputs: a floating point blob.
         addend: a blob of the same shape and type, or None to add nothing.
-        axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
-            beta_regularizer, gamma_regularizer, moving_mean_initializer,
-            moving_variance_initializer, trainable, training, name: see `batch_normalization`.
 
-    Returns:
-        A blob of the shape and type of ``inputs``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 4, 3, 3))) -> tp.Numpy:
-        ...     return flow.layers.batch_normalization_add_relu(x, axis=1, training=False)
-        >>> job(np.ones((2, 4, 3, 3))).shape
-        (2, 4, 3, 3)
+    >>> run(
+    ...     flow.layers.batch_normalization_add_relu, np.ones((2, 4, 3, 3)), axis=1, training=False
+    ... ).shape
+    (2, 4, 3, 3)
     """
     y = batch_normalization(
         inputs, axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
@@ -299,17 +263,12 @@ def batch_normalization_relu(
     training: bool = True,
     name: str = DefaultName("BatchNorm"),
 ) -> BlobDef:
-    """Return ``relu(batch_normalization(inputs))``; see `batch_normalization`.
+    """Return ``relu(batch_normalization(inputs))``.
 
-    Returns:
-        A blob of the shape and type of ``inputs``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 4, 3, 3))) -> tp.Numpy:
-        ...     return flow.layers.batch_normalization_relu(x, axis=1, training=False)
-        >>> job(np.ones((2, 4, 3, 3))).shape
-        (2, 4, 3, 3)
+    >>> run(
+    ...     flow.layers.batch_normalization_relu, np.ones((2, 4, 3, 3)), axis=1, training=False
+    ... ).shape
+    (2, 4, 3, 3)
     """
     return batch_normalization_add_relu(
         inputs, None, axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,

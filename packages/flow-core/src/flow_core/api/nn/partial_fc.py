@@ -25,11 +25,9 @@ def distributed_partial_fc_sample(
             classes.
         label: int32 or int64, shape (n,).
         num_sample: number of classes to sample; a multiple of the number of devices.
-        name: name of the op.
 
-    Returns:
-        The labels as indices into the sample (n,), the sampled classes (num_sample,), and their
-        weights (num_sample, ...).  In each device's share, the labels come first, in ascending
+    Returns: The labels as indices into the sample (n,), the sampled classes (num_sample,), and
+        their weights (num_sample, ...). In each device's share, the labels come first, in ascending
         order.
 
     Raises:

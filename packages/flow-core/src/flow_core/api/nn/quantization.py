@@ -1,4 +1,13 @@
-"""Quantization in training: ``flow.quantization``."""
+"""Quantization in training: ``flow.quantization``.
+
+Args:
+    input: a floating-point blob.
+    quantization_bit: number of bits, 2 to 8.
+    quantization_scheme: "symmetric" (signed; 0 represents 0) or "affine" (unsigned).
+
+Raises:
+    InferenceError: the number of bits, the scheme or the element type is not supported.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +36,14 @@ def min_max_observer(
 
     Args:
         input: a floating-point blob of rank 1 or more.
-        quantization_bit: number of bits, 2 to 8.
-        quantization_scheme: "symmetric" (signed; 0 represents 0) or "affine" (unsigned).
         per_layer_quantization: whether the blob has one grid, rather than one for each row of axis
             0.
-        name: name of the op.
 
-    Returns:
-        The scale and the zero point, of shape (1,), or (``input.shape[0]``,) for one grid per row.
+    Returns: The scale and the zero point, of shape (1,), or (``input.shape[0]``,) for one grid per
+        row.
 
-    Raises:
-        InferenceError: the number of bits, the scheme or the element type is not supported.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tuple[tp.Numpy, tp.Numpy]:
-        ...     return flow.quantization.min_max_observer(x)
-        >>> job([-1.27, 0.5])
-        (array([0.01], dtype=float32), array([0.], dtype=float32))
+    >>> run(flow.quantization.min_max_observer, [-1.27, 0.5])
+    (array([0.01], dtype=float32), array([0.], dtype=float32))
     """
     scale, zero_point = emit(
         "min_max_observer",
@@ -70,21 +69,15 @@ def moving_average_min_max_observer(
     batch initializes; another variable, ``current_train_step``, counts steps.
 
     Args:
-        input: a floating blob.
-        quantization_bit: number of bits, 2 to 8.
-        quantization_scheme: "symmetric" or "affine".
         momentum: weight of the previous average.
-        name: name of the op.
 
-    Returns:
-        The scale and the zero point, of shape (1,).
+    Returns: The scale and the zero point, of shape (1,).
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tuple[tp.Numpy, tp.Numpy]:
-        ...     return flow.quantization.moving_average_min_maxObserver(x, name="grid")
-        >>> [x.shape for x in job([-1, 1])]
-        [(1,), (1,)]
+    >>> [
+    ...     x.shape
+    ...     for x in run(flow.quantization.moving_average_min_maxObserver, [-1, 1], name="grid")
+    ... ]
+    [(1,), (1,)]
     """
     job = current_job("moving_average_min_max_observer")
     full = name or job.free_name("moving_average_min_max_observer").rsplit("-", 1)[-1]
@@ -126,25 +119,12 @@ def fake_quantization(
     The gradient ignores the rounding (straight-through estimator).
 
     Args:
-        input: a floating blob.
         scale, zero_point: the grid: numbers of shape (1,), or one number per row of axis 0.
-        quantization_bit: number of bits, 2 to 8.
-        quantization_scheme: "symmetric" or "affine".
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``input``.
+    Returns: A blob of the shape and type of ``input``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     scale: tp.Numpy.Placeholder((1,)),
-        ...     zero: tp.Numpy.Placeholder((1,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.quantization.fake_quantization(x, scale, zero)
-        >>> job([0.26, 0.74], [0.5], [0])
-        array([0.5, 0.5], dtype=float32)
+    >>> run(flow.quantization.fake_quantization, [0.26, 0.74], [0.5], [0])
+    array([0.5, 0.5], dtype=float32)
     """
     return emit_one(
         "fake_quantization",
