@@ -390,4 +390,52 @@ MATMUL: dict[str, Call] = {
     ),
 }
 
-CALLS: dict[str, Call] = {**SHAPE, **SOURCE, **SELECT, **INDEX, **MATMUL}
+
+def norms(ord: Any, axis: Any, keepdims: bool = False) -> Call:
+    return (
+        lambda x: flow.linalg.norm(x, ord, axis, keepdims),
+        (T,),
+        lambda x: np.linalg.norm(x, ord, axis, keepdims),
+    )
+
+
+NORM: dict[str, Call] = {
+    "linalg.norm": (flow.linalg.norm, (T,), lambda x: np.linalg.norm(x).reshape(1)),
+    **{f"norm: {ord} of vectors": norms(ord, -1) for ord in (None, 1, 2, 2.5, np.inf, -np.inf)},
+    **{f"norm: {ord} of matrices": norms(ord, (0, -1)) for ord in ("fro", 1, -1, np.inf, -np.inf)},
+    "norm: kept axes": norms(1, (2, 1), True),
+}
+
+PARTS: dict[str, Call] = {
+    "split": (
+        lambda x: flow.split(x, 2, axis=1),
+        (T.swapaxes(1, 2),),
+        lambda x: (x[:, :2], x[:, 2:]),
+    ),
+    "split: indices": (
+        lambda x: flow.split(x, [1, -1], axis=-1),
+        (T,),
+        lambda x: tuple(np.split(x, [1, -1], -1)),
+    ),
+    "split: sizes": (lambda x: flow.split(x, sizes=[1, 3]), (X,), lambda x: (x[:1], x[1:])),
+    "split: size": (lambda x: flow.split(x, sizes=3), (X,), lambda x: (x[:3], x[3:])),
+    "split: one part": (lambda x: flow.split(x, 1), (X,), lambda x: x),
+    "unbind": (lambda x: flow.unbind(x, 1), (T,), lambda x: tuple(np.moveaxis(x, 1, 0))),
+    "unbind: numbers": (flow.unbind, (f32(2),), lambda x: (x[:1], x[1:])),
+    "roll": (lambda x: flow.roll(x, 4), (X,), lambda x: np.roll(x, 4)),
+    "roll: axes": (
+        lambda x: flow.roll(x, (1, -5), (0, 2)),
+        (T,),
+        lambda x: np.roll(x, (1, -5), (0, 2)),
+    ),
+    "roll: one shift": (lambda x: flow.roll(x, 2, (1, 2)), (T,), lambda x: np.roll(x, 2, (1, 2))),
+    "cumsum": (lambda x: flow.cumsum(x, 1), (X,), lambda x: x.cumsum(1)),
+    "cumsum: all": (flow.cumsum, (i32(2, 3),), lambda x: x.cumsum(dtype="i4")),
+    "cumsum: exclusive, reverse": (
+        lambda x: flow.cumsum(x, -2, exclusive=True, reverse=True),
+        (T,),
+        lambda x: np.flip(np.cumsum(np.flip(x, 1), 1), 1) - x,
+    ),
+}
+
+CALLS: dict[str, Call] = {**SHAPE, **SOURCE, **SELECT, **INDEX, **MATMUL, **NORM, **PARTS}

@@ -293,6 +293,12 @@ def reduction_cases() -> Iterator[Case]:
         yield Case(op, (x, None), {"noop_with_empty_axes": 1}, opsets=(18, 99))
     yield Case("ReduceMean", (np.array([7, 2, 4], np.int32),))
     yield Case("ReduceMean", (np.array([100, 200, 300], np.int64),), {"keepdims": 0})
+    for dtype in ("float32", "float64", "int32", "int64"):
+        for axis in (1, -1):
+            for exclusive, reverse in ((0, 0), (1, 0), (0, 1), (1, 1)):
+                attrs = {"exclusive": exclusive, "reverse": reverse}
+                x = ordinary(dtype, 2, 3, 2)
+                yield Case("CumSum", (x, np.array(axis)), attrs, opsets=(11, 99))
     for op in ("GlobalAveragePool", "GlobalMaxPool"):
         for dtype in FLOATS:
             yield Case(op, (ordinary(dtype, 2, 3, 4, 2),))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from snapshots import decisions, pages, surface
+from snapshots import counterparts, decisions, pages, surface
 
 ROOT = Path(__file__).parents[3]
 COMMAND = "nox -s snapshots"
@@ -43,6 +43,7 @@ ALL = (
     ),
     Snapshot("docs/adr/index.md", decisions.index),
     Snapshot("mkdocs.yml", decisions.navigation),
+    Snapshot("docs/howto/functions.md", lambda _: counterparts.page()),
     *(Snapshot(path, partial(pages.text, path)) for path in pages.PATHS),
 )
 

@@ -20,6 +20,7 @@ from flow_core.api.array.encoding import (
 from flow_core.api.array.index import *
 from flow_core.api.array.initializers import *
 from flow_core.api.array.padding import *
+from flow_core.api.array.parts import *
 from flow_core.api.array.select import *
 from flow_core.api.array.shape import *
 from flow_core.api.array.source import *
@@ -58,6 +59,7 @@ from flow_core.api.math.binary import (
 from flow_core.api.math.binary import (
     where as where,
 )
+from flow_core.api.math.einsum import *
 from flow_core.api.math.linalg import *
 from flow_core.api.nn.ctc import *
 from flow_core.api.nn.losses import (

@@ -13,7 +13,7 @@ FAMILIES: tuple[str, ...] = (
     "math.unary", "nn.activation", "math.binary", "math.reduce", "math.convert", "math.matmul",
     "nn.softmax", "nn.ctc_loss", "nn.norm", "nn.dropout",
     "nn.conv", "nn.pool", "nn.upsample", "array.shape", "array.pad", "array.select",
-    "array.index", "array.scatter", "array.sort", "array.unique",
+    "array.index", "array.scatter", "array.sort", "array.cumulative", "array.unique",
     "array.valid_rows", "array.binary_parts", "nn.partial_fc", "nn.quantize",
     "array.source", "training.optim", "training.summed_updates", "training.indexed_updates",
     "training.schedules", "training.variable", "training.ssp",

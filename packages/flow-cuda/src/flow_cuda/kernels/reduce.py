@@ -1,4 +1,4 @@
-"""Kernels of reductions over axes and of whole tensors."""
+"""Kernels of reductions over axes and of whole tensors, and of sums along an axis."""
 
 from __future__ import annotations
 
@@ -135,6 +135,17 @@ def _product_grad(ctx: BindContext) -> Launch:
     return call("product_grad", HEADER, types, *values, items=ctx.inputs[0].size)
 
 
+def _cumulative_sums(ctx: BindContext) -> Launch:
+    type_ = ctx.query.inputs[0]
+    axis: Any = ctx.attrs["axis"]
+    axis %= len(type_.shape)
+    n, inner = type_.shape[axis], prod(type_.shape[axis + 1 :])
+    lines = prod(type_.shape[:axis]) * inner
+    flags = (int(bool(ctx.attrs[name])) for name in ("exclusive", "reverse"))
+    values = (Read(ctx.inputs[0]), ctx.outputs[0], lines, n, inner, *flags)
+    return call("cumulative_sums", HEADER, (c_type(type_),), *values, items=lines)
+
+
 def part_count(size: int) -> int:
     """Return the number of parts of a sum of ``size`` elements; it is the same on every device."""
     return max(1, min(-(-size // PART), MOST_PARTS))
@@ -175,5 +186,6 @@ KERNELS: tuple[KernelSpec, ...] = (
     *(kernel(op, _reduce, _rank_fits, _columns_bytes) for op in REDUCTIONS if op != "reduce_mean"),
     kernel("reduce_mean", collect_launches(_mean), _rank_fits, _mean_bytes),
     kernel("reduce_prod_grad", _product_grad, _rank_fits),
+    kernel("cumsum", _cumulative_sums),
     *(kernel(op, partial(_sums, how), None, _sum_workspace) for op, how in SUMS.items()),
 )

@@ -95,3 +95,19 @@ FN void product_grad(const T *x, const T *dy, T *dx, Space kept, Strides outer, 
         store(dx + start + place(own, gone, inner), rest);
     }
 }
+
+// Sums up to each element of a line: one thread per line, which adds in numpy's order.
+template <class T>
+FN void cumulative_sums(const T *x, T *y, i64 lines, i64 n, i64 inner, i64 exclusive, i64 reverse) {
+    typedef typename In<T>::type V;
+    EACH(line, lines) {
+        i64 start = line / inner * n * inner + line % inner;
+        V sum = 0;
+        for (i64 k = 0; k < n; k++) {
+            i64 at = start + (reverse ? n - 1 - k : k) * inner;
+            V value = load(x + at), next = k ? sum + value : value;
+            store(y + at, exclusive ? sum : next);
+            sum = next;
+        }
+    }
+}

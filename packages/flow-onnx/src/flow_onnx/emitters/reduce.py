@@ -1,4 +1,4 @@
-"""Emitters of reductions."""
+"""Emitters of reductions, and of sums along an axis."""
 
 from __future__ import annotations
 
@@ -75,6 +75,16 @@ def _square_sum(e: Emission) -> str:
     return e.node("Sum", *sums) if len(sums) > 1 else sums[0]
 
 
+def _cumulative(e: Emission) -> str:
+    """Emit sums along an axis; runtimes add small integers and 16-bit numbers in wider types."""
+    narrow = e.dtype.accumulate.name if e.dtype.is_floating else "int32"
+    wide = e.dtype.name if e.dtype.itemsize > 2 else narrow
+    flags = {name: int(bool(e.attr(name))) for name in ("exclusive", "reverse")}
+    axis = e.const(int(e.attr("axis")), "int64")
+    found = e.node("CumSum", e.cast(e.x, wide) if wide != e.dtype.name else e.x, axis, **flags)
+    return e.cast(found, e.dtype) if wide != e.dtype.name else found
+
+
 EMITTERS: Mapping[str, Emit] = {
     "reduce_sum": _reduction("ReduceSum"),
     "reduce_max": _reduction("ReduceMax"),
@@ -84,6 +94,7 @@ EMITTERS: Mapping[str, Emit] = {
     "reduce_any": _truth("ReduceMax"),
     "reduce_all": _truth("ReduceMin"),
     "reduce_sum_like": _sum_like,
+    "cumsum": _cumulative,
     "square_sum": _square_sum,
     "multi_square_sum": _square_sum,
 }

@@ -1,4 +1,4 @@
-"""Importers of reductions over axes."""
+"""Importers of reductions over axes, and of sums along an axis."""
 
 from __future__ import annotations
 
@@ -100,7 +100,14 @@ def _global(compute: Reduce) -> Importer:
     return lambda n: compute(n.blob(), range(2, len(n.shape())), True)
 
 
+def _cumulative(n: Node) -> Blob:
+    x, (axis,) = n.blob(), n.axes([int(n.number(1, "an axis", 0))], len(n.shape()))
+    flags = {name: bool(n.attr(name, 0)) for name in ("exclusive", "reverse")}
+    return emit("cumsum", x, axis=axis, **flags)
+
+
 IMPORTERS: Mapping[str, Importer] = {
+    "CumSum": _cumulative,
     "GlobalAveragePool": _global(mean),
     "GlobalMaxPool": _global(_plain("reduce_max")),
     "ReduceL1": _reduction(lambda x, a, k: reduced("reduce_sum", emit("abs", x), a, k)),

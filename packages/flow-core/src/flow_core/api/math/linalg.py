@@ -1,15 +1,16 @@
-"""``flow.linalg`` and ``flow.matmul``."""
+"""``flow.linalg``, whose functions are also names of ``flow``."""
 
 from __future__ import annotations
 
 from math import prod
 
 from flow_core.api.array.shape import reshape
+from flow_core.api.math.norms import norm
 from flow_core.base.errors import InferenceError, user_line
 from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit
 
-__all__ = ["matmul"]
+__all__ = ["matmul", "norm"]
 
 
 def matmul(
