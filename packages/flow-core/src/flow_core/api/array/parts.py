@@ -147,8 +147,8 @@ def roll(
     if axis is None:
         flat = _rolled(flatten(x), *_shifts(shift, [0]))
         return reshape(flat, x.shape, name)
-    axes = [axis] if hasattr(axis, "__index__") else list(axis)
-    axes = [axis_of("roll", a, len(x.shape)) for a in axes]
+    given: Any = [axis] if hasattr(axis, "__index__") else axis
+    axes = [axis_of("roll", a, len(x.shape)) for a in given]
     return emit_one("identity", _rolled(x, *_shifts(shift, axes)), name=name)
 
 

@@ -28,7 +28,7 @@ COUNTERPARTS: Mapping[str, Mapping[str, str]] = {
         "compile": "@flow.global_function: the first call of a job compiles it",
         "cuda": 'flow.scope.placement("gpu", "0:0")',
         "device": 'flow.scope.placement("cpu", "0:0")',
-        "einops": "flow.reshape and flow.transpose",
+        "einops": "flow.einsum, flow.reshape and flow.transpose",
         "from_numpy": _BLOB,
         "full": "flow.constant(value, dtype, shape)",
         "grad": "flow.optimizer.SGD(rate).minimize(loss), or flow.watch_diff to observe gradients",

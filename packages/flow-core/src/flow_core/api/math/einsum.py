@@ -119,7 +119,7 @@ def _order(equation: str, blobs: Sequence[BlobDef]) -> list[tuple[int, ...]]:
 
 
 def _largest(size: Any) -> int:
-    return max(size.values) if isinstance(size, PerDevice) else int(size)
+    return int(max(size.values) if isinstance(size, PerDevice) else size)
 
 
 def _labels(equation: str, blobs: Sequence[BlobDef]) -> tuple[list[Labels], Labels]:

@@ -83,7 +83,7 @@ def _vectors(ord: Any) -> Any:
     if ord in (inf, -inf):
         extreme = reduce_max if ord > 0 else reduce_min
         return lambda x, *others: extreme(abs(x), *others)
-    if not isinstance(ord, Real) or not ord >= 1:
+    if not isinstance(ord, Real) or not float(ord) >= 1:
         raise _unsupported(ord, "of vectors None, inf, -inf, or a number of at least 1")
     if ord == 1:
         return lambda x, *others: reduce_sum(abs(x), *others)
