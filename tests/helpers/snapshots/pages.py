@@ -31,7 +31,7 @@ PATHS = (
     *(
         path.relative_to(ROOT).as_posix()
         for path in sorted(ROOT.glob("docs/howto/*.md"))
-        if path.stem != "index"
+        if "```python" in path.read_text()
     ),
     *(
         f"docs/{name}.md"
