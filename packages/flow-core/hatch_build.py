@@ -74,10 +74,12 @@ def _parameters(node: Any, nodes: dict[str, Any]) -> list[str]:
     for member in node.body:
         if isinstance(member, ast.FunctionDef) and member.name == "__init__":
             return _parameters(member, nodes)[1:]
-    fields = [n.target.id for n in node.body if isinstance(n, ast.AnnAssign)]
     bases = [nodes[b.id] for b in node.bases if isinstance(b, ast.Name) and b.id in nodes]
-    inherited = [name for base in bases for name in _parameters(base, nodes)]
-    return [*(name for name in inherited if name not in fields), *fields]
+    names = [name for base in bases for name in _parameters(base, nodes)]
+    if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+        fields = (n for n in node.body if isinstance(n, ast.AnnAssign))
+        names += [f.target.id for f in fields if "init=False" not in ast.unparse(f)]
+    return list(dict.fromkeys(names))
 
 
 def get_build_hook() -> type:

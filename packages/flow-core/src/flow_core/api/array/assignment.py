@@ -19,19 +19,17 @@ def assign(ref: Blob, value: Blob, dtype: DType | None = None, name: str | None 
         ref: a variable, as returned by `flow.get_variable`.
         value: a blob of the variable's shape and element type.
         dtype: has no effect, as in OneFlow.
-        name: name of the op.
 
     Raises:
         InferenceError: ``ref`` is not a variable, or the shapes or element types differ.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> None:
-        ...     w = flow.get_variable("w", (2,), initializer=flow.zeros_initializer())
-        ...     flow.assign(w, x)
-        >>> job([1, 2])
-        >>> flow.get_all_variables()["w"].numpy()
-        array([1., 2.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> None:
+    ...     w = flow.get_variable("w", (2,), initializer=flow.zeros_initializer())
+    ...     flow.assign(w, x)
+    >>> job([1, 2])
+    >>> flow.get_all_variables()["w"].numpy()
+    array([1., 2.], dtype=float32)
     """
     _assign(ref, value, name)
 
@@ -50,19 +48,16 @@ def system_assign(
         ref: a variable.
         value: a blob of its shape and type.
         validate_shape, use_locking: without effect.
-        name: name of the op.
 
-    Returns:
-        The variable.
+    Returns: The variable.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> None:
-        ...     w = flow.get_variable("w", (2,), initializer=flow.zeros_initializer())
-        ...     flow.system.assign(w, x)
-        >>> job([1, 2])
-        >>> flow.get_all_variables()["w"].numpy()
-        array([1., 2.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> None:
+    ...     w = flow.get_variable("w", (2,), initializer=flow.zeros_initializer())
+    ...     flow.system.assign(w, x)
+    >>> job([1, 2])
+    >>> flow.get_all_variables()["w"].numpy()
+    array([1., 2.], dtype=float32)
     """
     ref = checked_blob(ref)
     _assign(ref, value, name)
@@ -91,17 +86,11 @@ def count_not_finite(x: Blob, name: str | None = None) -> BlobDef:
 
     Args:
         x: a floating-point blob.
-        name: name of the op.
 
-    Returns:
-        An int64 blob of shape (1,).
+    Returns: An int64 blob of shape (1,).
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.count_not_finite(x)
-        >>> job([1, np.nan, np.inf])
-        array([2])
+    >>> run(flow.count_not_finite, [1, np.nan, np.inf])
+    array([2])
     """
     return _as_vector(emit("count_not_finite", x, name=name))
 
@@ -111,17 +100,11 @@ def multi_count_not_finite(x: Sequence[Blob] | None = None, name: str | None = N
 
     Args:
         x: a list of floating-point blobs.
-        name: name of the op.
 
-    Returns:
-        An int64 blob of shape (1,).
+    Returns: An int64 blob of shape (1,).
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.multi_count_not_finite([x, 1 / x])
-        >>> job([1, np.nan])
-        array([2])
+    >>> run(lambda x: flow.multi_count_not_finite([x, 1 / x]), [1, np.nan])
+    array([2])
     """
     if not x:
         raise InferenceError(

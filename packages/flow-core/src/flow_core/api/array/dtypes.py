@@ -46,12 +46,10 @@ __all__ = [
 def dtypes() -> list[DType]:
     """Return all element types.
 
-    Returns:
-        A list of element types.
+    Returns: A list of element types.
 
-    Example:
-        >>> flow.float32 in flow.dtypes()
-        True
+    >>> flow.float32 in flow.dtypes()
+    True
     """
     return [
         char, float16, float32, float64, int8, int32, int64, uint8, record, tensor_buffer
@@ -61,17 +59,12 @@ def dtypes() -> list[DType]:
 def convert_oneflow_dtype_to_numpy_dtype(oneflow_dtype: DType) -> type[Any]:
     """Return the numpy scalar type of an element type.
 
-    >>> convert_oneflow_dtype_to_numpy_dtype(float32).__name__
-    'float32'
-
     Args:
         oneflow_dtype: an element type.
 
-    Returns:
-        A scalar type of numpy.
+    Returns: A scalar type of numpy.
 
-    Example:
-        >>> flow.convert_oneflow_dtype_to_numpy_dtype(flow.float32)
-        <class 'numpy.float32'>
+    >>> flow.convert_oneflow_dtype_to_numpy_dtype(flow.float32)
+    <class 'numpy.float32'>
     """
     return np.dtype(as_dtype(oneflow_dtype).numpy).type

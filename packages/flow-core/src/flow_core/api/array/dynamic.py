@@ -27,19 +27,16 @@ def argwhere(condition: Blob, dtype: DType | None = None, name: str | None = Non
     Args:
         condition: a blob of rank 1 or more, of any numeric type.
         dtype: element type of the positions, int32 (the default) or int64.
-        name: name of the op.
 
-    Returns:
-        A blob of shape (elements of ``condition``, rank of ``condition``) with one valid row for
-        each position; `sync_dynamic_resize` describes valid rows.
+    Returns: A blob of shape (elements of ``condition``, rank of ``condition``) with one valid row
+        for each position; `sync_dynamic_resize` describes valid rows.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.ListNumpy:
-        ...     return flow.argwhere(x)
-        >>> job([0, 3, 0, 5])
-        [array([[1],
-               [3]], dtype=int32)]
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.ListNumpy:
+    ...     return flow.argwhere(x)
+    >>> job([0, 3, 0, 5])
+    [array([[1],
+           [3]], dtype=int32)]
     """
     wanted = int32 if dtype is None else as_dtype(dtype)
     places, number = emit("argwhere", condition, dtype=wanted.name, name=name)
@@ -51,18 +48,14 @@ def nonzero(a: Blob, name: str | None = None) -> BlobDef:
 
     Args:
         a: a blob.
-        name: name of the op.
 
-    Returns:
-        An int32 blob of shape (axes, positions); the number of positions is known at run
-        time.
+    Returns: An int32 blob of shape (axes, positions); the number of positions is known at run time.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.ListNumpy:
-        ...     return flow.nonzero(x)
-        >>> job([0, 3, 0, 5])
-        [array([[1, 3]], dtype=int32)]
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.ListNumpy:
+    ...     return flow.nonzero(x)
+    >>> job([0, 3, 0, 5])
+    [array([[1, 3]], dtype=int32)]
     """
     return emit_one("transpose", argwhere(a, name=name), perm=(1, 0))
 
@@ -79,19 +72,16 @@ def sync_dynamic_resize(inputs: Blob, size: Blob, name: str | None = None) -> Bl
     Args:
         inputs: a blob of rank 1 or more.
         size: int32 or int64 of shape (1,), from 0 to the number of rows of ``inputs``.
-        name: name of the op.
 
-    Returns:
-        A blob of ``size`` rows.
+    Returns: A blob of ``size`` rows.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((4,)), n: tp.Numpy.Placeholder((1,), flow.int64)
-        ... ) -> tp.ListNumpy:
-        ...     return flow.sync_dynamic_resize(x, n)
-        >>> job([1, 2, 3, 4], [2])
-        [array([1., 2.], dtype=float32)]
+    >>> @flow.global_function()
+    ... def job(
+    ...     x: tp.Numpy.Placeholder((4,)), n: tp.Numpy.Placeholder((1,), flow.int64)
+    ... ) -> tp.ListNumpy:
+    ...     return flow.sync_dynamic_resize(x, n)
+    >>> job([1, 2, 3, 4], [2])
+    [array([1., 2.], dtype=float32)]
     """
     number = periods_of((inputs, size))
     if number is not None:

@@ -25,19 +25,16 @@ def unique_with_counts(
     Args:
         x: a blob of shape (n,).
         out_idx: element type of the last three results, int32 or int64.
-        name: name of the op.
 
-    Returns:
-        Four blobs: the distinct values (n,), of which the first ``num_unique`` are valid and the
-        rest are 0; for each element of ``x``, the index of its value among them (n,); the count of
-        each value (n,); and ``num_unique`` (1,).
+    Returns: Four blobs: the distinct values (n,), of which the first ``num_unique`` are valid and
+        the rest are 0; for each element of ``x``, the index of its value among them (n,); the count
+        of each value (n,); and ``num_unique`` (1,).
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,), flow.int32)) -> tp.Bundle[tp.Numpy]:
-        ...     return flow.experimental.unique_with_counts(x)
-        >>> [result.tolist() for result in job([5, 7, 5])]
-        [[5, 7, 0], [0, 1, 0], [2, 1, 0], [2]]
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((3,), flow.int32)) -> tp.Bundle[tp.Numpy]:
+    ...     return flow.experimental.unique_with_counts(x)
+    >>> [result.tolist() for result in job([5, 7, 5])]
+    [[5, 7, 0], [0, 1, 0], [2, 1, 0], [2]]
     """
     y, idx, count, number = emit("unique_with_counts", x, out_idx=as_dtype(out_idx).name, name=name)
     return y, idx, count, number
@@ -51,24 +48,19 @@ def indexed_slices_reduce_sum(
     Args:
         indices: int32 or int64, shape (n,).
         values: shape (n, ...).
-        name: name of the op.
 
-    Returns:
-        Three blobs: the distinct indices (n,) and the sum of the rows of each index (n, ...), of
-        both of which the first ``num_unique`` rows are valid and the rest are 0; and
+    Returns: Three blobs: the distinct indices (n,) and the sum of the rows of each index (n, ...),
+        of both of which the first ``num_unique`` rows are valid and the rest are 0; and
         ``num_unique``, int64 of shape (1,).
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     i: tp.Numpy.Placeholder((3,), flow.int32),
-        ...     x: tp.Numpy.Placeholder((3, 2)),
-        ... ) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
-        ...     return flow.experimental.indexed_slices_reduce_sum(i, x)
-        >>> job([1, 4, 1], [[1, 1], [2, 2], [3, 3]])
-        (array([1, 4, 0], dtype=int32), array([[4., 4.],
-               [2., 2.],
-               [0., 0.]], dtype=float32), array([2]))
+    >>> run(
+    ...     flow.experimental.indexed_slices_reduce_sum,
+    ...     np.int32([1, 4, 1]),
+    ...     [[1, 1], [2, 2], [3, 3]],
+    ... )
+    (array([1, 4, 0], dtype=int32), array([[4., 4.],
+           [2., 2.],
+           [0., 0.]], dtype=float32), array([2]))
     """
     y_indices, y_values, number = emit("indexed_slices_reduce_sum", indices, values, name=name)
     return y_indices, y_values, number
@@ -89,7 +81,6 @@ def categorical_ordinal_encode(
         size: a variable of shape (1,) that counts the stored tokens, initially zero.
         input_tensor: tokens, int32 or int64 like both variables; any shape.
         hash_precomputed: must be True: the tokens themselves serve as hashes.
-        name: name of the op.
 
     Raises:
         InferenceError: a type or shape does not fit.
@@ -118,8 +109,7 @@ def categorical_ordinal_encoder(
         capacity: maximum number of distinct tokens.
         name: name of the op, and first part of the variables' names.
 
-    Returns:
-        The numbers of the tokens, in the shape and element type of ``input_tensor``.
+    Returns: The numbers of the tokens, in the shape and element type of ``input_tensor``.
 
     Raises:
         InferenceError: the tokens are not int32 or int64.

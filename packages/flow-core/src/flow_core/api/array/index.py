@@ -1,5 +1,11 @@
 """Functions that read or write elements at indices, or compute indices: gather, scatter, sort,
 one_hot.
+
+Args:
+    params: the blob that is read.
+    input: a blob.
+    axis: the axis, negative to count from the last one.
+    direction: "ASCENDING" or "DESCENDING".
 """
 
 from __future__ import annotations
@@ -42,29 +48,19 @@ def gather(
     """Return slices of ``params`` along an axis, in the order given by ``indices``.
 
     Args:
-        params: the blob that is read.
         indices: integers; an index out of range reads zeros.
         validate_indices: ignored, as in OneFlow.
         axis: the axis of ``params``, by default ``batch_dims``.
         batch_dims: number of leading batch axes of both blobs; each batch entry of ``params`` has
             its own indices.  If ``indices`` has no other axes, its last axis is the axis of the
             indices, as in OneFlow.
-        name: name of the op.
 
-    Returns:
-        A blob of the element type of ``params`` and of shape ``params.shape[:axis] +
+    Returns: A blob of the element type of ``params`` and of shape ``params.shape[:axis] +
         indices.shape[batch_dims:] + params.shape[axis + 1:]``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((3, 2)),
-        ...     i: tp.Numpy.Placeholder((2,), flow.int32),
-        ... ) -> tp.Numpy:
-        ...     return flow.gather(x, i)
-        >>> job([[1, 2], [3, 4], [5, 6]], [2, 0])
-        array([[5., 6.],
-               [1., 2.]], dtype=float32)
+    >>> run(flow.gather, [[1, 2], [3, 4], [5, 6]], np.int32([2, 0]))
+    array([[5., 6.],
+           [1., 2.]], dtype=float32)
     """
     axis = axis_of("gather", batch_dims if axis is None else axis, len(params.shape))
     if batch_dims == 0:
@@ -95,27 +91,17 @@ def gather_nd(params: Blob, indices: Blob, name: str | None = None) -> BlobDef:
     """Return the slices of ``params`` at the positions that the last axis of ``indices`` holds.
 
     Args:
-        params: the blob that is read.
         indices: integers of shape (*batch, depth): the first ``depth`` coordinates of each slice.
             A position out of range reads zeros.
-        name: name of the op.
 
-    Returns:
-        A blob of shape ``indices.shape[:-1] + params.shape[depth:]`` and of the element type of
-        ``params``.
+    Returns: A blob of shape ``indices.shape[:-1] + params.shape[depth:]`` and of the element type
+        of ``params``.
 
     Raises:
         InferenceError: a position has no coordinates, or more coordinates than ``params`` has axes.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2, 3)),
-        ...     i: tp.Numpy.Placeholder((2, 2), flow.int32),
-        ... ) -> tp.Numpy:
-        ...     return flow.gather_nd(x, i)
-        >>> job([[3, 1, 2], [6, 5, 4]], [[0, 2], [1, 1]])
-        array([2., 5.], dtype=float32)
+    >>> run(flow.gather_nd, [[3, 1, 2], [6, 5, 4]], np.int32([[0, 2], [1, 1]]))
+    array([2., 5.], dtype=float32)
     """
     return emit_one("gather_nd", params, indices, name=name)
 
@@ -130,23 +116,14 @@ def scatter_nd(
         updates: the addends, in the shape of ``gather_nd(result, indices)``; all addends at a
             position are summed.
         shape: shape of the result.
-        name: name of the op.
 
-    Returns:
-        A blob of ``shape`` and of the element type of ``updates``.
+    Returns: A blob of ``shape`` and of the element type of ``updates``.
 
     Raises:
         InferenceError: ``updates`` has another shape, or a position has no or too many coordinates.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     i: tp.Numpy.Placeholder((2, 1), flow.int32),
-        ...     u: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.scatter_nd(i, u, [4])
-        >>> job([[3], [1]], [10, 20])
-        array([ 0., 20.,  0., 10.], dtype=float32)
+    >>> run(lambda i, u: flow.scatter_nd(i, u, [4]), np.int32([[3], [1]]), [10, 20])
+    array([ 0., 20.,  0., 10.], dtype=float32)
     """
     return emit_one("scatter_nd", indices, updates, shape=tuple(shape), name=name)
 
@@ -157,29 +134,18 @@ def tensor_scatter_nd_update(
     """Return ``params`` with the slices at the given positions replaced by ``updates``.
 
     Args:
-        params: the blob that is read.
         indices: positions, as for `gather_nd`; those out of range write nothing.  If positions are
             equal, one of their updates takes effect.
         updates: new slices, in the shape of ``gather_nd(params, indices)``.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and element type of ``params``.
+    Returns: A blob of the shape and element type of ``params``.
 
     Raises:
         InferenceError: ``updates`` has another shape or element type, or a position has no or too
             many coordinates.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((3,)),
-        ...     i: tp.Numpy.Placeholder((2, 1), flow.int32),
-        ...     u: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.tensor_scatter_nd_update(x, i, u)
-        >>> job([1, 2, 3], [[2], [0]], [10, 20])
-        array([20.,  2., 10.], dtype=float32)
+    >>> run(flow.tensor_scatter_nd_update, [1, 2, 3], np.int32([[2], [0]]), [10, 20])
+    array([20.,  2., 10.], dtype=float32)
     """
     return emit_one("tensor_scatter_nd_update", params, updates, indices, name=name)
 
@@ -190,29 +156,18 @@ def tensor_scatter_nd_add(
     """Return ``params`` with ``updates`` added to the slices at the given positions.
 
     Args:
-        params: the blob that is read.
         indices: positions, as for `gather_nd`; those out of range write nothing.
         updates: the addends, in the shape of ``gather_nd(params, indices)``; all addends at a
             position are summed.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and element type of ``params``.
+    Returns: A blob of the shape and element type of ``params``.
 
     Raises:
         InferenceError: ``updates`` has another shape or element type, or a position has no or too
             many coordinates.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((3,)),
-        ...     i: tp.Numpy.Placeholder((2, 1), flow.int32),
-        ...     u: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.tensor_scatter_nd_add(x, i, u)
-        >>> job([1, 2, 3], [[2], [0]], [10, 20])
-        array([21.,  2., 13.], dtype=float32)
+    >>> run(flow.tensor_scatter_nd_add, [1, 2, 3], np.int32([[2], [0]]), [10, 20])
+    array([21.,  2., 13.], dtype=float32)
     """
     return emit_one("tensor_scatter_nd_add", params, updates, indices, name=name)
 
@@ -222,24 +177,18 @@ def dim_gather(input: Blob, dim: int, index: Blob, name: str | None = None) -> B
     ``dim``.
 
     Args:
-        input: a blob.
         dim: an axis.
         index: integers in a shape that differs from ``input``'s only on axis ``dim``.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape of ``index`` and the type of ``input``.
+    Returns: A blob of the shape of ``index`` and the type of ``input``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2, 3)),
-        ...     i: tp.Numpy.Placeholder((2, 2), flow.int32),
-        ... ) -> tp.Numpy:
-        ...     return flow.dim_gather(x, 1, i)
-        >>> job([[3, 1, 2], [6, 5, 4]], [[2, 0], [1, 1]])
-        array([[2., 3.],
-               [5., 5.]], dtype=float32)
+    >>> run(
+    ...     lambda x, i: flow.dim_gather(x, 1, i),
+    ...     [[3, 1, 2], [6, 5, 4]],
+    ...     np.int32([[2, 0], [1, 1]]),
+    ... )
+    array([[2., 3.],
+           [5., 5.]], dtype=float32)
     """
     axis = axis_of("dim_gather", dim, len(input.shape))
     return emit_one("dim_gather", input, index, dim=axis, name=name)
@@ -257,20 +206,11 @@ def unsorted_segment_sum(
         num_segments: number of segments: the size of the result's axis ``axis``, which replaces the
             axes of ``segment_ids``.
         axis: first of the summed axes.
-        name: name of the op.
 
-    Returns:
-        A blob whose axis ``axis`` has the size ``num_segments``.
+    Returns: A blob whose axis ``axis`` has the size ``num_segments``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((3,)),
-        ...     i: tp.Numpy.Placeholder((3,), flow.int32),
-        ... ) -> tp.Numpy:
-        ...     return flow.unsorted_segment_sum(x, i, 3)
-        >>> job([1, 2, 4], [2, 0, 2])
-        array([2., 0., 5.], dtype=float32)
+    >>> run(flow.unsorted_segment_sum, [1, 2, 4], np.int32([2, 0, 2]), 3)
+    array([2., 0., 5.], dtype=float32)
     """
     axis = axis_of("unsorted_segment_sum", axis, len(data.shape))
     return emit_one(
@@ -287,23 +227,14 @@ def unsorted_segment_sum_like(
         data, segment_ids, axis, name: see `unsorted_segment_sum`.
         like: a blob of the result's shape; its elements are ignored.
 
-    Returns:
-        A blob of the shape of ``like`` and of the element type of ``data``.
+    Returns: A blob of the shape of ``like`` and of the element type of ``data``.
 
     Raises:
         InferenceError: the shape of ``segment_ids`` is not that of the axes of ``data`` from
             ``axis`` on, or ``like`` does not have the result's shape.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((3,)),
-        ...     i: tp.Numpy.Placeholder((3,), flow.int32),
-        ...     like: tp.Numpy.Placeholder((3,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.unsorted_segment_sum_like(x, i, like)
-        >>> job([1, 2, 4], [2, 0, 2], [0, 0, 0])
-        array([2., 0., 5.], dtype=float32)
+    >>> run(flow.unsorted_segment_sum_like, [1, 2, 4], np.int32([2, 0, 2]), [0, 0, 0])
+    array([2., 0., 5.], dtype=float32)
     """
     axis = axis_of("unsorted_segment_sum_like", axis, len(data.shape))
     return emit_one("unsorted_segment_sum_like", data, segment_ids, like, axis=axis, name=name)
@@ -318,23 +249,14 @@ def unsorted_batch_segment_sum(
         data: a blob of shape (*batch, n, *rest).
         segment_ids: integers of shape (*batch, n); rows whose segment is out of range are ignored.
         num_segments: number of segments of each batch entry.
-        name: name of the op.
 
-    Returns:
-        A blob of shape (*batch, num_segments, *rest) of the element type of ``data``.
+    Returns: A blob of shape (*batch, num_segments, *rest) of the element type of ``data``.
 
     Raises:
         InferenceError: the shapes are not of this form, or ``num_segments`` is less than 1.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((1, 3)),
-        ...     i: tp.Numpy.Placeholder((1, 3), flow.int32),
-        ... ) -> tp.Numpy:
-        ...     return flow.unsorted_batch_segment_sum(x, i, 2)
-        >>> job([[1, 2, 4]], [[1, 0, 1]])
-        array([[2., 5.]], dtype=float32)
+    >>> run(flow.unsorted_batch_segment_sum, [[1, 2, 4]], np.int32([[1, 0, 1]]), 2)
+    array([[2., 5.]], dtype=float32)
     """
     return emit_one(
         "unsorted_batch_segment_sum", data, segment_ids, num_segments=num_segments, name=name
@@ -374,23 +296,15 @@ def sort(
 
     Args:
         input: a blob whose size on the axis is at least 1.
-        axis: the axis, negative to count from the last one.
-        direction: "ASCENDING" or "DESCENDING".
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and element type of ``input``.
+    Returns: A blob of the shape and element type of ``input``.
 
     Raises:
         InferenceError: the direction is unknown, or the axis is out of range or of size 0.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-        ...     return flow.sort(x, direction="DESCENDING")
-        >>> job([[3, 1, 2], [6, 5, 4]])
-        array([[3., 2., 1.],
-               [6., 5., 4.]], dtype=float32)
+    >>> run(flow.sort, [[3, 1, 2], [6, 5, 4]], direction="DESCENDING")
+    array([[3., 2., 1.],
+           [6., 5., 4.]], dtype=float32)
     """
     check(direction in DIRECTIONS, "sort", f"{direction!r}", " or ".join(DIRECTIONS))
     return _along("sort", input, axis, name, _emitter("sort", direction=direction))
@@ -402,21 +316,16 @@ def argsort(
     """Return the indices that sort a blob along an axis; equal numbers keep their order.
 
     Args:
-        input, axis, direction, name: see `sort`.
+        input: a blob whose size on the axis is at least 1.
 
-    Returns:
-        int32 in the shape of ``input``.
+    Returns: int32 in the shape of ``input``.
 
     Raises:
         InferenceError: as for `sort`.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-        ...     return flow.argsort(x)
-        >>> job([[3, 1, 2], [6, 5, 4]])
-        array([[1, 2, 0],
-               [2, 1, 0]], dtype=int32)
+    >>> run(flow.argsort, [[3, 1, 2], [6, 5, 4]])
+    array([[1, 2, 0],
+           [2, 1, 0]], dtype=int32)
     """
     check(direction in DIRECTIONS, "argsort", f"{direction!r}", " or ".join(DIRECTIONS))
     return _along("argsort", input, axis, name, _emitter("arg_sort", direction=direction))
@@ -427,21 +336,15 @@ def argmax(input: Blob, axis: int = -1, name: str | None = None) -> BlobDef:
 
     Args:
         input: a blob whose size on the axis is at least 1.
-        axis: the axis, negative to count from the last one.
-        name: name of the op.
 
-    Returns:
-        int32 in the shape of ``input`` without the axis, or of shape (1,) for a blob with one axis.
+    Returns: int32 in the shape of ``input`` without the axis, or of shape (1,) for a blob with one
+        axis.
 
     Raises:
         InferenceError: the axis is out of range or of size 0.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-        ...     return flow.math.argmax(x)
-        >>> job([[3, 1, 2], [6, 5, 4]])
-        array([0, 0], dtype=int32)
+    >>> run(flow.math.argmax, [[3, 1, 2], [6, 5, 4]])
+    array([0, 0], dtype=int32)
     """
     perm, _ = _to_last("math.argmax", axis, len(input.shape))
     if perm[-1] != len(perm) - 1:
@@ -455,22 +358,15 @@ def top_k(
     """Return the int32 indices of the ``k`` largest numbers along an axis, largest first.
 
     Args:
-        input: a blob.
         axis: the axis.
         k: number of indices; if the axis has fewer elements, all indices are returned.
         sorted: whether the indices must be in order; they always are.
-        name: name of the op.
 
-    Returns:
-        An int32 blob whose axis ``axis`` has the size ``k``.
+    Returns: An int32 blob whose axis ``axis`` has the size ``k``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-        ...     return flow.math.top_k(x, k=2)
-        >>> job([[3, 1, 2], [6, 5, 4]])
-        array([[0, 2],
-               [0, 1]], dtype=int32)
+    >>> run(flow.math.top_k, [[3, 1, 2], [6, 5, 4]], k=2)
+    array([[0, 2],
+           [0, 1]], dtype=int32)
     """
     return _along("math.top_k", input, axis, name, _emitter("top_k", k=k, sorted=sorted))
 
@@ -483,21 +379,12 @@ def in_top_k(targets: Blob, predictions: Blob, k: int, name: str | None = None) 
         targets: the target class of each row, integers of shape (N,).
         predictions: shape (N, classes), floating.
         k: number of classes.
-        name: name of the op.
 
-    Returns:
-        int8 of shape (N,); 0 if the target is out of range, or any prediction of its row is not
-        finite.
+    Returns: int8 of shape (N,); 0 if the target is out of range, or any prediction of its row is
+        not finite.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     t: tp.Numpy.Placeholder((2,), flow.int32),
-        ...     p: tp.Numpy.Placeholder((2, 3)),
-        ... ) -> tp.Numpy:
-        ...     return flow.in_top_k(t, p, 2)
-        >>> job([0, 2], [[3, 1, 2], [6, 5, 4]])
-        array([1, 0], dtype=int8)
+    >>> run(flow.in_top_k, np.int32([0, 2]), [[3, 1, 2], [6, 5, 4]], 2)
+    array([1, 0], dtype=int8)
     """
     return emit_one("in_top_k", targets, predictions, k=k, name=name)
 
@@ -519,18 +406,12 @@ def one_hot(
         on_value, off_value: the two numbers.
         axis: position of the new axis, last by default.
         dtype: element type of the result, by default that of ``indices``.
-        name: name of the op.
 
-    Returns:
-        A blob with an additional axis of size ``depth``.
+    Returns: A blob with an additional axis of size ``depth``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(i: tp.Numpy.Placeholder((2,), flow.int32)) -> tp.Numpy:
-        ...     return flow.one_hot(i, 3)
-        >>> job([2, 0])
-        array([[0, 0, 1],
-               [1, 0, 0]], dtype=int32)
+    >>> run(flow.one_hot, np.int32([2, 0]), 3)
+    array([[0, 0, 1],
+           [1, 0, 0]], dtype=int32)
     """
     rank = len(indices.shape) + 1
     axis = axis_of("one_hot", axis, rank)

@@ -1,4 +1,14 @@
-"""Initializers of variables, such as ``flow.random_normal_initializer(stddev=0.1)``."""
+"""Initializers of variables, such as ``flow.random_normal_initializer(stddev=0.1)``.
+
+Args:
+    dtype: the element type of the variable.
+    stddev: the standard deviation before truncation.
+    mode: "fan_in", "fan_out" or "fan_avg".
+    data_format: axis order of the weight: "NC..." for (out, in, window), "N...C" for (out, window,
+        in), "" for a matrix (out, in).
+
+Returns: An initializer for `flow.get_variable`.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +36,8 @@ def constant_initializer(value: float = 0, dtype: DType = _float) -> Initializer
         value: the number.
         dtype: element type of the variable; for integer types ``value`` is truncated.
 
-    Returns:
-        An initializer for `flow.get_variable`.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable("w", (100, 50), initializer=flow.constant_initializer(0.5))
-        >>> job()[0, :3]
-        array([0.5, 0.5, 0.5], dtype=float32)
+    >>> run(flow.get_variable, "w", (100, 50), initializer=flow.constant_initializer(0.5))[0, :3]
+    array([0.5, 0.5, 0.5], dtype=float32)
     """
     return Initializer("constant", (_number("constant_initializer", value, dtype),))
 
@@ -42,18 +45,8 @@ def constant_initializer(value: float = 0, dtype: DType = _float) -> Initializer
 def zeros_initializer(dtype: DType = _float) -> Initializer:
     """Return the initializer that sets every element to 0.
 
-    Args:
-        dtype: the element type of the variable.
-
-    Returns:
-        An initializer for `flow.get_variable`.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable("w", (100, 50), initializer=flow.zeros_initializer())
-        >>> job()[0, :3]
-        array([0., 0., 0.], dtype=float32)
+    >>> run(flow.get_variable, "w", (100, 50), initializer=flow.zeros_initializer())[0, :3]
+    array([0., 0., 0.], dtype=float32)
     """
     return constant_initializer(0.0, dtype)
 
@@ -61,18 +54,8 @@ def zeros_initializer(dtype: DType = _float) -> Initializer:
 def ones_initializer(dtype: DType = _float) -> Initializer:
     """Return the initializer that sets every element to 1.
 
-    Args:
-        dtype: the element type of the variable.
-
-    Returns:
-        An initializer for `flow.get_variable`.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable("w", (100, 50), initializer=flow.ones_initializer())
-        >>> job()[0, :3]
-        array([1., 1., 1.], dtype=float32)
+    >>> run(flow.get_variable, "w", (100, 50), initializer=flow.ones_initializer())[0, :3]
+    array([1., 1., 1.], dtype=float32)
     """
     return constant_initializer(1.0, dtype)
 
@@ -85,22 +68,14 @@ def random_uniform_initializer(
     Args:
         minval: lower bound, included.
         maxval: upper bound; included for integer types only.
-        dtype: element type of the variable.
-
-    Returns:
-        An initializer for `flow.get_variable`.
 
     Raises:
         InferenceError: ``minval`` is larger than ``maxval``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable(
-        ...         "w", (100, 50), initializer=flow.random_uniform_initializer(-0.1, 0.1)
-        ...     )
-        >>> bool(abs(job()).max() <= 0.1)
-        True
+    >>> chosen = flow.random_uniform_initializer(-0.1, 0.1)
+    >>> w = run(flow.get_variable, "w", (100, 50), initializer=chosen)
+    >>> bool(abs(w).max() <= 0.1)
+    True
     """
     what = "random_uniform_initializer"
     bounds = (_number(what, minval, dtype), _number(what, maxval, dtype))
@@ -120,20 +95,13 @@ def random_normal_initializer(
         seed: must be None; pass ``random_seed`` to ``flow.get_variable`` instead.
         dtype: must be None; pass ``dtype`` to ``flow.get_variable`` instead.
 
-    Returns:
-        An initializer for `flow.get_variable`.
-
     Raises:
         InferenceError: ``seed`` or ``dtype`` is given.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable(
-        ...         "w", (100, 50), initializer=flow.random_normal_initializer(stddev=0.1)
-        ...     )
-        >>> bool(abs(job().std() - 0.1) < 0.01)
-        True
+    >>> chosen = flow.random_normal_initializer(stddev=0.1)
+    >>> w = run(flow.get_variable, "w", (100, 50), initializer=chosen)
+    >>> bool(abs(w.std() - 0.1) < 0.01)
+    True
     """
     check(
         seed is None and dtype is None,
@@ -150,19 +118,11 @@ def truncated_normal_initializer(mean: float = 0.0, stddev: float = 1.0) -> Init
 
     Args:
         mean: the mean.
-        stddev: the standard deviation before truncation.
 
-    Returns:
-        An initializer for `flow.get_variable`.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable(
-        ...         "w", (100, 50), initializer=flow.truncated_normal_initializer(stddev=0.1)
-        ...     )
-        >>> bool(abs(job()).max() <= 0.2)
-        True
+    >>> chosen = flow.truncated_normal_initializer(stddev=0.1)
+    >>> w = run(flow.get_variable, "w", (100, 50), initializer=chosen)
+    >>> bool(abs(w).max() <= 0.2)
+    True
     """
     return Initializer("truncated_normal", (float(mean), float(stddev)))
 
@@ -170,18 +130,10 @@ def truncated_normal_initializer(mean: float = 0.0, stddev: float = 1.0) -> Init
 def truncated_normal(stddev: float = 1.0) -> Initializer:
     """Return a `truncated_normal_initializer` with mean 0.
 
-    Args:
-        stddev: the standard deviation before truncation.
-
-    Returns:
-        An initializer for `flow.get_variable`.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable("w", (100, 50), initializer=flow.truncated_normal(0.1))
-        >>> bool(abs(job()).max() <= 0.2)
-        True
+    >>> chosen = flow.truncated_normal(0.1)
+    >>> w = run(flow.get_variable, "w", (100, 50), initializer=chosen)
+    >>> bool(abs(w).max() <= 0.2)
+    True
     """
     return truncated_normal_initializer(0.0, stddev)
 
@@ -189,20 +141,10 @@ def truncated_normal(stddev: float = 1.0) -> Initializer:
 def glorot_uniform_initializer(data_format: str = "") -> Initializer:
     """Return an initializer that draws uniform numbers of variance 2 / (fan_in + fan_out).
 
-    Args:
-        data_format: see `variance_scaling_initializer`.
-
-    Returns:
-        An initializer for `flow.get_variable`.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable(
-        ...         "w", (100, 50), initializer=flow.glorot_uniform_initializer()
-        ...     )
-        >>> bool(abs(job()).max() < 0.2)
-        True
+    >>> chosen = flow.glorot_uniform_initializer()
+    >>> w = run(flow.get_variable, "w", (100, 50), initializer=chosen)
+    >>> bool(abs(w).max() < 0.2)
+    True
     """
     return variance_scaling_initializer(1.0, "fan_avg", "random_uniform", data_format)
 
@@ -210,20 +152,10 @@ def glorot_uniform_initializer(data_format: str = "") -> Initializer:
 def glorot_normal_initializer(data_format: str = "") -> Initializer:
     """Return an initializer that draws normal numbers of variance 2 / (fan_in + fan_out).
 
-    Args:
-        data_format: see `variance_scaling_initializer`.
-
-    Returns:
-        An initializer for `flow.get_variable`.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable(
-        ...         "w", (100, 50), initializer=flow.glorot_normal_initializer()
-        ...     )
-        >>> bool(abs(job().std() - (2 / 150) ** 0.5) < 0.01)
-        True
+    >>> chosen = flow.glorot_normal_initializer()
+    >>> w = run(flow.get_variable, "w", (100, 50), initializer=chosen)
+    >>> bool(abs(w.std() - (2 / 150) ** 0.5) < 0.01)
+    True
     """
     return variance_scaling_initializer(1.0, "fan_avg", "random_normal", data_format)
 
@@ -242,25 +174,15 @@ def variance_scaling_initializer(
 
     Args:
         scale: a positive factor.
-        mode: "fan_in", "fan_out" or "fan_avg".
         distribution: "truncated_normal", "random_normal" or "random_uniform".
-        data_format: axis order of the weight: "NC..." for (out, in, window), "N...C" for (out,
-            window, in), "" for a matrix (out, in).
-
-    Returns:
-        An initializer for `flow.get_variable`.
 
     Raises:
         InferenceError: an argument has a value that is not listed here.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable(
-        ...         "w", (100, 50), initializer=flow.variance_scaling_initializer(2.0)
-        ...     )
-        >>> bool(abs(job().std() - 0.2) < 0.02)
-        True
+    >>> chosen = flow.variance_scaling_initializer(2.0)
+    >>> w = run(flow.get_variable, "w", (100, 50), initializer=chosen)
+    >>> bool(abs(w.std() - 0.2) < 0.02)
+    True
     """
     what = "variance_scaling_initializer"
     mode = _choice(what, "mode", mode.lower(), MODES)
@@ -283,26 +205,18 @@ def kaiming_initializer(
     Args:
         shape: shape of the variable, at least rank 2.
         distribution: "random_normal" or "random_uniform".
-        mode: "fan_in", "fan_out" or "fan_avg".
         nonlinearity: the activation that follows, which determines the gain: "leaky_relu", "relu",
             "tanh", "sigmoid" or None.
         negative_slope: slope of leaky_relu below 0.
         data_format: "NCHW" or "NHWC".
 
-    Returns:
-        An initializer for `flow.get_variable`.
-
     Raises:
         InferenceError: an argument has a value that is not listed here.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable(
-        ...         "w", (100, 50), initializer=flow.kaiming_initializer((100, 50))
-        ...     )
-        >>> bool(abs(job().std() - 0.2) < 0.01)
-        True
+    >>> chosen = flow.kaiming_initializer((100, 50))
+    >>> w = run(flow.get_variable, "w", (100, 50), initializer=chosen)
+    >>> bool(abs(w.std() - 0.2) < 0.01)
+    True
     """
     what = "kaiming_initializer"
     check(len(shape) >= 2 and min(shape) > 0, what, f"shape {tuple(shape)}", "rank >= 2, no 0")

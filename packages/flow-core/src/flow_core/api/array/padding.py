@@ -1,6 +1,10 @@
 """Functions of OneFlow 0.4 that pad images, extract diagonals and repeat blobs; and `Size`.
 
 The functions are sequences of existing ops, so that every backend has kernels for them.
+
+Args:
+    x: images.
+    padding: one number for all sides, or four: left, right, top and bottom.
 """
 
 from __future__ import annotations
@@ -21,9 +25,8 @@ __all__ = ["Size", "constant_pad2d", "diag", "expand", "replication_pad2d", "zer
 class Size(tuple[int, ...]):
     """A shape: a tuple of integers.
 
-    Example:
-        >>> Size([2, 3]).numel(), Size((2, 3, 4))[1:]
-        (6, flow.Size([3, 4]))
+    >>> Size([2, 3]).numel(), Size((2, 3, 4))[1:]
+    (6, flow.Size([3, 4]))
     """
 
     __slots__ = ()
@@ -70,10 +73,7 @@ def constant_pad2d(
     """Pad images (N, C, H, W) with a number.
 
     Args:
-        x: images.
-        padding: one number for all sides, or four: left, right, top and bottom.
         constant_value: the number; truncated for integer types.
-        name: name of the op.
     """
     left, right, top, bottom = _sides("constant_pad2d", x, padding)
     return pad(x, [(0, 0), (0, 0), (top, bottom), (left, right)], constant_value, name)
@@ -89,7 +89,6 @@ def replication_pad2d(x: Blob, padding: int | Sequence[int], name: str | None = 
 
     Args:
         x: images with at least one pixel.
-        padding: one number for all sides, or four: left, right, top and bottom.
         name: name of the last op.
     """
     left, right, top, bottom = _sides("replication_pad2d", x, padding)
@@ -117,10 +116,8 @@ def expand(x: Blob, expand_size: Sequence[int], name: str | None = None) -> Blob
     Args:
         x: a blob.
         expand_size: the new shape; -1 keeps the size of an axis of ``x``.
-        name: name of the op.
 
-    Returns:
-        A blob of the new shape, and of the element type of ``x``.
+    Returns: A blob of the new shape, and of the element type of ``x``.
 
     Raises:
         InferenceError: ``expand_size`` is shorter than the shape, changes an axis whose size is
@@ -146,8 +143,7 @@ def diag(input: Blob, diagonal: int = 0, name: str | None = None) -> BlobDef:
         diagonal: 0 for the main diagonal, positive above it, negative below it.
         name: name of the last op.
 
-    Returns:
-        A matrix or a vector of the element type of the input.
+    Returns: A matrix or a vector of the element type of the input.
 
     Raises:
         InferenceError: the input has another number of axes, or the diagonal is outside of it.

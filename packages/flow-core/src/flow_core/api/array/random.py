@@ -1,4 +1,8 @@
-"""``flow.random``: random numbers that are determined by the seed, the op's name and the step."""
+"""``flow.random``: random numbers that are determined by the seed, the op's name and the step.
+
+Args:
+    seed: the op's own seed; the default derives from the job's seed and the op's name.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +39,12 @@ def bernoulli(
 
     Args:
         x: probabilities.
-        seed: the op's own seed; the default derives from the job's seed and the op's name.
         dtype: element type of the result, by default that of ``x``.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape of ``x``.
+    Returns: A blob of the shape of ``x``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.random.bernoulli(x)
-        >>> job([0, 1, 1])
-        array([0., 1., 1.], dtype=float32)
+    >>> run(flow.random.bernoulli, [0, 1, 1])
+    array([0., 1., 1.], dtype=float32)
     """
     wanted = x.dtype if dtype is None else as_dtype(dtype)
     own_name = None if name == "Bernoulli" else name
@@ -64,19 +61,12 @@ def coin_flip(
 
     Args:
         batch_size: number of bits.
-        seed: the op's own seed; the default derives from the job's seed and the op's name.
         probability: probability of a 1, between 0 and 1.
-        name: name of the op.
 
-    Returns:
-        int8 of shape (batch_size,): 1 or 0.
+    Returns: int8 of shape (batch_size,): 1 or 0.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.random.coin_flip(batch_size=3, probability=1.0)
-        >>> job()
-        array([1, 1, 1], dtype=int8)
+    >>> run(flow.random.coin_flip, batch_size=3, probability=1.0)
+    array([1, 1, 1], dtype=int8)
     """
     own_name = None if name == "CoinFlip" else name
     return emit_one(
@@ -100,12 +90,10 @@ def gen_seed(seed: int | None = None) -> tuple[int, bool]:
     Args:
         seed: a number, or None for a random seed.
 
-    Returns:
-        The seed, and whether ops must use it.
+    Returns: The seed, and whether ops must use it.
 
-    Example:
-        >>> flow.random.gen_seed(7)
-        (7, True)
+    >>> flow.random.gen_seed(7)
+    (7, True)
     """
     if seed is not None:
         return seed, True
@@ -121,18 +109,15 @@ def generate_random_batch_permutation_indices(
 
     Args:
         value: a blob, of which only the size of axis 0 is used.
-        seed: the op's own seed; the default derives from the job's seed and the op's name.
-        name: name of the op.
 
-    Returns:
-        int32 of shape ``value.shape[:1]``, which contains each row index once.
+    Returns: int32 of shape ``value.shape[:1]``, which contains each row index once.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4, 2))) -> tp.Numpy:
-        ...     return flow.random.generate_random_batch_permutation_indices(x)
-        >>> sorted(job(np.zeros((4, 2), np.float32)).tolist())
-        [0, 1, 2, 3]
+    >>> sorted(
+    ...     run(
+    ...         flow.random.generate_random_batch_permutation_indices, np.zeros((4, 2), np.float32)
+    ...     ).tolist()
+    ... )
+    [0, 1, 2, 3]
     """
     return emit_one("generate_random_batch_permutation_indices", value, **_seed(seed), name=name)
 
@@ -142,21 +127,14 @@ def shuffle(value: Blob, seed: int | None = None, name: str | None = None) -> Bl
 
     Args:
         value: a blob with at least one axis.
-        seed: the op's own seed; the default derives from the job's seed and the op's name.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and element type of ``value``.
+    Returns: A blob of the shape and element type of ``value``.
 
     Raises:
         InferenceError: ``value`` has no axes.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-        ...     return flow.random.shuffle(x)
-        >>> sorted(job([1, 2, 3, 4]).tolist())
-        [1.0, 2.0, 3.0, 4.0]
+    >>> sorted(run(flow.random.shuffle, [1, 2, 3, 4]).tolist())
+    [1.0, 2.0, 3.0, 4.0]
     """
     check(len(value.shape) > 0, "random.shuffle", f"shape {value.shape}", "at least one axis")
     return gather(value, generate_random_batch_permutation_indices(value, seed), name=name)

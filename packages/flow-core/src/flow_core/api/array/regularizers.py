@@ -1,4 +1,7 @@
-"""Regularizers of variables, such as ``flow.regularizers.l2(0.0005)``."""
+"""Regularizers of variables, such as ``flow.regularizers.l2(0.0005)``.
+
+Returns: A regularizer for `flow.get_variable`.
+"""
 
 from __future__ import annotations
 
@@ -25,27 +28,20 @@ class Regularizer:
 def l1_l2(l1: float = 0.01, l2: float = 0.01) -> Regularizer:
     """Return a penalty on a variable w that adds ``l1 * sign(w) + l2 * w`` to the gradient of w.
 
-    >>> l1_l2(0.1, 0.2).to_attr()
-    ('l1_l2', 0.1, 0.2)
-
     Args:
         l1: the factor of sign(w).
         l2: the factor of w.
 
-    Returns:
-        A regularizer for `flow.get_variable`.
-
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     penalty = flow.regularizers.l1_l2(0.25, 0.25)
-        ...     w = flow.get_variable(
-        ...         "w", (1,), initializer=flow.ones_initializer(), regularizer=penalty
-        ...     )
-        ...     flow.optimizer.SGD(0.1, momentum=0).minimize(0 * w)
-        ...     return w
-        >>> [round(job().item(), 4) for _ in range(3)]
-        [1.0, 0.95, 0.9013]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     penalty = flow.regularizers.l1_l2(0.25, 0.25)
+    ...     w = flow.get_variable(
+    ...         "w", (1,), initializer=flow.ones_initializer(), regularizer=penalty
+    ...     )
+    ...     flow.optimizer.SGD(0.1, momentum=0).minimize(0 * w)
+    ...     return w
+    >>> [round(job().item(), 4) for _ in range(3)]
+    [1.0, 0.95, 0.9013]
     """
     check_numbers("regularizers", l1=l1, l2=l2)
     return Regularizer(float(l1), float(l2))
@@ -57,20 +53,16 @@ def l1(l: float = 0.01) -> Regularizer:  # noqa: E741 - OneFlow's name
     Args:
         l: the factor of sign(w).
 
-    Returns:
-        A regularizer for `flow.get_variable`.
-
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     penalty = flow.regularizers.l1(0.5)
-        ...     w = flow.get_variable(
-        ...         "w", (1,), initializer=flow.ones_initializer(), regularizer=penalty
-        ...     )
-        ...     flow.optimizer.SGD(0.1, momentum=0).minimize(0 * w)
-        ...     return w
-        >>> [round(job().item(), 4) for _ in range(3)]
-        [1.0, 0.95, 0.9]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     penalty = flow.regularizers.l1(0.5)
+    ...     w = flow.get_variable(
+    ...         "w", (1,), initializer=flow.ones_initializer(), regularizer=penalty
+    ...     )
+    ...     flow.optimizer.SGD(0.1, momentum=0).minimize(0 * w)
+    ...     return w
+    >>> [round(job().item(), 4) for _ in range(3)]
+    [1.0, 0.95, 0.9]
     """
     return l1_l2(l, 0.0)
 
@@ -81,19 +73,15 @@ def l2(l: float = 0.01) -> Regularizer:  # noqa: E741 - OneFlow's name
     Args:
         l: the factor of w.
 
-    Returns:
-        A regularizer for `flow.get_variable`.
-
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     penalty = flow.regularizers.l2(0.5)
-        ...     w = flow.get_variable(
-        ...         "w", (1,), initializer=flow.ones_initializer(), regularizer=penalty
-        ...     )
-        ...     flow.optimizer.SGD(0.1, momentum=0).minimize(0 * w)
-        ...     return w
-        >>> [round(job().item(), 4) for _ in range(3)]
-        [1.0, 0.95, 0.9025]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     penalty = flow.regularizers.l2(0.5)
+    ...     w = flow.get_variable(
+    ...         "w", (1,), initializer=flow.ones_initializer(), regularizer=penalty
+    ...     )
+    ...     flow.optimizer.SGD(0.1, momentum=0).minimize(0 * w)
+    ...     return w
+    >>> [round(job().item(), 4) for _ in range(3)]
+    [1.0, 0.95, 0.9025]
     """
     return l1_l2(0.0, l)

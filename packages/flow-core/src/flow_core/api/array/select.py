@@ -1,6 +1,13 @@
 """Functions that select regions of blobs or concatenate blobs.
 
 `slice` shadows the builtin in this module.
+
+Args:
+    x, input: a blob.
+    axis: the axis, negative to count from the last one.
+    slice_tup_list: (start, stop, step) for each axis, where None means numpy's default; trailing
+        axes without an entry are kept whole.  Steps may be negative.
+    paddings: (before, after) per axis, in elements.
 """
 
 from __future__ import annotations
@@ -41,25 +48,15 @@ def concat(
 
     Args:
         inputs: blobs of one element type and of equal sizes except on ``axis``.
-        axis: the axis, negative to count from the last one.
         max_dim_size: an upper bound on the size of the result's axis, checked only for blobs of
             fixed shape.
-        name: name of the op.
         values: an older name of ``inputs``.
 
-    Returns:
-        A blob whose axis ``axis`` has the sum of the sizes.
+    Returns: A blob whose axis ``axis`` has the sum of the sizes.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2, 1)),
-        ...     y: tp.Numpy.Placeholder((2, 1)),
-        ... ) -> tp.Numpy:
-        ...     return flow.concat([x, y], axis=1)
-        >>> job([[1], [2]], [[3], [4]])
-        array([[1., 3.],
-               [2., 4.]], dtype=float32)
+    >>> run(lambda x, y: flow.concat([x, y], axis=1), [[1], [2]], [[3], [4]])
+    array([[1., 3.],
+           [2., 4.]], dtype=float32)
     """
     blobs = inputs if values is None else values
     given = isinstance(blobs, list | tuple) and len(blobs) > 0
@@ -82,24 +79,15 @@ def stack(inputs: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blo
     Args:
         inputs: blobs of one shape and element type.
         axis: position of the new axis in the result; -1 is the last position.
-        name: name of the op.
 
-    Returns:
-        A blob with one more axis, of size ``len(inputs)``.
+    Returns: A blob with one more axis, of size ``len(inputs)``.
 
     Raises:
         InferenceError: there are no blobs, their shapes differ, or the axis is out of range.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.stack([x, y])
-        >>> job([1, 2], [3, 4])
-        array([[1., 2.],
-               [3., 4.]], dtype=float32)
+    >>> run(lambda x, y: flow.stack([x, y]), [1, 2], [3, 4])
+    array([[1., 2.],
+           [3., 4.]], dtype=float32)
     """
     shapes = [x.shape for x in inputs]
     same = len(shapes) > 0 and all(shape == shapes[0] for shape in shapes)
@@ -115,22 +103,15 @@ def slice(
     """Return the region of ``x`` that starts at ``begin`` and has the size ``size``.
 
     Args:
-        x: a blob.
         begin: the start on each axis, negative to count from the end; None means 0.
         size: the size on each axis; with -1, None or a size beyond the end, the region extends to
             the end.
-        name: name of the op.
 
-    Returns:
-        A blob of the size ``size``.
+    Returns: A blob of the size ``size``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-        ...     return flow.slice(x, [0, 1], [2, 2])
-        >>> job([[3, 1, 2], [6, 5, 4]])
-        array([[1., 2.],
-               [5., 4.]], dtype=float32)
+    >>> run(lambda x: flow.slice(x, [0, 1], [2, 2]), [[3, 1, 2], [6, 5, 4]])
+    array([[1., 2.],
+           [5., 4.]], dtype=float32)
     """
     rank = len(x.shape)
     both = f"begin {begin} and size {size} for shape {x.shape}"
@@ -152,25 +133,14 @@ def _begin_and_size(total: int, begin: int | None, size: int | None) -> SliceRow
 def slice_v2(x: Blob, slice_tup_list: Sequence[SliceRow], name: str | None = None) -> BlobDef:
     """Return the slice ``x[start:stop:step, ...]``, as in numpy.
 
-    Args:
-        x: a blob.
-        slice_tup_list: (start, stop, step) for each axis, where None means numpy's default;
-            trailing axes without an entry are kept whole.  Steps may be negative.
-        name: name of the op.
-
-    Returns:
-        A blob with as many axes as ``x``.
+    Returns: A blob with as many axes as ``x``.
 
     Raises:
         InferenceError: a start or stop is out of range, a step is 0, or the slice is empty.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-        ...     return flow.slice_v2(x, [(None, None, None), (2, 0, -1)])
-        >>> job([[3, 1, 2], [6, 5, 4]])
-        array([[2., 1.],
-               [4., 5.]], dtype=float32)
+    >>> run(lambda x: flow.slice_v2(x, [(None, None, None), (2, 0, -1)]), [[3, 1, 2], [6, 5, 4]])
+    array([[2., 1.],
+           [4., 5.]], dtype=float32)
     """
     return emit_one("slice", x, **slice_attrs("slice_v2", x, slice_tup_list), name=name)
 
@@ -181,27 +151,16 @@ def slice_update(
     """Return a copy of ``x`` with a slice replaced.
 
     Args:
-        x: a blob.
         update: the new slice: a blob of the shape of the slice and of the element type of ``x``.
-        slice_tup_list: (start, stop, step) for each axis; see `slice_v2`.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``x``.
+    Returns: A blob of the shape and type of ``x``.
 
     Raises:
         InferenceError: a start or stop is out of range, a step is 0, or ``update`` has another
             type.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((4,)),
-        ...     y: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.slice_update(x, y, [(1, 3, 1)])
-        >>> job([1, 2, 3, 4], [20, 30])
-        array([ 1., 20., 30.,  4.], dtype=float32)
+    >>> run(lambda x, y: flow.slice_update(x, y, [(1, 3, 1)]), [1, 2, 3, 4], [20, 30])
+    array([ 1., 20., 30.,  4.], dtype=float32)
     """
     attrs = slice_attrs("slice_update", x, slice_tup_list)
     return emit_one("slice_update", x, update, **attrs, name=name)
@@ -210,22 +169,17 @@ def slice_update(
 def logical_slice(x: Blob, slice_tup_list: Sequence[SliceRow], name: str | None = None) -> BlobDef:
     """Return a slice as `slice_v2` does, with steps greater than 0 only.
 
-    Args:
-        x, slice_tup_list, name: see `slice_v2`.
-
-    Returns:
-        A blob with as many axes as ``x``.
+    Returns: A blob with as many axes as ``x``.
 
     Raises:
         InferenceError: as for `slice_v2`, or a step is negative.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-        ...     return flow.experimental.logical_slice(x, [(0, 2, 1), (0, 3, 2)])
-        >>> job([[3, 1, 2], [6, 5, 4]])
-        array([[3., 2.],
-               [6., 4.]], dtype=float32)
+    >>> run(
+    ...     lambda x: flow.experimental.logical_slice(x, [(0, 2, 1), (0, 3, 2)]),
+    ...     [[3, 1, 2], [6, 5, 4]],
+    ... )
+    array([[3., 2.],
+           [6., 4.]], dtype=float32)
     """
     attrs = slice_attrs("experimental.logical_slice", x, slice_tup_list, forward=True)
     return emit_one("logical_slice", x, **attrs, name=name)
@@ -241,19 +195,17 @@ def logical_slice_assign(
         value: a blob of the shape and element type of the slice.
         slice_tup_list: (start, stop, step) for each axis, with steps greater than 0; see
             `slice_v2`.
-        name: name of the op.
 
     Raises:
         InferenceError: as for `logical_slice`, or ``value`` has another type.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> None:
-        ...     w = flow.get_variable("w", (4,), initializer=flow.zeros_initializer())
-        ...     flow.experimental.logical_slice_assign(w, x, [(1, 3, 1)])
-        >>> job([1, 2])
-        >>> flow.get_all_variables()["w"].numpy()
-        array([0., 1., 2., 0.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> None:
+    ...     w = flow.get_variable("w", (4,), initializer=flow.zeros_initializer())
+    ...     flow.experimental.logical_slice_assign(w, x, [(1, 3, 1)])
+    >>> job([1, 2])
+    >>> flow.get_all_variables()["w"].numpy()
+    array([0., 1., 2., 0.], dtype=float32)
     """
     attrs = slice_attrs("experimental.logical_slice_assign", x, slice_tup_list, forward=True)
     emit("logical_slice_assign", x, value, **attrs, name=name)
@@ -294,22 +246,15 @@ def reverse(input: Blob, axis: int | Sequence[int], name: str | None = None) -> 
     """Reverse the order of elements along one or several axes.
 
     Args:
-        input: a blob.
         axis: axes, negative to count from the last one.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and element type of ``input``.
+    Returns: A blob of the shape and element type of ``input``.
 
     Raises:
         InferenceError: an axis is out of range.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:
-        ...     return flow.reverse(x, 0)
-        >>> job([1, 2, 3])
-        array([3., 2., 1.], dtype=float32)
+    >>> run(flow.reverse, [1, 2, 3], 0)
+    array([3., 2., 1.], dtype=float32)
     """
     rank = len(input.shape)
     axes = [axis] if isinstance(axis, int) else list(axis)
@@ -344,23 +289,15 @@ def pad(
     """Pad a blob with a number.
 
     Args:
-        x: a blob.
-        paddings: (before, after) per axis, in elements.
         constant_value: the number, which is converted to the element type of ``x``.
-        name: name of the op.
 
-    Returns:
-        A blob whose size on axis i is ``before + x.shape[i] + after``.
+    Returns: A blob whose size on axis i is ``before + x.shape[i] + after``.
 
     Raises:
         InferenceError: ``paddings`` is not one pair of non-negative numbers for each axis.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.pad(x, [(1, 2)])
-        >>> job([1, 2])
-        array([0., 1., 2., 0., 0.], dtype=float32)
+    >>> run(lambda x: flow.pad(x, [(1, 2)]), [1, 2])
+    array([0., 1., 2., 0., 0.], dtype=float32)
     """
     attrs = _pad_attrs("pad", x, paddings, constant_value)
     return emit_one("pad", x, **attrs, name=name)
@@ -375,24 +312,16 @@ def pad_grad(
     """Remove a border from a blob; the inverse of `pad`, and also its gradient.
 
     Args:
-        x: a blob.
-        paddings: (before, after) per axis, in elements.
         constant_value: has no effect, as in OneFlow.
-        name: name of the op.
 
-    Returns:
-        A blob whose size on axis i is ``x.shape[i] - before - after``.
+    Returns: A blob whose size on axis i is ``x.shape[i] - before - after``.
 
     Raises:
         InferenceError: ``paddings`` is not one pair for each axis, or a border is wider than the
             blob.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((5,))) -> tp.Numpy:
-        ...     return flow.pad_grad(x, [(1, 2)])
-        >>> job([1, 2, 3, 4, 5])
-        array([2., 3.], dtype=float32)
+    >>> run(lambda x: flow.pad_grad(x, [(1, 2)]), [1, 2, 3, 4, 5])
+    array([2., 3.], dtype=float32)
     """
     attrs = _pad_attrs("pad_grad", x, paddings, constant_value)
     return emit_one("pad_grad", x, **attrs, name=name)
@@ -416,17 +345,19 @@ def same_padding(
             after the image, "SAME_LOWER" before it.
         data_format: such as "NCHW" or "NHWC".
         kernel_size, strides, dilation_rate: geometry of the window op, per spatial axis.
-        name: name of the op.
 
-    Returns:
-        A padded blob.
+    Returns: A padded blob.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 1, 5, 5))) -> tp.Numpy:
-        ...     return flow.same_padding(x, "same_upper", "NCHW", (3, 3), (2, 2), (1, 1))
-        >>> job(np.ones((1, 1, 5, 5), np.float32)).shape
-        (1, 1, 7, 7)
+    >>> run(
+    ...     flow.same_padding,
+    ...     np.ones((1, 1, 5, 5), np.float32),
+    ...     "same_upper",
+    ...     "NCHW",
+    ...     (3, 3),
+    ...     (2, 2),
+    ...     (1, 1),
+    ... ).shape
+    (1, 1, 7, 7)
     """
     kind = str(padding).upper()
     allowed = "SAME_UPPER or SAME_LOWER"
@@ -451,20 +382,14 @@ def reflection_pad2d(x: Blob, padding: int | Sequence[int], name: str | None = N
         x: images.
         padding: one number for all sides; or four numbers, of which the third applies to both sides
             of H and the fourth to both sides of W.  Each must be less than the size of that axis.
-        name: name of the op.
 
-    Returns:
-        A blob with larger last two axes.
+    Returns: A blob with larger last two axes.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 1, 2, 2))) -> tp.Numpy:
-        ...     return flow.reshape(flow.reflection_pad2d(x, 1), (4, 4))
-        >>> job([[[[1, 2], [3, 4]]]])
-        array([[4., 3., 4., 3.],
-               [2., 1., 2., 1.],
-               [4., 3., 4., 3.],
-               [2., 1., 2., 1.]], dtype=float32)
+    >>> run(lambda x: flow.reshape(flow.reflection_pad2d(x, 1), (4, 4)), [[[[1, 2], [3, 4]]]])
+    array([[4., 3., 4., 3.],
+           [2., 1., 2., 1.],
+           [4., 3., 4., 3.],
+           [2., 1., 2., 1.]], dtype=float32)
     """
     given = [padding] * 4 if isinstance(padding, int) else list(padding)
     ok = len(given) == len(x.shape) == 4

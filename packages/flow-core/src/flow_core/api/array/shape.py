@@ -1,4 +1,8 @@
-"""Functions that change the shape of a blob without changing its elements."""
+"""Functions that change the shape of a blob without changing its elements.
+
+Args:
+    x, input: a blob.
+"""
 
 from __future__ import annotations
 
@@ -47,23 +51,16 @@ def reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> BlobDef:
     """Return a blob with the same elements in the same order, in another shape.
 
     Args:
-        x: a blob.
         shape: the new shape; one size may be -1, and is then inferred.
-        name: name of the op.
 
-    Returns:
-        A blob of the new shape.
+    Returns: A blob of the new shape.
 
     Raises:
         InferenceError: the number of elements differs, or more than one size is -1.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-        ...     return flow.reshape(x, (2, -1))
-        >>> job([1, 2, 3, 4])
-        array([[1., 2.],
-               [3., 4.]], dtype=float32)
+    >>> run(flow.reshape, [1, 2, 3, 4], (2, -1))
+    array([[1., 2.],
+           [3., 4.]], dtype=float32)
     """
     listed = hasattr(shape, "__len__") and not isinstance(shape, str)
     check(listed, "reshape", f"shape {shape!r:.60}", "a list or tuple of sizes", "[size]")
@@ -74,20 +71,13 @@ def dynamic_reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> B
     """Do the same as `reshape`, since all shapes are known at compile time.
 
     Args:
-        x: a blob.
         shape: the new shape; one size may be -1.
-        name: name of the op.
 
-    Returns:
-        A blob of the new shape.
+    Returns: A blob of the new shape.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-        ...     return flow.dynamic_reshape(x, (2, -1))
-        >>> job([1, 2, 3, 4])
-        array([[1., 2.],
-               [3., 4.]], dtype=float32)
+    >>> run(flow.dynamic_reshape, [1, 2, 3, 4], (2, -1))
+    array([[1., 2.],
+           [3., 4.]], dtype=float32)
     """
     return reshape(x, shape, name)
 
@@ -96,26 +86,16 @@ def reshape_like(x: Blob, like: Blob, name: str | None = None) -> BlobDef:
     """Return ``x`` in the shape of another blob.
 
     Args:
-        x: a blob.
         like: a blob with the same number of elements, whose values are ignored.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape of ``like`` and of the element type of ``x``.
+    Returns: A blob of the shape of ``like`` and of the element type of ``x``.
 
     Raises:
         InferenceError: the numbers of elements differ.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((4,)),
-        ...     like: tp.Numpy.Placeholder((2, 2)),
-        ... ) -> tp.Numpy:
-        ...     return flow.reshape_like(x, like)
-        >>> job([1, 2, 3, 4], [[0, 0], [0, 0]])
-        array([[1., 2.],
-               [3., 4.]], dtype=float32)
+    >>> run(flow.reshape_like, [1, 2, 3, 4], [[0, 0], [0, 0]])
+    array([[1., 2.],
+           [3., 4.]], dtype=float32)
     """
     return emit_one("reshape_like", x, like, name=name)
 
@@ -124,22 +104,15 @@ def flatten(input: Blob, start_dim: int = 0, end_dim: int = -1, name: str | None
     """Merge several adjacent axes into one.
 
     Args:
-        input: a blob.
         start_dim, end_dim: first and last axis to merge, negative to count from the last one.
-        name: name of the op.
 
-    Returns:
-        A blob with fewer axes.
+    Returns: A blob with fewer axes.
 
     Raises:
         InferenceError: an axis is out of range, or ``start_dim`` comes after ``end_dim``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.flatten(x)
-        >>> job([[1, 2], [3, 4]])
-        array([1., 2., 3., 4.], dtype=float32)
+    >>> run(flow.flatten, [[1, 2], [3, 4]])
+    array([1., 2., 3., 4.], dtype=float32)
     """
     return emit_one("flatten", input, start_dim=start_dim, end_dim=end_dim, name=name)
 
@@ -148,22 +121,15 @@ def squeeze(input: Blob, axis: Sequence[int] | None = None, name: str | None = N
     """Remove the given axes of size 1, or all of them by default; at least one axis remains.
 
     Args:
-        input: a blob.
         axis: an axis, or a list of axes; None for all axes of size 1.
-        name: name of the op.
 
-    Returns:
-        A blob without these axes.
+    Returns: A blob without these axes.
 
     Raises:
         InferenceError: a given axis is out of range, or its size is not 1.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2))) -> tp.Numpy:
-        ...     return flow.squeeze(x)
-        >>> job([[1, 2]])
-        array([1., 2.], dtype=float32)
+    >>> run(flow.squeeze, [[1, 2]])
+    array([1., 2.], dtype=float32)
     """
     if axis is None:
         axis = [i for i, size in enumerate(input.shape) if size == 1]
@@ -174,22 +140,15 @@ def expand_dims(input: Blob, axis: int, name: str | None = None) -> BlobDef:
     """Insert an axis of size 1.
 
     Args:
-        input: a blob.
         axis: position of the new axis in the result; -1 is the last position.
-        name: name of the op.
 
-    Returns:
-        A blob with an additional axis.
+    Returns: A blob with an additional axis.
 
     Raises:
         InferenceError: the axis is out of range.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.expand_dims(x, 0)
-        >>> job([1, 2])
-        array([[1., 2.]], dtype=float32)
+    >>> run(flow.expand_dims, [1, 2], 0)
+    array([[1., 2.]], dtype=float32)
     """
     return emit_one("expand_dims", input, axis=axis, name=name)
 
@@ -197,19 +156,10 @@ def expand_dims(input: Blob, axis: int, name: str | None = None) -> BlobDef:
 def identity(x: Blob, name: str | None = None) -> BlobDef:
     """Return a blob with the same elements.
 
-    Args:
-        x: a blob.
-        name: name of the op.
+    Returns: A blob of the shape and type of ``x``.
 
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.identity(x)
-        >>> job([1, 2])
-        array([1., 2.], dtype=float32)
+    >>> run(flow.identity, [1, 2])
+    array([1., 2.], dtype=float32)
     """
     return emit_one("identity", x, name=name)
 
@@ -219,20 +169,11 @@ def identity_n(inputs: Sequence[Blob], name: str | None = None) -> list[BlobDef]
 
     Args:
         inputs: a list of blobs.
-        name: name of the op.
 
-    Returns:
-        A list of blobs.
+    Returns: A list of blobs.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((1,)),
-        ... ) -> tuple[tp.Numpy, tp.Numpy]:
-        ...     return tuple(flow.identity_n([x, y]))
-        >>> job([1, 2], [3])
-        (array([1., 2.], dtype=float32), array([3.], dtype=float32))
+    >>> run(lambda x, y: tuple(flow.identity_n([x, y])), [1, 2], [3])
+    (array([1., 2.], dtype=float32), array([3.], dtype=float32))
     """
     return list(emit("tuple_identity", *inputs, name=name))
 
@@ -240,19 +181,10 @@ def identity_n(inputs: Sequence[Blob], name: str | None = None) -> list[BlobDef]
 def amp_white_identity(x: Blob, name: str | None = None) -> BlobDef:
     """Return the `identity` of ``x``; under mixed precision, this op runs in half precision.
 
-    Args:
-        x: a blob.
-        name: name of the op.
+    Returns: A blob of the shape and type of ``x``.
 
-    Returns:
-        A blob of the shape and type of ``x``.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.amp_white_identity(x)
-        >>> job([1, 2])
-        array([1., 2.], dtype=float32)
+    >>> run(flow.amp_white_identity, [1, 2])
+    array([1., 2.], dtype=float32)
     """
     return emit_one("amp_white_identity", x, name=name)
 
@@ -260,19 +192,10 @@ def amp_white_identity(x: Blob, name: str | None = None) -> BlobDef:
 def cast_to_static_shape(x: Blob, name: str | None = None) -> BlobDef:
     """Return ``x`` as a blob of fixed shape, or ``x`` itself if its shape is already fixed.
 
-    Args:
-        x: a blob.
-        name: name of the op.
+    Returns: A blob of fixed shape.
 
-    Returns:
-        A blob of fixed shape.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.cast_to_static_shape(x)
-        >>> job([1, 2])
-        array([1., 2.], dtype=float32)
+    >>> run(flow.cast_to_static_shape, [1, 2])
+    array([1., 2.], dtype=float32)
     """
     x = checked_blob(x)
     if not x.is_dynamic:
@@ -294,19 +217,13 @@ def transpose(
         perm: a permutation of the axes; the default reverses their order.
         conjugate: must be False; there are no complex types.
         batch_axis_non_change: whether the batch axis of the result keeps its position.
-        name: name of the op.
 
-    Returns:
-        A blob with permuted axes.
+    Returns: A blob with permuted axes.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-        ...     return flow.transpose(x, (1, 0))
-        >>> job([[3, 1, 2], [6, 5, 4]])
-        array([[3., 6.],
-               [1., 5.],
-               [2., 4.]], dtype=float32)
+    >>> run(flow.transpose, [[3, 1, 2], [6, 5, 4]], (1, 0))
+    array([[3., 6.],
+           [1., 5.],
+           [2., 4.]], dtype=float32)
     """
     if conjugate:
         raise UnsupportedError("flow.transpose", at=user_line(), found="conjugate=True")
@@ -332,21 +249,12 @@ def broadcast_like(
         like: a blob of the result's shape.
         broadcast_axes: axes of ``like`` along which ``x`` is repeated; if None, numpy's rules
             apply.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape of ``like`` and the type of ``x``.
+    Returns: A blob of the shape of ``like`` and the type of ``x``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     like: tp.Numpy.Placeholder((2, 2)),
-        ... ) -> tp.Numpy:
-        ...     return flow.broadcast_like(x, like)
-        >>> job([1, 2], [[0, 0], [0, 0]])
-        array([[1., 2.],
-               [1., 2.]], dtype=float32)
+    >>> run(flow.broadcast_like, [1, 2], [[0, 0], [0, 0]])
+    array([[1., 2.],
+           [1., 2.]], dtype=float32)
     """
     axes = () if broadcast_axes is None else tuple(broadcast_axes)
     return emit_one("broadcast_like", x, like, broadcast_axes=axes, name=name)
@@ -360,23 +268,13 @@ def broadcast_to_compatible_with(
     For example, the common shape of (4, 1, 1), (1, 2, 1) and (1, 1, 3) is (4, 2, 3).
 
     Args:
-        x: a blob.
         compatible: a list of blobs.
-        name: name of the op.
 
-    Returns:
-        A blob of the common shape and the type of ``x``.
+    Returns: A blob of the common shape and the type of ``x``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((2,)),
-        ...     y: tp.Numpy.Placeholder((2, 2)),
-        ... ) -> tp.Numpy:
-        ...     return flow.broadcast_to_compatible_with(x, [y])
-        >>> job([1, 2], [[0, 0], [0, 0]])
-        array([[1., 2.],
-               [1., 2.]], dtype=float32)
+    >>> run(lambda x, y: flow.broadcast_to_compatible_with(x, [y]), [1, 2], [[0, 0], [0, 0]])
+    array([[1., 2.],
+           [1., 2.]], dtype=float32)
     """
     shapes = [x.shape, *(blob.shape for blob in compatible)]
     try:

@@ -1,6 +1,13 @@
 """Functions that create constants and ranges, and `tril`.
 
 `range` shadows the builtin in this module.
+
+Args:
+    shape: the sizes.
+    like: a blob.
+    dtype: the element type.
+
+Returns: A blob of the given shape and type.
 """
 
 from __future__ import annotations
@@ -63,17 +70,9 @@ def constant(
         value: the number; a fraction for an integer type is dropped, with a warning.
         dtype: element type; required.
         shape: shape of the blob, (1,) by default.
-        name: name of the op.
 
-    Returns:
-        A blob of the given shape and type.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.constant(7, flow.int32, (2,))
-        >>> job()
-        array([7, 7], dtype=int32)
+    >>> run(flow.constant, 7, flow.int32, (2,))
+    array([7, 7], dtype=int32)
     """
     check(dtype is not None, "constant", "no dtype", "an element type", "dtype=flow.float32")
     wanted, sizes = as_dtype(dtype), tuple(shape or (1,))
@@ -89,17 +88,11 @@ def constant_scalar(
     Args:
         value: a number.
         dtype: the element type; by default that of the number.
-        name: name of the op.
 
-    Returns:
-        A blob of shape (1,).
+    Returns: A blob of shape (1,).
 
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.constant_scalar(7, flow.int32)
-        >>> job()
-        array([7], dtype=int32)
+    >>> run(flow.constant_scalar, 7, flow.int32)
+    array([7], dtype=int32)
     """
     return constant(value, dtype, (1,), name)
 
@@ -110,20 +103,13 @@ def constant_like(
     """Return a blob of the shape, and by default the type, of ``like``, filled with ``value``.
 
     Args:
-        like: a blob.
         value: a number.
         dtype: the element type; by default that of ``like``.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape of ``like``.
+    Returns: A blob of the shape of ``like``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.constant_like(x, 7)
-        >>> job([1, 2])
-        array([7., 7.], dtype=float32)
+    >>> run(flow.constant_like, [1, 2], 7)
+    array([7., 7.], dtype=float32)
     """
     wanted = like.dtype if dtype is None else as_dtype(dtype)
     number = _number("constant_like", value, wanted)
@@ -134,19 +120,12 @@ def ones_like(like: Blob, dtype: DType | None = None, name: str | None = None) -
     """Return ones in the shape of a blob; see `constant_like`.
 
     Args:
-        like: a blob.
         dtype: the element type; by default that of ``like``.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape of ``like``.
+    Returns: A blob of the shape of ``like``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.ones_like(x)
-        >>> job([1, 2])
-        array([1., 1.], dtype=float32)
+    >>> run(flow.ones_like, [1, 2])
+    array([1., 1.], dtype=float32)
     """
     return constant_like(like, 1, dtype, name)
 
@@ -155,19 +134,12 @@ def zeros_like(like: Blob, dtype: DType | None = None, name: str | None = None) 
     """Return zeros in the shape of a blob; see `constant_like`.
 
     Args:
-        like: a blob.
         dtype: the element type; by default that of ``like``.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape of ``like``.
+    Returns: A blob of the shape of ``like``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.zeros_like(x)
-        >>> job([1, 2])
-        array([0., 0.], dtype=float32)
+    >>> run(flow.zeros_like, [1, 2])
+    array([0., 0.], dtype=float32)
     """
     return constant_like(like, 0, dtype, name)
 
@@ -175,20 +147,8 @@ def zeros_like(like: Blob, dtype: DType | None = None, name: str | None = None) 
 def zeros(shape: Sequence[int], dtype: DType | None = None, name: str | None = None) -> BlobDef:
     """Return a blob of zeros of the given shape, float32 by default.
 
-    Args:
-        shape: the sizes.
-        dtype: the element type.
-        name: name of the op.
-
-    Returns:
-        A blob of the given shape and type.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.zeros((2,))
-        >>> job()
-        array([0., 0.], dtype=float32)
+    >>> run(flow.zeros, (2,))
+    array([0., 0.], dtype=float32)
     """
     return constant(0, dtype or float32, shape, inner(name, "constant"))
 
@@ -196,20 +156,8 @@ def zeros(shape: Sequence[int], dtype: DType | None = None, name: str | None = N
 def ones(shape: Sequence[int], dtype: DType | None = None, name: str | None = None) -> BlobDef:
     """Return a blob of ones of the given shape, float32 by default.
 
-    Args:
-        shape: the sizes.
-        dtype: the element type.
-        name: name of the op.
-
-    Returns:
-        A blob of the given shape and type.
-
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.ones((2,))
-        >>> job()
-        array([1., 1.], dtype=float32)
+    >>> run(flow.ones, (2,))
+    array([1., 1.], dtype=float32)
     """
     return constant(1, dtype or float32, shape, inner(name, "constant"))
 
@@ -226,17 +174,11 @@ def range(
     Args:
         start, limit, delta: as for Python's ``range``.
         dtype: element type; required.
-        name: name of the op.
 
-    Returns:
-        A blob of rank 1.
+    Returns: A blob of rank 1.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.range(2, 10, 3, flow.int32)
-        >>> job()
-        array([2, 5, 8], dtype=int32)
+    >>> run(flow.range, 2, 10, 3, flow.int32)
+    array([2, 5, 8], dtype=int32)
     """
     check(dtype is not None, "range", "no dtype", "an element type", "dtype=flow.int64")
     first, last = (0, start) if limit is None else (start, limit)
@@ -258,17 +200,11 @@ def elem_cnt(inputs: Blob, dtype: Any = None, name: str | None = None) -> BlobDe
     Args:
         inputs: a blob.
         dtype: the element type of the result.
-        name: name of the op.
 
-    Returns:
-        A blob of shape (1,).
+    Returns: A blob of shape (1,).
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.elem_cnt(x)
-        >>> job([[1, 2], [3, 4]])
-        array([4], dtype=int32)
+    >>> run(flow.elem_cnt, [[1, 2], [3, 4]])
+    array([4], dtype=int32)
     """
     return emit_one(
         "constant", value=prod(inputs.shape), dtype=(dtype or int32).name, shape=(1,), name=name
@@ -293,18 +229,12 @@ def tril(
         x: a blob with 2 axes or more.
         diagonal: the last diagonal that is kept: 0 is the main diagonal, 1 the diagonal above it.
         fill_value: value of the elements above that diagonal.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``x``.
+    Returns: A blob of the shape and type of ``x``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.nn.tril(x)
-        >>> job([[1, 2], [3, 4]])
-        array([[1., 0.],
-               [3., 4.]], dtype=float32)
+    >>> run(flow.nn.tril, [[1, 2], [3, 4]])
+    array([[1., 0.],
+           [3., 4.]], dtype=float32)
     """
     fill = _fill_attrs("fill", fill_value, 0)
     return emit_one("tril", x, diagonal=diagonal, **fill, name=name)
@@ -324,18 +254,12 @@ def fused_scale_tril(
         diagonal: the highest diagonal that is kept: 0 for the main diagonal.
         fill_value: the number above this diagonal.
         scale: the factor of ``x``.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and type of ``x``.
+    Returns: A blob of the shape and type of ``x``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.nn.fused_scale_tril(x, scale=2)
-        >>> job([[1, 2], [3, 4]])
-        array([[2., 0.],
-               [6., 8.]], dtype=float32)
+    >>> run(flow.nn.fused_scale_tril, [[1, 2], [3, 4]], scale=2)
+    array([[2., 0.],
+           [6., 8.]], dtype=float32)
     """
     attrs = {**_fill_attrs("fill", fill_value, 0), **_fill_attrs("scale", scale, 1)}
     return emit_one("fused_scale_tril", x, diagonal=diagonal, **attrs, name=name)

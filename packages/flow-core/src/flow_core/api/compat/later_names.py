@@ -40,18 +40,14 @@ def distributed_sparse_softmax_cross_entropy_with_logits(
     Args:
         labels, logits, name: see `sparse_softmax_cross_entropy_with_logits`.
 
-    Returns:
-        A blob with one number per example.
+    Returns: A blob with one number per example.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     labels: tp.Numpy.Placeholder((2,), flow.int32),
-        ...     logits: tp.Numpy.Placeholder((2, 3)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.distributed_sparse_softmax_cross_entropy_with_logits(labels, logits)
-        >>> job([0, 2], [[2, 0, 0], [0, 0, 2]]).round(4)
-        array([0.2395, 0.2395], dtype=float32)
+    >>> run(
+    ...     flow.nn.distributed_sparse_softmax_cross_entropy_with_logits,
+    ...     np.int32([0, 2]),
+    ...     [[2, 0, 0], [0, 0, 2]],
+    ... ).round(4)
+    array([0.2395, 0.2395], dtype=float32)
     """
     return sparse_softmax_cross_entropy_with_logits(labels, logits, name)
 
@@ -65,18 +61,10 @@ def fused_bias_add_gelu(
         value, bias, data_format: see `bias_add`.
         name: name of the last op.
 
-    Returns:
-        A blob of the shape and type of ``value``.
+    Returns: A blob of the shape and type of ``value``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((1, 2)),
-        ...     b: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.fused_bias_add_gelu(x, b)
-        >>> job([[0, 1]], [0, 1]).round(4)
-        array([[0.    , 1.9545]], dtype=float32)
+    >>> run(flow.nn.fused_bias_add_gelu, [[0, 1]], [0, 1]).round(4)
+    array([[0.    , 1.9545]], dtype=float32)
     """
     return gelu(bias_add(value, bias, data_format), name)
 
@@ -97,18 +85,10 @@ def fused_bias_add_dropout(
         rate, noise_shape, seed: see `dropout`.
         name: name of the last op.
 
-    Returns:
-        A blob of the shape and type of ``value``.
+    Returns: A blob of the shape and type of ``value``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     x: tp.Numpy.Placeholder((1, 2)),
-        ...     b: tp.Numpy.Placeholder((2,)),
-        ... ) -> tp.Numpy:
-        ...     return flow.nn.fused_bias_add_dropout(x, b, rate=0.0)
-        >>> job([[0, 1]], [0, 1])
-        array([[0., 2.]], dtype=float32)
+    >>> run(flow.nn.fused_bias_add_dropout, [[0, 1]], [0, 1], rate=0.0)
+    array([[0., 2.]], dtype=float32)
     """
     return dropout(bias_add(value, bias, data_format), rate, noise_shape, seed, name)
 
@@ -131,16 +111,13 @@ def fused_scale_tril_softmax_dropout(
         rate, noise_shape, seed: see `dropout`.
         name: name of the last op.
 
-    Returns:
-        A blob of the shape and type of ``x``.
+    Returns: A blob of the shape and type of ``x``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2, 2))) -> tp.Numpy:
-        ...     return flow.math.fused_scale_tril_softmax_dropout(x, fill_value=float("-inf"))
-        >>> job([[[1, 1], [1, 1]]])
-        array([[[1. , 0. ],
-                [0.5, 0.5]]], dtype=float32)
+    >>> run(
+    ...     flow.math.fused_scale_tril_softmax_dropout, [[[1, 1], [1, 1]]], fill_value=float("-inf")
+    ... )
+    array([[[1. , 0. ],
+            [0.5, 0.5]]], dtype=float32)
     """
     weights = softmax(fused_scale_tril(x, diagonal, fill_value, scale))
     return dropout(weights, rate, noise_shape, seed, name)
@@ -158,9 +135,8 @@ def fused_self_attention_query_mul_key_and_value(
         alpha: a factor of the scores.
         name: name of the product of queries and keys.
 
-    Returns:
-        ``alpha * query @ key.T`` (batch, heads, time, time), and the values (batch, heads, time,
-        head_size).
+    Returns: ``alpha * query @ key.T`` (batch, heads, time, time), and the values (batch, heads,
+        time, head_size).
     """
     function, shape = "fused_self_attention_query_mul_key_and_value", x.shape
     fits = len(shape) == 3 and head_size > 0 and shape[2] % (3 * head_size) == 0

@@ -52,8 +52,7 @@ def inter_job_reuse_mem_strategy(
         ConfigError: the strategy is unknown, or "custom_parallelism" comes without
             ``job_name_groups``.
 
-    Example:
-        >>> flow.inter_job_reuse_mem_strategy("mem_sharing_priority")
+    >>> flow.inter_job_reuse_mem_strategy("mem_sharing_priority")
     """
     groups = kwargs.get("job_name_groups")
     custom = strategy_str == "custom_parallelism"
@@ -74,8 +73,7 @@ def eager_assign_121(ref: Blob, value: Blob) -> BlobDef:
         ref: a variable.
         value: a blob of its shape and type.
 
-    Returns:
-        The variable.
+    Returns: The variable.
     """
     ref = checked_blob(ref)
     if not default_session().eager:
@@ -97,7 +95,6 @@ def eager_nccl_all_reduce(x: Blob, parallel_conf: str, name: str | None = None) 
         x: a blob.
         parallel_conf: the devices, in OneFlow's form; ignored, since in valid OneFlow programs they
             are those of the placement in scope.
-        name: name of the op.
     """
     x = checked_blob(x)
     job, line = current_job("eager_nccl_all_reduce"), user_line(2)
@@ -129,8 +126,7 @@ def ssp_variable_proxy(
         buffer_size: number of stored values, at least 1.
         name: has no effect.
 
-    Returns:
-        The variable, for `flow.assign`, and the stale value.
+    Returns: The variable, for `flow.assign`, and the stale value.
 
     Raises:
         InferenceError: ``buffer_size`` is less than 1.
@@ -167,19 +163,14 @@ def get_interface_blob_value(op_name: str) -> Array:
     Args:
         op_name: the name of the variable.
 
-    Returns:
-        An array.
+    Returns: An array.
 
     Raises:
         VariableError: no job of the session has a variable of this name.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
-        >>> _ = job()
-        >>> flow.experimental.get_interface_blob_value("w")
-        array([1., 1.], dtype=float32)
+    >>> _ = run(flow.get_variable, "w", (2,), initializer=flow.ones_initializer())
+    >>> flow.experimental.get_interface_blob_value("w")
+    array([1., 1.], dtype=float32)
     """
     stored = _variable("get_interface_blob_value", op_name)
     with default_session().quiesced():
@@ -197,14 +188,13 @@ def set_interface_blob_value(op_name: str, ndarray: Array) -> None:
     Raises:
         VariableError: no job of the session has a variable of this name, or the shapes differ.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
-        >>> _ = job()
-        >>> flow.experimental.set_interface_blob_value("w", np.array([3, 4], np.float32))
-        >>> job()
-        array([3., 4.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job() -> tp.Numpy:
+    ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+    >>> _ = job()
+    >>> flow.experimental.set_interface_blob_value("w", np.array([3, 4], np.float32))
+    >>> job()
+    array([3., 4.], dtype=float32)
     """
     stored = _variable("set_interface_blob_value", op_name)
     shape = tuple(stored.info.type.shape)

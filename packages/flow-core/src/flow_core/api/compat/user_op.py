@@ -38,22 +38,14 @@ def user_op_builder(op_name: str) -> UserOpBuilder:
     Args:
         op_name: the name of the op.
 
-    Returns:
-        A `UserOpBuilder`.
+    Returns: A `UserOpBuilder`.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     op = (
-        ...         flow.user_op_builder("positive")
-        ...         .Op("relu")
-        ...         .Input("in", [x])
-        ...         .Output("out")
-        ...         .Build()
-        ...     )
-        ...     return op.InferAndTryRun().SoleOutputBlob()
-        >>> job([-1, 2])
-        array([0., 2.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+    ...     op = flow.user_op_builder("positive").Op("relu").Input("in", [x]).Output("out").Build()
+    ...     return op.InferAndTryRun().SoleOutputBlob()
+    >>> job([-1, 2])
+    array([0., 2.], dtype=float32)
     """
     current_job("user_op_builder")
     return UserOpBuilder(op_name)
@@ -65,22 +57,20 @@ def consistent_user_op_builder(op_name: str) -> UserOpBuilder:
     Args:
         op_name: the name of the op.
 
-    Returns:
-        A `UserOpBuilder`.
+    Returns: A `UserOpBuilder`.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     op = (
-        ...         flow.consistent_user_op_builder("positive")
-        ...         .Op("relu")
-        ...         .Input("in", [x])
-        ...         .Output("out")
-        ...         .Build()
-        ...     )
-        ...     return op.InferAndTryRun().SoleOutputBlob()
-        >>> job([-1, 2])
-        array([0., 2.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+    ...     op = (
+    ...         flow.consistent_user_op_builder("positive")
+    ...         .Op("relu")
+    ...         .Input("in", [x])
+    ...         .Output("out")
+    ...         .Build()
+    ...     )
+    ...     return op.InferAndTryRun().SoleOutputBlob()
+    >>> job([-1, 2])
+    array([0., 2.], dtype=float32)
     """
     current_job("consistent_user_op_builder")
     return UserOpBuilder(op_name)
@@ -92,8 +82,7 @@ def user_op_module_builder(op_type_name: str) -> UserOpModuleBuilder:
     Args:
         op_type_name: the type of the ops.
 
-    Returns:
-        A `UserOpModuleBuilder`.
+    Returns: A `UserOpModuleBuilder`.
     """
     current_job("user_op_module_builder")
     return UserOpModuleBuilder(op_type_name, op_type_name)
@@ -105,8 +94,7 @@ def consistent_user_op_module_builder(op_type_name: str) -> UserOpModuleBuilder:
     Args:
         op_type_name: the type of the ops.
 
-    Returns:
-        A `UserOpModuleBuilder`.
+    Returns: A `UserOpModuleBuilder`.
     """
     current_job("consistent_user_op_module_builder")
     return UserOpModuleBuilder(op_type_name, op_type_name)
@@ -332,22 +320,20 @@ def find_or_create_module(
         create: function that is called to create a missing module.
         reuse: whether the module may already exist.
 
-    Returns:
-        The module.
+    Returns: The module.
 
     Raises:
         GraphError: the module exists and ``reuse`` is False, or ``create`` does not return a
             module.
 
-    Example:
-        >>> class Double(flow.nn.Module):
-        ...     def forward(self, x):
-        ...         return 2 * x
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.find_or_create_module("double", Double)(x)
-        >>> job([1, 2])
-        array([2., 4.], dtype=float32)
+    >>> class Double(flow.nn.Module):
+    ...     def forward(self, x):
+    ...         return 2 * x
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+    ...     return flow.find_or_create_module("double", Double)(x)
+    >>> job([1, 2])
+    array([2., 4.], dtype=float32)
     """
     modules = _modules.setdefault(current_job("find_or_create_module"), {})
     module = modules.get(module_name)

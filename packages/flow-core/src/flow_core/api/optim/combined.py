@@ -30,17 +30,16 @@ class CombinedOptimizer:
         InferenceError: there is no optimizer, one does not name its variables, one has a loss
             scale, or two loss scales are given.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tuple[tp.Numpy, tp.Numpy]:
-        ...     ones = flow.ones_initializer()
-        ...     v, w = (flow.get_variable(name, (1,), initializer=ones) for name in "vw")
-        ...     slow = flow.optimizer.SGD(0.1, momentum=0, variables=["v"])
-        ...     fast = flow.optimizer.SGD(0.5, momentum=0, variables=["w"])
-        ...     flow.optimizer.CombinedOptimizer([slow, fast]).minimize(v + w)
-        ...     return v, w
-        >>> [[x.item() for x in job()] for _ in range(2)]
-        [[1.0, 1.0], [0.8999999761581421, 0.5]]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tuple[tp.Numpy, tp.Numpy]:
+    ...     ones = flow.ones_initializer()
+    ...     v, w = (flow.get_variable(name, (1,), initializer=ones) for name in "vw")
+    ...     slow = flow.optimizer.SGD(0.1, momentum=0, variables=["v"])
+    ...     fast = flow.optimizer.SGD(0.5, momentum=0, variables=["w"])
+    ...     flow.optimizer.CombinedOptimizer([slow, fast]).minimize(v + w)
+    ...     return v, w
+    >>> [[x.item() for x in job()] for _ in range(2)]
+    [[1.0, 1.0], [0.8999999761581421, 0.5]]
     """
 
     def __init__(

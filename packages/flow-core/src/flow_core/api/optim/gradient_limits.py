@@ -44,16 +44,15 @@ class ClipByGlobalNorm(ClipGradientConf):
 class grad_clipping:
     """Namespace of the ways to limit gradients.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-        ...     flow.optimizer.SGD(
-        ...         1.0, grad_clipping=flow.optimizer.grad_clipping.by_global_norm(0.1)
-        ...     ).minimize(w * w)
-        ...     return w
-        >>> [round(job().item(), 4) for _ in range(3)]
-        [1.0, 0.9, 0.71]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+    ...     flow.optimizer.SGD(
+    ...         1.0, grad_clipping=flow.optimizer.grad_clipping.by_global_norm(0.1)
+    ...     ).minimize(w * w)
+    ...     return w
+    >>> [round(job().item(), 4) for _ in range(3)]
+    [1.0, 0.9, 0.71]
     """
 
     by_global_norm = ClipByGlobalNorm
@@ -141,16 +140,15 @@ class DynamicLossScalePolicy(LossScalePolicy):
 class loss_scale:
     """Namespace of the loss scales.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-        ...     flow.optimizer.SGD(
-        ...         0.1, loss_scale_policy=flow.optimizer.loss_scale.static_loss_scale(1024.0)
-        ...     ).minimize(w * w)
-        ...     return w
-        >>> [round(job().item(), 4) for _ in range(3)]
-        [1.0, 0.8, 0.46]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+    ...     flow.optimizer.SGD(
+    ...         0.1, loss_scale_policy=flow.optimizer.loss_scale.static_loss_scale(1024.0)
+    ...     ).minimize(w * w)
+    ...     return w
+    >>> [round(job().item(), 4) for _ in range(3)]
+    [1.0, 0.8, 0.46]
     """
 
     static_loss_scale = StaticLossScalePolicy

@@ -2,6 +2,13 @@
 
 Each schedule and warm-up is a dataclass, whose fields are its arguments and whose base class
 validates them.  In the formulas, s is the number of the step, starting at 0.
+
+Args:
+    base_lr: learning rate at the beginning.
+    steps: length of the decay.
+    boundaries: increasing step numbers; a boundary itself belongs to the interval on its left.
+    staircase: whether to round s / steps down.
+    warmup: the warm-up that precedes the decay, or None.
 """
 
 from __future__ import annotations
@@ -94,18 +101,17 @@ class LinearWarmup(WarmupConf):
 class warmup:
     """Namespace of the warm-ups of the learning rate.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-        ...     rate = flow.optimizer.CosineScheduler(
-        ...         1.0, 100, warmup=flow.optimizer.warmup.linear(4, 0.0)
-        ...     )
-        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-        ...     return w
-        >>> weights = [job().item() for _ in range(5)]
-        >>> np.diff(weights).round(4).tolist()
-        [0.0, 0.25, 0.5, 0.75]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+    ...     rate = flow.optimizer.CosineScheduler(
+    ...         1.0, 100, warmup=flow.optimizer.warmup.linear(4, 0.0)
+    ...     )
+    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+    ...     return w
+    >>> weights = [job().item() for _ in range(5)]
+    >>> np.diff(weights).round(4).tolist()
+    [0.0, 0.25, 0.5, 0.75]
     """
 
     constant = ConstantWarmup
@@ -179,21 +185,17 @@ class CosineScheduler(LrScheduler):
     ``steps``.
 
     Args:
-        base_lr: learning rate at the beginning.
-        steps: length of the decay.
         alpha: final learning rate as a fraction of ``base_lr``.
-        warmup: the warm-up that precedes the decay, or None.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-        ...     rate = flow.optimizer.CosineScheduler(1.0, steps=4)
-        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-        ...     return w
-        >>> weights = [job().item() for _ in range(5)]
-        >>> np.diff(weights).round(4).tolist()
-        [1.0, 0.8536, 0.5, 0.1464]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+    ...     rate = flow.optimizer.CosineScheduler(1.0, steps=4)
+    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+    ...     return w
+    >>> weights = [job().item() for _ in range(5)]
+    >>> np.diff(weights).round(4).tolist()
+    [1.0, 0.8536, 0.5, 0.1464]
     """
 
     kind = "cosine"
@@ -210,15 +212,14 @@ class CustomScheduler(LrScheduler):
     Args:
         lbn: the blob's name: that of its op, or ``"<op>/<output>"``.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job(rate: tp.Numpy.Placeholder((1,))) -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-        ...     schedule = flow.optimizer.CustomScheduler(rate.logical_blob_name)
-        ...     flow.optimizer.SGD(schedule, momentum=0).minimize(-w)
-        ...     return w
-        >>> [job([rate]).item() for rate in (0.5, 0.25, 0)]
-        [0.0, 0.5, 0.75]
+    >>> @flow.global_function(type="train")
+    ... def job(rate: tp.Numpy.Placeholder((1,))) -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+    ...     schedule = flow.optimizer.CustomScheduler(rate.logical_blob_name)
+    ...     flow.optimizer.SGD(schedule, momentum=0).minimize(-w)
+    ...     return w
+    >>> [job([rate]).item() for rate in (0.5, 0.25, 0)]
+    [0.0, 0.5, 0.75]
     """
 
     def __init__(self, lbn: str) -> None:
@@ -237,23 +238,21 @@ class PiecewiseConstantScheduler(LrScheduler):
     """A learning rate of ``values[i]``, where i is the number of boundaries less than s.
 
     Args:
-        boundaries: increasing step numbers; a boundary itself belongs to the interval on its left.
         values: learning rates, one more than the number of boundaries.
         warmup: the warm-up, or None; its base learning rate is ``values[0]``.
 
     Raises:
         InferenceError: the lengths of the lists do not match.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-        ...     rate = flow.optimizer.PiecewiseConstantScheduler([2], [1.0, 0.1])
-        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-        ...     return w
-        >>> weights = [job().item() for _ in range(5)]
-        >>> np.diff(weights).round(4).tolist()
-        [1.0, 1.0, 1.0, 0.1]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+    ...     rate = flow.optimizer.PiecewiseConstantScheduler([2], [1.0, 0.1])
+    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+    ...     return w
+    >>> weights = [job().item() for _ in range(5)]
+    >>> np.diff(weights).round(4).tolist()
+    [1.0, 1.0, 1.0, 0.1]
     """
 
     kind = "piecewise_constant"
@@ -283,24 +282,21 @@ class PiecewiseScalingScheduler(LrScheduler):
 
     Args:
         base_lr: learning rate before the first boundary.
-        boundaries: increasing step numbers; a boundary itself belongs to the interval on its left.
         scale: factors on ``base_lr``, one for each boundary; a single number applies to all of
             them.
-        warmup: the warm-up that precedes the decay, or None.
 
     Raises:
         InferenceError: the lengths of the lists do not match.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-        ...     rate = flow.optimizer.PiecewiseScalingScheduler(1.0, [2], 0.1)
-        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-        ...     return w
-        >>> weights = [job().item() for _ in range(5)]
-        >>> np.diff(weights).round(4).tolist()
-        [1.0, 1.0, 1.0, 0.1]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+    ...     rate = flow.optimizer.PiecewiseScalingScheduler(1.0, [2], 0.1)
+    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+    ...     return w
+    >>> weights = [job().item() for _ in range(5)]
+    >>> np.diff(weights).round(4).tolist()
+    [1.0, 1.0, 1.0, 0.1]
     """
 
     kind = "piecewise_scaling"
@@ -346,24 +342,20 @@ class PolynomialScheduler(LrScheduler):
     """``(base_lr - end) * (1 - s / steps) ** power + end``, constant after ``steps``.
 
     Args:
-        base_lr: learning rate at the beginning.
-        steps: length of the decay.
         end_learning_rate: learning rate at the end of the decay.
         power: exponent of the polynomial.
         cycle: whether to replace ``steps`` by its smallest positive multiple of at least s, instead
             of ending the decay after ``steps``.
-        warmup: the warm-up that precedes the decay, or None.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-        ...     rate = flow.optimizer.PolynomialScheduler(1.0, steps=4, end_learning_rate=0.0)
-        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-        ...     return w
-        >>> weights = [job().item() for _ in range(5)]
-        >>> np.diff(weights).round(4).tolist()
-        [1.0, 0.75, 0.5, 0.25]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+    ...     rate = flow.optimizer.PolynomialScheduler(1.0, steps=4, end_learning_rate=0.0)
+    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+    ...     return w
+    >>> weights = [job().item() for _ in range(5)]
+    >>> np.diff(weights).round(4).tolist()
+    [1.0, 0.75, 0.5, 0.25]
     """
 
     kind = "polynomial"
@@ -397,23 +389,19 @@ class LinearCosineScheduler(LrScheduler):
     Here p is s / steps, but at most 1.
 
     Args:
-        base_lr: learning rate at the beginning.
-        steps: length of the decay.
         num_periods: number of cosine periods in ``steps``.
         alpha: added to the linear factor.
         beta: added to the product.
-        warmup: the warm-up that precedes the decay, or None.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-        ...     rate = flow.optimizer.LinearCosineScheduler(1.0, steps=4)
-        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-        ...     return w
-        >>> weights = [job().item() for _ in range(5)]
-        >>> np.diff(weights).round(4).tolist()
-        [1.001, 0.6412, 0.251, 0.0376]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+    ...     rate = flow.optimizer.LinearCosineScheduler(1.0, steps=4)
+    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+    ...     return w
+    >>> weights = [job().item() for _ in range(5)]
+    >>> np.diff(weights).round(4).tolist()
+    [1.001, 0.6412, 0.251, 0.0376]
     """
 
     kind = "linear_cosine"
@@ -441,22 +429,18 @@ class ExponentialScheduler(_RateScheduler):
     """``base_lr * decay_rate ** (s / steps)``.
 
     Args:
-        base_lr: learning rate at the beginning.
         steps: number of steps after which the rate is multiplied by ``decay_rate`` once.
         decay_rate: the factor.
-        staircase: whether to round s / steps down.
-        warmup: the warm-up that precedes the decay, or None.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-        ...     rate = flow.optimizer.ExponentialScheduler(1.0, steps=2, decay_rate=0.5)
-        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-        ...     return w
-        >>> weights = [job().item() for _ in range(5)]
-        >>> np.diff(weights).round(4).tolist()
-        [1.0, 0.7071, 0.5, 0.3536]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+    ...     rate = flow.optimizer.ExponentialScheduler(1.0, steps=2, decay_rate=0.5)
+    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+    ...     return w
+    >>> weights = [job().item() for _ in range(5)]
+    >>> np.diff(weights).round(4).tolist()
+    [1.0, 0.7071, 0.5, 0.3536]
     """
 
     kind = "exponential"
@@ -466,22 +450,18 @@ class InverseTimeScheduler(_RateScheduler):
     """``base_lr / (1 + decay_rate * s / steps)``.
 
     Args:
-        base_lr: learning rate at the beginning.
         steps: length of a period.
         decay_rate: growth of the denominator per period.
-        staircase: whether to round s / steps down.
-        warmup: the warm-up that precedes the decay, or None.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-        ...     rate = flow.optimizer.InverseTimeScheduler(1.0, steps=1, decay_rate=1.0)
-        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-        ...     return w
-        >>> weights = [job().item() for _ in range(5)]
-        >>> np.diff(weights).round(4).tolist()
-        [1.0, 0.5, 0.3333, 0.25]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+    ...     rate = flow.optimizer.InverseTimeScheduler(1.0, steps=1, decay_rate=1.0)
+    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+    ...     return w
+    >>> weights = [job().item() for _ in range(5)]
+    >>> np.diff(weights).round(4).tolist()
+    [1.0, 0.5, 0.3333, 0.25]
     """
 
     kind = "inverse_time"
@@ -491,22 +471,18 @@ class NaturalExpScheduler(_RateScheduler):
     """``base_lr * exp(-decay_rate * s / steps)``.
 
     Args:
-        base_lr: learning rate at the beginning.
         steps: length of a period.
         decay_rate: decrease of the exponent per period.
-        staircase: whether to round s / steps down.
-        warmup: the warm-up that precedes the decay, or None.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-        ...     rate = flow.optimizer.NaturalExpScheduler(1.0, steps=1, decay_rate=1.0)
-        ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-        ...     return w
-        >>> weights = [job().item() for _ in range(5)]
-        >>> np.diff(weights).round(4).tolist()
-        [1.0, 0.3679, 0.1353, 0.0498]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
+    ...     rate = flow.optimizer.NaturalExpScheduler(1.0, steps=1, decay_rate=1.0)
+    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
+    ...     return w
+    >>> weights = [job().item() for _ in range(5)]
+    >>> np.diff(weights).round(4).tolist()
+    [1.0, 0.3679, 0.1353, 0.0498]
     """
 
     kind = "natural_exp"

@@ -5,6 +5,25 @@
 loss's elements, or the sum of the means of several losses.
 
 Each optimizer is a dataclass, whose fields are its arguments; `Optimizer` validates them.
+
+Args:
+    lr_scheduler: the learning-rate schedule, or a number for a constant rate.
+    loss_scale_factor: a constant loss scale, or None.
+    grad_clipping: a limit on the gradients, or None.
+    train_step_lbn: name of a blob that holds the step number, or None.
+    loss_scale_policy: a loss scale, or None.
+    variables: what to update; see `Variables`.
+    momentum: momentum factor; 0 disables momentum.
+    beta1: decay of the first moment.
+    beta2: decay of the second moment.
+    epsilon: positive number that keeps the denominator from vanishing.
+    do_bias_correction: whether to multiply lr by sqrt(1 - beta2**t) / (1 - beta1**t), as other
+        frameworks do; None is False with a note when the job is compiled.
+    weight_decay: weight decay rate.
+    weight_decay_includes: regular expressions; if given, weight decay applies only to variables
+        whose name matches one of them.
+    weight_decay_excludes: regular expressions; weight decay does not apply to variables whose
+        name matches one of them.
 """
 
 from __future__ import annotations
@@ -224,23 +243,13 @@ class _Momentum(Optimizer):
 class SGD(_Momentum):
     """Stochastic gradient descent: m = momentum * m - lr * g; w += m.
 
-    Args:
-        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
-        loss_scale_factor: a constant loss scale, or None.
-        momentum: momentum factor; 0 disables momentum.
-        grad_clipping: a limit on the gradients, or None.
-        train_step_lbn: name of a blob that holds the step number, or None.
-        loss_scale_policy: a loss scale, or None.
-        variables: what to update; see `Variables`.
-
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-        ...     flow.optimizer.SGD(0.1).minimize(w * w)
-        ...     return w
-        >>> [round(job().item(), 4) for _ in range(3)]
-        [1.0, 0.8, 0.46]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+    ...     flow.optimizer.SGD(0.1).minimize(w * w)
+    ...     return w
+    >>> [round(job().item(), 4) for _ in range(3)]
+    [1.0, 0.8, 0.46]
     """
 
     lr_scheduler: LrScheduler | float
@@ -256,28 +265,13 @@ class SGD(_Momentum):
 class SGDW(_Momentum):
     """`SGD` with decoupled weight decay: additionally w -= lr * weight_decay * w.
 
-    Args:
-        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
-        loss_scale_factor: a constant loss scale, or None.
-        momentum: momentum factor; 0 disables momentum.
-        weight_decay: weight decay rate.
-        weight_decay_includes: regular expressions; if given, weight decay applies only to variables
-            whose name matches one of them.
-        weight_decay_excludes: regular expressions; weight decay does not apply to variables whose
-            name matches one of them.
-        grad_clipping: a limit on the gradients, or None.
-        train_step_lbn: name of a blob that holds the step number, or None.
-        loss_scale_policy: a loss scale, or None.
-        variables: what to update; see `Variables`.
-
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-        ...     flow.optimizer.SGDW(0.1, weight_decay=0.01).minimize(w * w)
-        ...     return w
-        >>> [round(job().item(), 4) for _ in range(3)]
-        [1.0, 0.799, 0.4584]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+    ...     flow.optimizer.SGDW(0.1, weight_decay=0.01).minimize(w * w)
+    ...     return w
+    >>> [round(job().item(), 4) for _ in range(3)]
+    [1.0, 0.799, 0.4584]
     """
 
     lr_scheduler: LrScheduler | float
@@ -321,27 +315,13 @@ class _Adam(Optimizer):
 class Adam(_Adam):
     """Adam: m, v = averages of g and g * g; w -= lr * m / (sqrt(v) + epsilon).
 
-    Args:
-        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
-        beta1: decay of the first moment.
-        beta2: decay of the second moment.
-        epsilon: positive number that keeps the denominator from vanishing.
-        do_bias_correction: whether to multiply lr by sqrt(1 - beta2**t) / (1 - beta1**t), as other
-            frameworks do; None is False with a note when the job is compiled.
-        loss_scale_factor: a constant loss scale, or None.
-        grad_clipping: a limit on the gradients, or None.
-        train_step_lbn: name of a blob that holds the step number, or None.
-        loss_scale_policy: a loss scale, or None.
-        variables: what to update; see `Variables`.
-
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-        ...     flow.optimizer.Adam(0.1, do_bias_correction=True).minimize(w * w)
-        ...     return w
-        >>> [round(job().item(), 4) for _ in range(3)]
-        [1.0, 0.9, 0.8004]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+    ...     flow.optimizer.Adam(0.1, do_bias_correction=True).minimize(w * w)
+    ...     return w
+    >>> [round(job().item(), 4) for _ in range(3)]
+    [1.0, 0.9, 0.8004]
     """
 
     lr_scheduler: LrScheduler | float
@@ -360,34 +340,13 @@ class Adam(_Adam):
 class AdamW(_Adam):
     """`Adam` with decoupled weight decay: additionally w -= lr * weight_decay * w.
 
-    Args:
-        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
-        beta1: decay of the first moment.
-        beta2: decay of the second moment.
-        epsilon: positive number that keeps the denominator from vanishing.
-        do_bias_correction: whether to multiply lr by sqrt(1 - beta2**t) / (1 - beta1**t), as other
-            frameworks do; None is False with a note when the job is compiled.
-        loss_scale_factor: a constant loss scale, or None.
-        weight_decay: weight decay rate.
-        weight_decay_includes: regular expressions; if given, weight decay applies only to variables
-            whose name matches one of them.
-        weight_decay_excludes: regular expressions; weight decay does not apply to variables whose
-            name matches one of them.
-        grad_clipping: a limit on the gradients, or None.
-        train_step_lbn: name of a blob that holds the step number, or None.
-        loss_scale_policy: a loss scale, or None.
-        variables: what to update; see `Variables`.
-
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-        ...     flow.optimizer.AdamW(0.1, do_bias_correction=True, weight_decay=0.01).minimize(
-        ...         w * w
-        ...     )
-        ...     return w
-        >>> [round(job().item(), 4) for _ in range(3)]
-        [1.0, 0.8997, 0.7999]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+    ...     flow.optimizer.AdamW(0.1, do_bias_correction=True, weight_decay=0.01).minimize(w * w)
+    ...     return w
+    >>> [round(job().item(), 4) for _ in range(3)]
+    [1.0, 0.8997, 0.7999]
     """
 
     lr_scheduler: LrScheduler | float
@@ -409,25 +368,13 @@ class AdamW(_Adam):
 class LazyAdam(_Adam):
     """`Adam` with bias correction; for dense gradients, the same as `Adam`.
 
-    Args:
-        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
-        beta1: decay of the first moment.
-        beta2: decay of the second moment.
-        epsilon: positive number that keeps the denominator from vanishing.
-        loss_scale_factor: a constant loss scale, or None.
-        grad_clipping: a limit on the gradients, or None.
-        train_step_lbn: name of a blob that holds the step number, or None.
-        loss_scale_policy: a loss scale, or None.
-        variables: what to update; see `Variables`.
-
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-        ...     flow.optimizer.LazyAdam(0.1).minimize(w * w)
-        ...     return w
-        >>> [round(job().item(), 4) for _ in range(3)]
-        [1.0, 0.9, 0.8004]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+    ...     flow.optimizer.LazyAdam(0.1).minimize(w * w)
+    ...     return w
+    >>> [round(job().item(), 4) for _ in range(3)]
+    [1.0, 0.9, 0.8004]
     """
 
     lr_scheduler: LrScheduler | float
@@ -447,24 +394,16 @@ class RMSProp(Optimizer):
     """RMSProp: s = decay_rate * s + (1 - decay_rate) * g * g; w -= lr * g / sqrt(s + epsilon).
 
     Args:
-        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         decay_rate: decay of the averages.
-        epsilon: positive number that keeps the denominator from vanishing.
         centered: whether to use the variance of the gradient instead of its second moment.
-        loss_scale_factor: a constant loss scale, or None.
-        grad_clipping: a limit on the gradients, or None.
-        train_step_lbn: name of a blob that holds the step number, or None.
-        loss_scale_policy: a loss scale, or None.
-        variables: what to update; see `Variables`.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-        ...     flow.optimizer.RMSProp(0.1).minimize(w * w)
-        ...     return w
-        >>> [round(job().item(), 4) for _ in range(3)]
-        [1.0, 0.0, -0.0]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+    ...     flow.optimizer.RMSProp(0.1).minimize(w * w)
+    ...     return w
+    >>> [round(job().item(), 4) for _ in range(3)]
+    [1.0, 0.0, -0.0]
     """
 
     lr_scheduler: LrScheduler | float
@@ -493,26 +432,18 @@ class LARS(Optimizer):
     square.  If |w| or |g| is 0, local = lr * zero_ratio, as in later versions of OneFlow.
 
     Args:
-        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
         momentum_beta: momentum factor.
-        epsilon: positive number that keeps the denominator from vanishing.
         lars_coefficient: maximum relative change of a layer's weights per step.
-        loss_scale_factor: a constant loss scale, or None.
-        grad_clipping: a limit on the gradients, or None.
-        train_step_lbn: name of a blob that holds the step number, or None.
-        loss_scale_policy: a loss scale, or None.
-        variables: what to update; see `Variables`.
         zero_ratio: the rate of variables that are zero, such as new biases, relative to lr; 0 for
             the behavior of OneFlow 0.3.4, where such variables never change.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-        ...     flow.optimizer.LARS(0.1).minimize(w * w)
-        ...     return w
-        >>> [round(job().item(), 4) for _ in range(3)]
-        [1.0, 1.0, 1.0]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+    ...     flow.optimizer.LARS(0.1).minimize(w * w)
+    ...     return w
+    >>> [round(job().item(), 4) for _ in range(3)]
+    [1.0, 1.0, 1.0]
     """
 
     lr_scheduler: LrScheduler | float
@@ -537,25 +468,13 @@ class LARS(Optimizer):
 class LAMB(Optimizer):
     """Layer-wise adaptive moments: the update of `Adam`, scaled to the norm of the weights.
 
-    Args:
-        lr_scheduler: the learning-rate schedule, or a number for a constant rate.
-        beta1: decay of the first moment.
-        beta2: decay of the second moment.
-        epsilon: positive number that keeps the denominator from vanishing.
-        loss_scale_factor: a constant loss scale, or None.
-        grad_clipping: a limit on the gradients, or None.
-        train_step_lbn: name of a blob that holds the step number, or None.
-        loss_scale_policy: a loss scale, or None.
-        variables: what to update; see `Variables`.
-
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-        ...     flow.optimizer.LAMB(0.1).minimize(w * w)
-        ...     return w
-        >>> [round(job().item(), 4) for _ in range(3)]
-        [1.0, 0.9, 0.81]
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+    ...     flow.optimizer.LAMB(0.1).minimize(w * w)
+    ...     return w
+    >>> [round(job().item(), 4) for _ in range(3)]
+    [1.0, 0.9, 0.81]
     """
 
     lr_scheduler: LrScheduler | float

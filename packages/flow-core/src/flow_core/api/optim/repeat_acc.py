@@ -32,21 +32,18 @@ def unpack(input: Blob, unpack_num: int, name: str | None = None) -> BlobDef:
     Args:
         input: a blob of rank 1 or more.
         unpack_num: number of periods, a divisor of the size of axis 0.
-        name: name of the op.
 
-    Returns:
-        A blob that has shape ``(input.shape[0] / unpack_num, ...)`` in each period.
+    Returns: A blob that has shape ``(input.shape[0] / unpack_num, ...)`` in each period.
 
     Raises:
         InferenceError: ``unpack_num`` does not divide the size of axis 0.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-        ...     parts = flow.unpack(x, 2)
-        ...     return flow.pack(2 * parts, 2)
-        >>> job([1, 2, 3, 4])
-        array([2., 4., 6., 8.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    ...     parts = flow.unpack(x, 2)
+    ...     return flow.pack(2 * parts, 2)
+    >>> job([1, 2, 3, 4])
+    array([2., 4., 6., 8.], dtype=float32)
     """
     _check_number("unpack", unpack_num)
     if isinstance(input, PeriodBlob):
@@ -67,21 +64,18 @@ def pack(input: Blob, pack_num: int, name: str | None = None) -> BlobDef:
     Args:
         input: a blob of rank 1 or more that has ``pack_num`` periods.
         pack_num: number of periods.
-        name: name of the op.
 
-    Returns:
-        A blob with ``pack_num`` times as many rows.
+    Returns: A blob with ``pack_num`` times as many rows.
 
     Raises:
         InferenceError: the number of periods is not ``pack_num``, or ``input`` is a scalar.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-        ...     parts = flow.unpack(x, 2)
-        ...     return flow.pack(2 * parts, 2)
-        >>> job([1, 2, 3, 4])
-        array([2., 4., 6., 8.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    ...     parts = flow.unpack(x, 2)
+    ...     return flow.pack(2 * parts, 2)
+    >>> job([1, 2, 3, 4])
+    array([2., 4., 6., 8.], dtype=float32)
     """
     input = checked_blob(input)
     _check_number("pack", pack_num)
@@ -107,17 +101,11 @@ def repeat(input: Blob, repeat_num: int, name: str | None = None) -> BlobDef:
     Args:
         input: a blob.
         repeat_num: the number of periods.
-        name: name of the op.
 
-    Returns:
-        A blob with a value in each period.
+    Returns: A blob with a value in each period.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-        ...     return flow.acc(flow.repeat(x, 3), 3)
-        >>> job([1, 2, 3, 4])
-        array([ 3.,  6.,  9., 12.], dtype=float32)
+    >>> run(lambda x: flow.acc(flow.repeat(x, 3), 3), [1, 2, 3, 4])
+    array([ 3.,  6.,  9., 12.], dtype=float32)
     """
     _check_number("repeat", repeat_num)
     return PeriodBlob([checked_blob(input)] * repeat_num)
@@ -129,22 +117,19 @@ def acc(one: Blob, max_acc_num: int, name: str | None = None) -> BlobDef:
     Args:
         one: a blob that has several periods.
         max_acc_num: number of values to sum, a divisor of the number of periods.
-        name: name of the op.
 
-    Returns:
-        A blob with one value per step if all periods are summed, otherwise a blob with fewer
+    Returns: A blob with one value per step if all periods are summed, otherwise a blob with fewer
         periods.
 
     Raises:
         InferenceError: ``max_acc_num`` does not divide the number of periods.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-        ...     parts = flow.unpack(x, 2)
-        ...     return flow.acc(parts, 2)
-        >>> job([1, 2, 3, 4])
-        array([4., 6.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    ...     parts = flow.unpack(x, 2)
+    ...     return flow.acc(parts, 2)
+    >>> job([1, 2, 3, 4])
+    array([4., 6.], dtype=float32)
     """
     one = checked_blob(one)
     _check_number("acc", max_acc_num)

@@ -37,19 +37,16 @@ def distribute_clone(x: Blob, name: str | None = None) -> tuple[BlobDef, ...]:
 
     Args:
         x: a blob.
-        name: name of the op.
 
-    Returns:
-        A tuple of blobs, one for each device.
+    Returns: A tuple of blobs, one for each device.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-        ...     with flow.scope.placement("cpu", "0:0-1"):
-        ...         first, second = flow.advanced.distribute_clone(x)
-        ...         return flow.advanced.distribute_add([first, second])
-        >>> job([1, 2, 3, 4])
-        array([2., 4., 6., 8.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    ...     with flow.scope.placement("cpu", "0:0-1"):
+    ...         first, second = flow.advanced.distribute_clone(x)
+    ...         return flow.advanced.distribute_add([first, second])
+    >>> job([1, 2, 3, 4])
+    array([2., 4., 6., 8.], dtype=float32)
     """
     x = checked_blob(x)
     return _per_device("distribute_clone", x, B, name, x.batch_axis)
@@ -61,22 +58,19 @@ def distribute_split(x: Blob, axis: int = 0, name: str | None = None) -> tuple[B
     Args:
         x: a blob.
         axis: the axis to split.
-        name: name of the op.
 
-    Returns:
-        A tuple of blobs, one for each device.
+    Returns: A tuple of blobs, one for each device.
 
     Raises:
         InferenceError: the axis is out of range, or its size is less than the number of devices.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-        ...     with flow.scope.placement("cpu", "0:0-1"):
-        ...         first, second = flow.advanced.distribute_split(x)
-        ...         return flow.advanced.distribute_concat([second, first])
-        >>> job([1, 2, 3, 4])
-        array([3., 4., 1., 2.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    ...     with flow.scope.placement("cpu", "0:0-1"):
+    ...         first, second = flow.advanced.distribute_split(x)
+    ...         return flow.advanced.distribute_concat([second, first])
+    >>> job([1, 2, 3, 4])
+    array([3., 4., 1., 2.], dtype=float32)
     """
     x = checked_blob(x)
     return _per_device(
@@ -89,22 +83,19 @@ def distribute_add(xs: Sequence[Blob], name: str | None = None) -> BlobDef:
 
     Args:
         xs: a list of blobs, one for each device.
-        name: name of the op.
 
-    Returns:
-        A blob.
+    Returns: A blob.
 
     Raises:
         InferenceError: the number of blobs is not the number of devices, or the shapes differ.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-        ...     with flow.scope.placement("cpu", "0:0-1"):
-        ...         first, second = flow.advanced.distribute_clone(x)
-        ...         return flow.advanced.distribute_add([first, second])
-        >>> job([1, 2, 3, 4])
-        array([2., 4., 6., 8.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    ...     with flow.scope.placement("cpu", "0:0-1"):
+    ...         first, second = flow.advanced.distribute_clone(x)
+    ...         return flow.advanced.distribute_add([first, second])
+    >>> job([1, 2, 3, 4])
+    array([2., 4., 6., 8.], dtype=float32)
     """
     return _together("distribute_add", xs, P, name)
 
@@ -115,22 +106,19 @@ def distribute_concat(xs: Sequence[Blob], axis: int = 0, name: str | None = None
     Args:
         xs: a list of blobs, one for each device.
         axis: the axis of the concatenation.
-        name: name of the op.
 
-    Returns:
-        A blob.
+    Returns: A blob.
 
     Raises:
         InferenceError: the number of blobs is not the number of devices, or the shapes do not fit.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-        ...     with flow.scope.placement("cpu", "0:0-1"):
-        ...         first, second = flow.advanced.distribute_split(x)
-        ...         return flow.advanced.distribute_concat([second, first])
-        >>> job([1, 2, 3, 4])
-        array([3., 4., 1., 2.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    ...     with flow.scope.placement("cpu", "0:0-1"):
+    ...         first, second = flow.advanced.distribute_split(x)
+    ...         return flow.advanced.distribute_concat([second, first])
+    >>> job([1, 2, 3, 4])
+    array([3., 4., 1., 2.], dtype=float32)
     """
     _check_sequence("distribute_concat", xs)
     return _together("distribute_concat", xs, _split("distribute_concat", xs[0], axis), name)
@@ -146,16 +134,14 @@ def distribute_map(
         f: function that maps a part of each blob to a blob, or to a tuple or list of blobs.
         axis: axis along which the blobs are split and the results are concatenated.
 
-    Returns:
-        The concatenated results of ``f``: a blob, or a tuple of blobs.
+    Returns: The concatenated results of ``f``: a blob, or a tuple of blobs.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-        ...     with flow.scope.placement("cpu", "0:0-1"):
-        ...         return flow.advanced.distribute_map(x, lambda part: 2 * part)
-        >>> job([1, 2, 3, 4])
-        array([2., 4., 6., 8.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    ...     with flow.scope.placement("cpu", "0:0-1"):
+    ...         return flow.advanced.distribute_map(x, lambda part: 2 * part)
+    >>> job([1, 2, 3, 4])
+    array([2., 4., 6., 8.], dtype=float32)
     """
     blobs = list(xs) if isinstance(xs, Sequence) else [checked_blob(xs)]
     _check_sequence("distribute_map", blobs)

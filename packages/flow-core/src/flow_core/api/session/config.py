@@ -156,8 +156,7 @@ def gpu_device_num(val: int) -> None:
         DeviceUnavailableError: fewer GPUs exist; the error gives the reason, and says how to
             emulate GPUs.
 
-    Example:
-        >>> flow.config.gpu_device_num(0)
+    >>> flow.config.gpu_device_num(0)
     """
     session = default_session()
     count = _count("gpu_device_num", val, least=0)
@@ -175,8 +174,7 @@ def cpu_device_num(val: int) -> None:
     Raises:
         ConfigError: the value is not a positive integer.
 
-    Example:
-        >>> flow.config.cpu_device_num(2)
+    >>> flow.config.cpu_device_num(2)
     """
     default_session().resources.cpu_device_num = _count("cpu_device_num", val)
 
@@ -190,8 +188,7 @@ def reserved_device_mem_mbyte(val: int) -> None:
     Raises:
         ConfigError: the value is not such an integer.
 
-    Example:
-        >>> flow.config.reserved_device_mem_mbyte(500)
+    >>> flow.config.reserved_device_mem_mbyte(500)
     """
     val = _count("reserved_device_mem_mbyte", val, least=0, most=1 << 40)
     default_session().resources.others["reserved_device_mem_mbyte"] = val
@@ -206,8 +203,7 @@ def machine_num(val: int) -> None:
     Raises:
         ConfigError: the value is not a positive integer.
 
-    Example:
-        >>> flow.config.machine_num(1)
+    >>> flow.config.machine_num(1)
     """
     resources = default_session().resources
     resources.machine_num = _count("machine_num", val)
@@ -225,8 +221,7 @@ def enable_tensor_float_32_compute(val: bool = True) -> None:
     Raises:
         ConfigError: the value is neither.
 
-    Example:
-        >>> flow.config.enable_tensor_float_32_compute(False)
+    >>> flow.config.enable_tensor_float_32_compute(False)
     """
     if not isinstance(val, bool):
         attempted = f"config.{TENSOR_FLOAT_32}"
@@ -246,8 +241,7 @@ def host_fallback(val: str) -> None:
     Raises:
         ConfigError: the value is none of these.
 
-    Example:
-        >>> flow.config.host_fallback("warn")
+    >>> flow.config.host_fallback("warn")
     """
     if val not in HOST_FALLBACK:
         allowed = " or ".join(map(repr, HOST_FALLBACK))
@@ -266,11 +260,10 @@ def load_library(val: str) -> None:
     Raises:
         UnsupportedError: always.
 
-    Example:
-        >>> flow.config.load_library("my_ops.so")
-        Traceback (most recent call last):
-            ...
-        flow_core.base.errors.UnsupportedError: ...
+    >>> flow.config.load_library("my_ops.so")
+    Traceback (most recent call last):
+        ...
+    flow_core.base.errors.UnsupportedError: ...
     """
     raise UnsupportedError(
         "config.load_library",
@@ -288,11 +281,9 @@ load_library_now = load_library
 def legacy_model_io_enabled() -> bool:
     """Return whether ``enable_legacy_model_io`` was set.
 
-    Returns:
-        True or False.
+    Returns: True or False.
 
-    Example:
-        >>> flow.config.legacy_model_io_enabled()
-        False
+    >>> flow.config.legacy_model_io_enabled()
+    False
     """
     return bool(default_session().resources.others.get("enable_legacy_model_io", False))

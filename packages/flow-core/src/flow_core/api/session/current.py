@@ -33,16 +33,14 @@ class GlobalFunctionDesc:
 def current_global_function_desc() -> GlobalFunctionDesc:
     """Return the description of the job being traced; raise an error outside job functions.
 
-    Returns:
-        The description.
+    Returns: The description.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     print(flow.current_global_function_desc() is not None)
-        ...     return x
-        >>> _ = job([1, 2])
-        True
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+    ...     print(flow.current_global_function_desc() is not None)
+    ...     return x
+    >>> _ = job([1, 2])
+    True
     """
     job = current_job("current_global_function_desc")
     return GlobalFunctionDesc(job.name, job.kind)

@@ -48,12 +48,10 @@ def split(axis: int) -> Distribution:
     Args:
         axis: the axis.
 
-    Returns:
-        A distribution for `flow.get_variable` and `flow.parallel_cast`.
+    Returns: A distribution for `flow.get_variable` and `flow.parallel_cast`.
 
-    Example:
-        >>> flow.distribute.split(0)
-        Distribution(kind='split', axis=0)
+    >>> flow.distribute.split(0)
+    Distribution(kind='split', axis=0)
     """
     if not isinstance(axis, int):
         raise InferenceError(
@@ -65,12 +63,10 @@ def split(axis: int) -> Distribution:
 def broadcast() -> Distribution:
     """Request a copy of the whole blob on each device.
 
-    Returns:
-        A distribution for `flow.get_variable` and `flow.parallel_cast`.
+    Returns: A distribution for `flow.get_variable` and `flow.parallel_cast`.
 
-    Example:
-        >>> flow.distribute.broadcast()
-        Distribution(kind='broadcast', axis=None)
+    >>> flow.distribute.broadcast()
+    Distribution(kind='broadcast', axis=None)
     """
     return Distribution("broadcast")
 
@@ -78,12 +74,10 @@ def broadcast() -> Distribution:
 def auto() -> Distribution:
     """Leave the distribution to the compiler.
 
-    Returns:
-        A distribution.
+    Returns: A distribution.
 
-    Example:
-        >>> flow.distribute.auto()
-        Distribution(kind='auto', axis=None)
+    >>> flow.distribute.auto()
+    Distribution(kind='auto', axis=None)
     """
     return Distribution("auto")
 
@@ -98,8 +92,7 @@ def rows(array: object, at: int | range | Sequence[range]) -> LocalRows:
         at: the index of the first row in the whole batch, or the ranges of indices, in any order,
             whose rows the array holds one after the other; see `local_rows`.
 
-    Returns:
-        An argument of a job.
+    Returns: An argument of a job.
 
     Raises:
         FeedError: ``at`` is neither an index nor ranges.
@@ -129,21 +122,19 @@ def rows_from(function: Callable[[int, int], object]) -> RowsFunction:
             index after the last row.  Each step calls it once per device, possibly several times
             for the same rows.
 
-    Returns:
-        An argument of a job.
+    Returns: An argument of a job.
 
     Raises:
         FeedError: the argument is not callable.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4, 1))) -> tp.Numpy:
-        ...     return 2 * x
-        >>> job(flow.distribute.rows_from(lambda start, stop: np.ones((stop - start, 1))))
-        array([[2.],
-               [2.],
-               [2.],
-               [2.]], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((4, 1))) -> tp.Numpy:
+    ...     return 2 * x
+    >>> job(flow.distribute.rows_from(lambda start, stop: np.ones((stop - start, 1))))
+    array([[2.],
+           [2.],
+           [2.],
+           [2.]], dtype=float32)
     """
     if not callable(function):
         raise FeedError(
@@ -164,12 +155,10 @@ def local_rows(count: int) -> tuple[range, ...]:
     Args:
         count: number of rows of the whole batch.
 
-    Returns:
-        A list of ranges.
+    Returns: A list of ranges.
 
-    Example:
-        >>> flow.distribute.local_rows(8)
-        (range(0, 8),)
+    >>> flow.distribute.local_rows(8)
+    (range(0, 8),)
     """
     session = default_session()
     world = session.world
@@ -191,8 +180,7 @@ def assert_is_valid_distribute(distribute: object) -> None:
     Raises:
         InferenceError: the object is not a distribution.
 
-    Example:
-        >>> flow.distribute.assert_is_valid_distribute(flow.distribute.split(0))
+    >>> flow.distribute.assert_is_valid_distribute(flow.distribute.split(0))
     """
     if not isinstance(distribute, Distribution):
         raise InferenceError(
@@ -207,16 +195,14 @@ def assert_is_valid_distribute(distribute: object) -> None:
 def consistent_strategy() -> Entering:
     """Enter the consistent view; older name of ``flow.scope.consistent_view``.
 
-    Returns:
-        A context manager.
+    Returns: A context manager.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     with flow.distribute.consistent_strategy():
-        ...         return 2 * x
-        >>> job([1, 2])
-        array([2., 4.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+    ...     with flow.distribute.consistent_strategy():
+    ...         return 2 * x
+    >>> job([1, 2])
+    array([2., 4.], dtype=float32)
     """
     return consistent_view()
 
@@ -225,8 +211,7 @@ def consistent_strategy() -> Entering:
 def mirrored_strategy() -> Entering:
     """Enter the mirrored view; older name of ``flow.scope.mirrored_view``.
 
-    Returns:
-        A context manager.
+    Returns: A context manager.
     """
     return mirrored_view()
 
@@ -235,16 +220,14 @@ def mirrored_strategy() -> Entering:
 def consistent_strategy_enabled() -> bool:
     """Return whether the current view is consistent.
 
-    Returns:
-        True or False.
+    Returns: True or False.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     print(flow.distribute.consistent_strategy_enabled())
-        ...     return x
-        >>> _ = job([1, 2])
-        True
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+    ...     print(flow.distribute.consistent_strategy_enabled())
+    ...     return x
+    >>> _ = job([1, 2])
+    True
     """
     return not current_scope().mirrored
 
@@ -253,15 +236,13 @@ def consistent_strategy_enabled() -> bool:
 def mirrored_strategy_enabled() -> bool:
     """Return whether the current view is mirrored.
 
-    Returns:
-        True or False.
+    Returns: True or False.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     print(flow.distribute.mirrored_strategy_enabled())
-        ...     return x
-        >>> _ = job([1, 2])
-        False
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+    ...     print(flow.distribute.mirrored_strategy_enabled())
+    ...     return x
+    >>> _ = job([1, 2])
+    False
     """
     return current_scope().mirrored

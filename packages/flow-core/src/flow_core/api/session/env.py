@@ -29,11 +29,9 @@ def init() -> bool:
 
     The function returns in every process, since each process runs the whole script.
 
-    Returns:
-        True.
+    Returns: True.
 
-    Example:
-        >>> _ = flow.env.init()
+    >>> _ = flow.env.init()
     """
     return default_session().world is None or True
 
@@ -82,8 +80,7 @@ def ctrl_port(val: int) -> None:
     Args:
         val: a port number.
 
-    Example:
-        >>> flow.env.ctrl_port(50051)
+    >>> flow.env.ctrl_port(50051)
     """
     _keep("ctrl_port", val)
 
@@ -94,8 +91,7 @@ def data_port(val: int) -> None:
     Args:
         val: a port number.
 
-    Example:
-        >>> flow.env.data_port(50052)
+    >>> flow.env.data_port(50052)
     """
     _keep("data_port", val)
 
@@ -106,8 +102,7 @@ def grpc_use_no_signal(val: bool = True) -> None:
     Args:
         val: without effect.
 
-    Example:
-        >>> flow.env.grpc_use_no_signal()
+    >>> flow.env.grpc_use_no_signal()
     """
     _keep("grpc_use_no_signal", val)
 
@@ -118,8 +113,7 @@ def log_dir(val: str) -> None:
     Args:
         val: without effect.
 
-    Example:
-        >>> flow.env.log_dir("log")
+    >>> flow.env.log_dir("log")
     """
     _keep("log_dir", val)
 
@@ -130,8 +124,7 @@ def logtostderr(val: int) -> None:
     Args:
         val: without effect.
 
-    Example:
-        >>> flow.env.logtostderr(True)
+    >>> flow.env.logtostderr(True)
     """
     _keep("logtostderr", val)
 
@@ -142,8 +135,7 @@ def logbuflevel(val: int) -> None:
     Args:
         val: without effect.
 
-    Example:
-        >>> flow.env.logbuflevel(-1)
+    >>> flow.env.logbuflevel(-1)
     """
     _keep("logbuflevel", val)
 
@@ -151,12 +143,10 @@ def logbuflevel(val: int) -> None:
 def current_resource() -> dict[str, Any]:
     """Return the devices and settings of the session.
 
-    Returns:
-        A dictionary of settings.
+    Returns: A dictionary of settings.
 
-    Example:
-        >>> flow.current_resource()["machine_num"]
-        1
+    >>> flow.current_resource()["machine_num"]
+    1
     """
     resources = default_session().resources
     return {

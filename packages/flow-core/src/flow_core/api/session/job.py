@@ -79,15 +79,13 @@ def FixedTensorDef(
         batch_axis: the axis of the samples, or None.
         name: without effect.
 
-    Returns:
-        A placeholder.
+    Returns: A placeholder.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x=flow.FixedTensorDef((2,))):
-        ...     return 2 * x
-        >>> job([1, 2]).get().numpy()
-        array([2., 4.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x=flow.FixedTensorDef((2,))):
+    ...     return 2 * x
+    >>> job([1, 2]).get().numpy()
+    array([2., 4.], dtype=float32)
     """
     return placeholder("numpy", tuple(shape), dtype, batch_axis)
 
@@ -106,17 +104,15 @@ def MirroredTensorDef(
         batch_axis: the axis of the samples, or None.
         name: without effect.
 
-    Returns:
-        A placeholder.
+    Returns: A placeholder.
 
-    Example:
-        >>> config = flow.function_config()
-        >>> config.default_logical_view(flow.scope.mirrored_view())
-        >>> @flow.global_function(function_config=config)
-        ... def job(x=flow.MirroredTensorDef((4,))):
-        ...     return 2 * x
-        >>> job([np.ones(3)]).get().numpy_list()
-        [array([2., 2., 2.], dtype=float32)]
+    >>> config = flow.function_config()
+    >>> config.default_logical_view(flow.scope.mirrored_view())
+    >>> @flow.global_function(function_config=config)
+    ... def job(x=flow.MirroredTensorDef((4,))):
+    ...     return 2 * x
+    >>> job([np.ones(3)]).get().numpy_list()
+    [array([2., 2., 2.], dtype=float32)]
     """
     return placeholder("list", tuple(shape), dtype, batch_axis)
 
@@ -135,12 +131,10 @@ def MirroredTensorListDef(
         batch_axis: the axis of the samples, or None.
         name: without effect.
 
-    Returns:
-        A placeholder.
+    Returns: A placeholder.
 
-    Example:
-        >>> flow.MirroredTensorListDef((2, 3)).shape
-        (2, 3)
+    >>> flow.MirroredTensorListDef((2, 3)).shape
+    (2, 3)
     """
     return placeholder("list_list", tuple(shape), dtype, batch_axis)
 
@@ -154,14 +148,13 @@ def watch(blob_watched: Blob, handler_or_prompt: Callable[..., object] | str | N
             value: a numpy array if the function's parameter is annotated, otherwise an object with
             ``numpy()``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     flow.watch(2 * x, lambda value: print(value.numpy()))
-        ...     return x
-        >>> _ = job([1, 2])
-        [2. 4.]
-        >>> flow.sync_default_session()
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+    ...     flow.watch(2 * x, lambda value: print(value.numpy()))
+    ...     return x
+    >>> _ = job([1, 2])
+    [2. 4.]
+    >>> flow.sync_default_session()
     """
     _watch("watch", blob_watched, handler_or_prompt, gradient=False)
 
@@ -178,16 +171,15 @@ def watch_diff(
         blob_watched: a blob.
         handler_or_prompt: see `watch`.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (2,), initializer=flow.ones_initializer())
-        ...     flow.watch_diff(w, lambda gradient: print(gradient.numpy()))
-        ...     flow.optimizer.SGD(0.1).minimize(3 * w)
-        ...     return w
-        >>> _ = job()
-        [3. 3.]
-        >>> flow.sync_default_session()
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+    ...     flow.watch_diff(w, lambda gradient: print(gradient.numpy()))
+    ...     flow.optimizer.SGD(0.1).minimize(3 * w)
+    ...     return w
+    >>> _ = job()
+    [3. 3.]
+    >>> flow.sync_default_session()
     """
     _watch("watch_diff", blob_watched, handler_or_prompt, gradient=True)
 
@@ -275,16 +267,14 @@ class VariableBlob(HostDLPack):
 def get_all_variables() -> dict[str, VariableBlob]:
     """Return all variables of the session by name.
 
-    Returns:
-        A dictionary from names to variables; ``numpy()`` of a variable returns a copy of
-        its value.
+    Returns: A dictionary from names to variables; ``numpy()`` of a variable returns a copy of its
+        value.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
-        >>> flow.get_all_variables()["w"].numpy()
-        array([1., 1.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job() -> tp.Numpy:
+    ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+    >>> flow.get_all_variables()["w"].numpy()
+    array([1., 1.], dtype=float32)
     """
     session = default_session()
     session.sync()
@@ -301,8 +291,7 @@ def drop_variables(*patterns: str) -> list[str]:
     Args:
         patterns: names of variables, in which ``*`` and ``?`` stand for any characters.
 
-    Returns:
-        The names of the dropped variables.
+    Returns: The names of the dropped variables.
 
     Raises:
         VariableError: no variable has one of the names.
@@ -325,13 +314,12 @@ def load_variables(value_dict: Mapping[str, Array], ignore_mismatch: bool | None
             be read, or a name belongs to no variable and is not ignored.  The error lists all
             problems, and nothing is overwritten.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
-        >>> flow.load_variables({"w": np.array([3, 4], np.float32)})
-        >>> job()
-        array([3., 4.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job() -> tp.Numpy:
+    ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+    >>> flow.load_variables({"w": np.array([3, 4], np.float32)})
+    >>> job()
+    array([3., 4.], dtype=float32)
     """
     if not isinstance(value_dict, Mapping):
         raise CheckpointError(
@@ -370,10 +358,9 @@ def enable_eager_execution(val: bool = True) -> None:
     Args:
         val: whether jobs may be redefined.
 
-    Example:
-        >>> flow.enable_eager_execution(True)
-        >>> flow.eager_execution_enabled()
-        True
+    >>> flow.enable_eager_execution(True)
+    >>> flow.eager_execution_enabled()
+    True
     """
     default_session().eager = bool(val)
 
@@ -381,12 +368,10 @@ def enable_eager_execution(val: bool = True) -> None:
 def eager_execution_enabled() -> bool:
     """Return whether jobs may be redefined at every step.
 
-    Returns:
-        True or False.
+    Returns: True or False.
 
-    Example:
-        >>> flow.eager_execution_enabled()
-        False
+    >>> flow.eager_execution_enabled()
+    False
     """
     return default_session().eager
 
@@ -394,12 +379,10 @@ def eager_execution_enabled() -> bool:
 def current_machine_id() -> int:
     """Return the index of this machine in the session: 0 for a single process.
 
-    Returns:
-        A number from 0.
+    Returns: A number from 0.
 
-    Example:
-        >>> flow.current_machine_id()
-        0
+    >>> flow.current_machine_id()
+    0
     """
     world = default_session().world
     return 0 if world is None else world.machine
@@ -411,8 +394,7 @@ def enable_typing_check(val: bool = True) -> None:
     Args:
         val: without effect.
 
-    Example:
-        >>> flow.experimental.enable_typing_check(True)
+    >>> flow.experimental.enable_typing_check(True)
     """
 
 
@@ -421,17 +403,14 @@ def square_sum(x: Blob, name: str | None = None) -> BlobDef:
 
     Args:
         x: a floating-point blob.
-        name: name of the op.
 
-    Returns:
-        A blob of shape (1,).
+    Returns: A blob of shape (1,).
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.experimental.square_sum(x)
-        >>> job([3, 4])
-        array([25.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+    ...     return flow.experimental.square_sum(x)
+    >>> job([3, 4])
+    array([25.], dtype=float32)
     """
     return emit_one("reshape", emit("square_sum", x, name=name), shape=(1,))
 
@@ -445,11 +424,9 @@ def unique_str(prefix: str) -> str:
     Args:
         prefix: the beginning of the name.
 
-    Returns:
-        The prefix, followed by a number.
+    Returns: The prefix, followed by a number.
 
-    Example:
-        >>> flow.util.unique_str("layer") != flow.util.unique_str("layer")
-        True
+    >>> flow.util.unique_str("layer") != flow.util.unique_str("layer")
+    True
     """
     return f"{prefix}{next(_numbers)}"

@@ -39,8 +39,7 @@ def load(
             the name of a weight that it updates must match.  Moving averages are never updated.
         named: the inputs by name, instead of ``inputs``.
 
-    Returns:
-        The result of the model, or a tuple of its results.
+    Returns: The result of the model, or a tuple of its results.
 
     Raises:
         UnsupportedError: flow-onnx is not installed, or operators have no counterpart; the error

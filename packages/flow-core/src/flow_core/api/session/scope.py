@@ -36,17 +36,15 @@ def namespace(name: str) -> Entering:
     Args:
         name: the prefix.
 
-    Returns:
-        A context manager.
+    Returns: A context manager.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     with flow.scope.namespace("block"):
-        ...         return flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-        >>> _ = job()
-        >>> list(flow.get_all_variables())
-        ['block-w']
+    >>> @flow.global_function()
+    ... def job() -> tp.Numpy:
+    ...     with flow.scope.namespace("block"):
+    ...         return flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+    >>> _ = job()
+    >>> list(flow.get_all_variables())
+    ['block-w']
     """
     return name_scope(name)
 
@@ -54,16 +52,14 @@ def namespace(name: str) -> Entering:
 def consistent_view_enabled() -> bool:
     """Return whether the current view is consistent.
 
-    Returns:
-        True or False.
+    Returns: True or False.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     print(flow.scope.consistent_view_enabled())
-        ...     return x
-        >>> _ = job([1, 2])
-        True
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+    ...     print(flow.scope.consistent_view_enabled())
+    ...     return x
+    >>> _ = job([1, 2])
+    True
     """
     return not current_scope().mirrored
 
@@ -71,16 +67,14 @@ def consistent_view_enabled() -> bool:
 def mirrored_view_enabled() -> bool:
     """Return whether the current view is mirrored.
 
-    Returns:
-        True or False.
+    Returns: True or False.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     print(flow.scope.mirrored_view_enabled())
-        ...     return x
-        >>> _ = job([1, 2])
-        False
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+    ...     print(flow.scope.mirrored_view_enabled())
+    ...     return x
+    >>> _ = job([1, 2])
+    False
     """
     return current_scope().mirrored
 
@@ -92,16 +86,14 @@ def fixed_placement(device_tag: str, machine_device_ids: str | Sequence[str]) ->
         device_tag: a device type, such as "cpu" or "gpu".
         machine_device_ids: see `flow.scope.placement`.
 
-    Returns:
-        A context manager.
+    Returns: A context manager.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     with flow.fixed_placement("cpu", "0:0"):
-        ...         return 2 * x
-        >>> job([1, 2])
-        array([2., 4.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+    ...     with flow.fixed_placement("cpu", "0:0"):
+    ...         return 2 * x
+    >>> job([1, 2])
+    array([2., 4.], dtype=float32)
     """
     return placement(device_tag, machine_device_ids)
 
@@ -113,15 +105,13 @@ def device_prior_placement(device_tag: str, machine_device_ids: str | Sequence[s
         device_tag: a device type, such as "cpu" or "gpu".
         machine_device_ids: see `flow.scope.placement`.
 
-    Returns:
-        A context manager.
+    Returns: A context manager.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     with flow.device_prior_placement("cpu", "0:0"):
-        ...         return 2 * x
-        >>> job([1, 2])
-        array([2., 4.], dtype=float32)
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+    ...     with flow.device_prior_placement("cpu", "0:0"):
+    ...         return 2 * x
+    >>> job([1, 2])
+    array([2., 4.], dtype=float32)
     """
     return placement(device_tag, machine_device_ids)

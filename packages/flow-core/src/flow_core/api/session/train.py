@@ -70,16 +70,15 @@ def save(
     Raises:
         CheckpointError: the path exists, or writing fails; existing files are kept.
 
-    Example:
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
-        >>> flow.checkpoint.save(f"{folder.name}/model")
-        >>> flow.checkpoint.get(f"{folder.name}/model")["w"].numpy()
-        array([1., 1.], dtype=float32)
-        >>> folder.cleanup()
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> @flow.global_function()
+    ... def job() -> tp.Numpy:
+    ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+    >>> flow.checkpoint.save(f"{folder.name}/model")
+    >>> flow.checkpoint.get(f"{folder.name}/model")["w"].numpy()
+    array([1., 1.], dtype=float32)
+    >>> folder.cleanup()
     """
     path = checked_path("flow.checkpoint.save", path)
     _check_values(var_dict)
@@ -201,9 +200,8 @@ def get(path: str, strict: bool = True) -> Any:
         strict: whether to fail if the checkpoint is incomplete, or variables were removed or
             added since it was saved.
 
-    Returns:
-        A dictionary from names to variables, whose values are read by ``numpy()``; for the
-        folder of a variable, that variable.  Tensors of other programs that flow cannot read, such
+    Returns: A dictionary from names to variables, whose values are read by ``numpy()``; for the
+        folder of a variable, that variable. Tensors of other programs that flow cannot read, such
         as those of 16-bit integers, are among them and raise `UnsupportedError` on access; if there
         are several processes or the path is a URL, they are left out with a warning.
 
@@ -211,17 +209,16 @@ def get(path: str, strict: bool = True) -> Any:
         CheckpointError: the checkpoint does not exist or is damaged; the error lists all problems.
         CheckpointReplacedError: raised by ``numpy()`` if another checkpoint was saved to the path.
 
-    Example:
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
-        >>> flow.checkpoint.save(f"{folder.name}/model")
-        >>> found = flow.checkpoint.get(f"{folder.name}/model")
-        >>> {name: value.shape for name, value in found.items()}
-        {'w': (2,)}
-        >>> folder.cleanup()
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> @flow.global_function()
+    ... def job() -> tp.Numpy:
+    ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+    >>> flow.checkpoint.save(f"{folder.name}/model")
+    >>> found = flow.checkpoint.get(f"{folder.name}/model")
+    >>> {name: value.shape for name, value in found.items()}
+    {'w': (2,)}
+    >>> folder.cleanup()
     """
     path = checked_path("flow.checkpoint.get", path)
     world = default_session().world
@@ -423,16 +420,15 @@ _TOLD = 20
 class CheckPoint:
     """Initialization, saving and loading of all variables of the session.
 
-    Example:
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
-        >>> checkpoint = flow.train.CheckPoint()
-        >>> checkpoint.save(f"{folder.name}/model")
-        >>> checkpoint.load(f"{folder.name}/model")
-        >>> folder.cleanup()
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> @flow.global_function()
+    ... def job() -> tp.Numpy:
+    ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+    >>> checkpoint = flow.train.CheckPoint()
+    >>> checkpoint.save(f"{folder.name}/model")
+    >>> checkpoint.load(f"{folder.name}/model")
+    >>> folder.cleanup()
     """
 
     def init(self) -> None:
@@ -471,17 +467,16 @@ class SimpleCheckPointManager(CheckpointManager):
         root_path: the folder, which is created if it does not exist.
         prefix: first part of the names of the checkpoints' folders.
 
-    Example:
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> @flow.global_function()
-        ... def job() -> tp.Numpy:
-        ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
-        >>> manager = flow.train.SimpleCheckPointManager(folder.name)
-        >>> manager.save()
-        >>> len(manager.list_checkpoints())
-        1
-        >>> folder.cleanup()
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> @flow.global_function()
+    ... def job() -> tp.Numpy:
+    ...     return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+    >>> manager = flow.train.SimpleCheckPointManager(folder.name)
+    >>> manager.save()
+    >>> len(manager.list_checkpoints())
+    1
+    >>> folder.cleanup()
     """
 
     def __init__(self, root_path: str, prefix: str = "snapshot_") -> None:

@@ -21,19 +21,14 @@ def cast_to_current_logical_view(x: Blob) -> BlobDef:
     Args:
         x: a blob.
 
-    Returns:
-        A blob of the current view.
+    Returns: A blob of the current view.
 
     Raises:
         JobError: the devices' values differ but have no batch axis, a batch has fewer samples than
             there are devices, or the value was made for another number of devices.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.cast_to_current_logical_view(x)
-        >>> job([1, 2])
-        array([1., 2.], dtype=float32)
+    >>> run(flow.cast_to_current_logical_view, [1, 2])
+    array([1., 2.], dtype=float32)
     """
     x = checked_blob(x)
     job, line = current_job("cast_to_current_logical_view"), user_line(2)

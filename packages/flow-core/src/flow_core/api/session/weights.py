@@ -116,8 +116,7 @@ def load(
             Names without a rule are those of variables.
         strict: whether to fail if a variable or an array remains without a counterpart.
 
-    Returns:
-        The report.  Variables without an array keep their values.
+    Returns: The report. Variables without an array keep their values.
 
     Raises:
         CheckpointError: the source cannot be read, a rule is wrong, no name matches, two arrays

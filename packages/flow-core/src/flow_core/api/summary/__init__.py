@@ -71,7 +71,6 @@ def create_summary_writer(logdir: str, name: str | None = None) -> None:
 
     Args:
         logdir: a folder, which is created if it does not exist.
-        name: name of the op.
     """
     with _once():
         emit("create_summary_writer", logdir=str(logdir), name=name)
@@ -80,9 +79,6 @@ def create_summary_writer(logdir: str, name: str | None = None) -> None:
 def flush_summary_writer(name: str | None = None) -> None:
     """Flush buffered events; at most ten events are buffered, and the end of the program flushes
     them.
-
-    Args:
-        name: name of the op.
     """
     with _once():
         emit("flush_summary_writer", name=name)
@@ -95,7 +91,6 @@ def scalar(value: Blob, step: Blob, tag: Any, name: str | None = None) -> None:
         value: a blob that holds one number.
         step: int64 of shape (1,): the step number that TensorBoard shows.
         tag: a name, given as a text or as an int8 blob of its bytes.
-        name: name of the op.
 
     Raises:
         InferenceError: the types or shapes do not fit.
@@ -111,7 +106,6 @@ def histogram(value: Blob, step: Blob, tag: object, name: str | None = None) -> 
         value: a blob.
         step: see `scalar`.
         tag: see `scalar`.
-        name: name of the op.
     """
     _write("summary_write_histogram", value, step, tag, name)
 
@@ -125,7 +119,6 @@ def image(
         value: the images; if there are several, the number of each image is appended to the tag.
         step: as for `scalar`; 0 by default.
         tag: as for `scalar`; "image" by default.
-        name: name of the op.
     """
     _write("summary_write_image", value, step, "image" if tag is None else tag, name)
 
@@ -136,7 +129,6 @@ def pb(value: Blob, step: Blob | None = None, name: str | None = None) -> None:
     Args:
         value: an int8 blob of the bytes of ``str(message)``.
         step: as for `scalar`; 0 by default.
-        name: name of the op.
 
     Raises:
         DataError: at run time, the bytes are not the text of a summary.

@@ -40,9 +40,8 @@ class IntegerRange:
     Raises:
         SummaryError: the bounds are not integers, or in the wrong order.
 
-    Example:
-        >>> flow.summary.IntegerRange(1, 8).max_value
-        8
+    >>> flow.summary.IntegerRange(1, 8).max_value
+    8
     """
 
     def __init__(self, min_value: int, max_value: int) -> None:
@@ -65,9 +64,8 @@ class RealRange:
     Raises:
         SummaryError: the bounds are not floats, or in the wrong order.
 
-    Example:
-        >>> flow.summary.RealRange(0.0, 1.0).max_value
-        1.0
+    >>> flow.summary.RealRange(0.0, 1.0).max_value
+    1.0
     """
 
     def __init__(self, min_value: float, max_value: float) -> None:
@@ -91,9 +89,8 @@ class ValueSet:
     Raises:
         SummaryError: the type is not supported, or values have several types.
 
-    Example:
-        >>> flow.summary.ValueSet(["sgd", "adam"]).values
-        ['adam', 'sgd']
+    >>> flow.summary.ValueSet(["sgd", "adam"]).values
+    ['adam', 'sgd']
     """
 
     def __init__(self, values: Sequence[Any], dtype: type | None = None) -> None:
@@ -124,9 +121,8 @@ class Hparam:
     Raises:
         SummaryError: ``dtype`` is neither a range nor a set of values.
 
-    Example:
-        >>> flow.summary.Hparam("rate", flow.summary.RealRange(1e-4, 1e-1)).name
-        'rate'
+    >>> flow.summary.Hparam("rate", flow.summary.RealRange(1e-4, 1e-1)).name
+    'rate'
     """
 
     def __init__(self, name: str, dtype: object = None) -> None:
@@ -150,9 +146,8 @@ class Metric:
     Raises:
         SummaryError: ``dtype`` is neither int nor float.
 
-    Example:
-        >>> flow.summary.Metric("accuracy", float).name
-        'accuracy'
+    >>> flow.summary.Metric("accuracy", float).name
+    'accuracy'
     """
 
     def __init__(self, name: str, dtype: type | None = None) -> None:
@@ -169,15 +164,13 @@ def text(text: Sequence[str], tag: str | None = None) -> Message:
         text: a list or tuple of texts.
         tag: the name that TensorBoard shows, "text" by default.
 
-    Returns:
-        A message, for `flow.summary.pb`.
+    Returns: A message, for `flow.summary.pb`.
 
     Raises:
         SummaryError: ``text`` contains a value that is not a text.
 
-    Example:
-        >>> type(flow.summary.text(["a note"], "notes")).__name__
-        'Message'
+    >>> type(flow.summary.text(["a note"], "notes")).__name__
+    'Message'
     """
     some = isinstance(text, list | tuple) and text and all(isinstance(t, str) for t in text)
     _check(some, "text", f"{text!r:.60}", "a list of one or more texts")
