@@ -10,12 +10,13 @@ import ctypes
 import functools
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import processes
 
 from flow_core.base.disk_cache import DiskCache, user_folder
 from flow_core.base.errors import FlowError
@@ -47,8 +48,7 @@ def compiler() -> str | None:
 
 @functools.cache
 def _version(path: str) -> str:
-    asked = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
-    return asked.stdout.splitlines()[0]
+    return processes.run([path, "--version"], check=True).stdout.splitlines()[0]
 
 
 def host_call(kernel: Kernel) -> str:
@@ -114,7 +114,7 @@ def _compile(compiler: str, text: str) -> bytes:
         source, made = Path(scratch, "kernels.cpp"), Path(scratch, "kernels.so")
         source.write_text(text)
         command = [compiler, *FLAGS, str(source), "-o", str(made)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = processes.run(command)
         if done.returncode:
             raise HostCompileError(f"running {' '.join(command)}", found=done.stderr.strip()[:3000])
         return made.read_bytes()
