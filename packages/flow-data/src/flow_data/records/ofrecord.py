@@ -117,7 +117,7 @@ def encode_record(fields: Mapping[str, Any]) -> bytes:
     message = OFRecord()
     for name, value in fields.items():
         _fill(message.feature[name], name, value)
-    data: bytes = message.SerializeToString()
+    data: bytes = message.SerializeToString(deterministic=True)
     return data
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.errors import DataError, described
-from flow_core.base.formats.regular_files import open_regular
 from flow_data.records.arrow import ArrowFile
+from flow_data.records.parquet import ParquetFile
 from flow_data.records.record import REFUSED, Field, Origin, Record, corrupt
 
 KEPT = 4
@@ -51,56 +51,8 @@ class _Table:
 
 
 def _parquet(path: str) -> _Table:
-    library = _library(path)
-    with open_regular(path):  # pyarrow would wait for the writer of a pipe
-        file = import_module("pyarrow.parquet").ParquetFile(path)
-    sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-
-    def group(number: int) -> Group:
-        table = file.read_row_group(number)
-        return [
-            (name, _plain(column, library))
-            for name, column in zip(table.schema.names, table.columns, strict=True)
-        ]
-
-    return _Table(sizes, group)
-
-
-def _plain(column: Any, library: Any) -> Any:
-    """Convert times to integers, and decimals, the values that `ArrowFile` returns."""
-    kind = _plain_type(column.type, library)
-    if kind is None:
-        return str(column.type)
-    return column if kind == column.type else column.cast(kind)
-
-
-def _plain_type(kind: Any, library: Any) -> Any:
-    """Return the type to which a column is converted; None if the column is not read."""
-    types = library.types
-    if isinstance(kind, library.BaseExtensionType):
-        return _plain_type(kind.storage_type, library)
-    for is_kind, plain in _PLAIN:
-        if getattr(types, is_kind)(kind):
-            return getattr(library, plain)()
-    if types.is_struct(kind):
-        parts = [(part.name, _plain_type(part.type, library)) for part in kind]
-        return None if any(part is None for _, part in parts) else library.struct(parts)
-    for is_kind, make in _LISTS:
-        if getattr(types, is_kind)(kind):
-            inner = _plain_type(kind.value_type, library)
-            size = (kind.list_size,) if make == "list_" and "fixed" in is_kind else ()
-            return None if inner is None else getattr(library, make)(inner, *size)
-    refused = types.is_map(kind) or types.is_union(kind) or types.is_interval(kind)
-    return None if refused or kind.num_fields else kind
-
-
-_PLAIN = (
-    ("is_date32", "int32"), ("is_date64", "int64"), ("is_time32", "int32"), ("is_time64", "int64"),
-    ("is_timestamp", "int64"), ("is_duration", "int64"), ("is_decimal", "float64"),
-)  # fmt: skip
-"""A test of a type, and the type to which its columns are converted."""
-
-_LISTS = (("is_list", "list_"), ("is_large_list", "large_list"), ("is_fixed_size_list", "list_"))
+    file = ParquetFile(path, _library(path))
+    return _Table(file.rows, file.read)
 
 
 def _arrow(path: str) -> _Table:
