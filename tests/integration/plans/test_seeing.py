@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,13 @@ def test_a_file_that_is_no_json_is_no_saved_plan(tmp_path: Path, content: bytes)
         PlanDocument.read(tmp_path)
     with pytest.raises(PlanError, match="reading a saved plan"):
         Plan.from_json(content.decode(errors="replace"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
+def test_a_pipe_is_no_saved_plan(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "plan.json")
+    with pytest.raises(PlanError, match="a pipe instead of a regular file"):
+        PlanDocument.read(tmp_path / "plan.json")
 
 
 def test_the_report_shows_layouts_and_the_ledger() -> None:

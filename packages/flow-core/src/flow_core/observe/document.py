@@ -10,6 +10,7 @@ from typing import Any
 
 from flow_core.base.decoding import Decoder, Mismatch, parsed, shown
 from flow_core.base.errors import PlanError
+from flow_core.base.formats.regular_files import open_regular
 from flow_core.compiler.lower.physical_graph import Physical
 from flow_core.compiler.request import Compiled
 from flow_core.compiler.select.hints import relaxations
@@ -114,10 +115,12 @@ class PlanDocument:
         """Read a document from a file.
 
         Raises:
-            PlanError: the file does not exist or is not a document.
+            PlanError: the path does not name a regular file, or the file is not a document.
         """
         try:
-            return cls.from_json(path.read_bytes())
+            with open_regular(path) as file:
+                text = file.read()
+            return cls.from_json(text)
         except OSError as error:
             raise unreadable(Mismatch(error, "a file")).with_context(
                 attempted=f"reading {path}"
