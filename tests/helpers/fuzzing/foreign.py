@@ -17,7 +17,7 @@ from torch_files import Raw, Saved, called, pickled, tensor
 
 from flow_core.checkpoint import safetensors_format, safetensors_shards, torch_format
 from fuzzing.mutations import EXTREMES, mutate_bytes, mutate_document
-from fuzzing.states import mutate_safetensors, read_all
+from fuzzing.states import mutate_safetensors, ordered, read_all
 from fuzzing.target import Target
 
 # ------------------------------------------------------------------------------------------- torch
@@ -135,7 +135,7 @@ def _shards(folder: Path) -> list[bytes]:
     made: dict[str, bytes] = {}
     for name, arrays in _SHARDS.items():
         safetensors_format.write(folder, arrays)
-        made[name] = (folder / safetensors_format.FILE).read_bytes()
+        made[name] = ordered((folder / safetensors_format.FILE).read_bytes())
     places = {key: name for name, arrays in _SHARDS.items() for key in arrays}
     index = json.dumps({"metadata": {"total_size": 48}, "weight_map": places})
     return [index.encode(), *made.values()]

@@ -21,6 +21,7 @@ from fuzzing.worker import (
     PEAK,
     READ,
     REFUSED,
+    TRY,
     Chunk,
     Failure,
     Limits,
@@ -71,19 +72,20 @@ class _Worker:
         self.process.start()
         theirs.close()
         self.chunk: Chunk | None = None
-        self._case = (-1, 0.0, 0.0)
+        self._case = ((-1, 0), 0.0, 0.0)
 
     def give(self, chunk: Chunk) -> None:
         self.board[:] = [chunk.start - 1] + [0] * PEAK
         self.chunk = chunk
-        self._case = (-1, 0.0, 0.0)
+        self._case = ((-1, 0), 0.0, 0.0)
         self.connection.send(chunk)
 
     def overdue(self, limits: Limits) -> str:
         """Why the running case has to be ended; empty while it has not."""
         number, now, used = self.board[NUMBER], time.monotonic(), _seconds_of(self.process.pid)
-        if self.chunk is None or number < self.chunk.start or number != self._case[0]:
-            self._case = (number, now, used)
+        case = (number, self.board[TRY])
+        if self.chunk is None or number < self.chunk.start or case != self._case[0]:
+            self._case = (case, now, used)
             return ""
         if used - self._case[2] > 2 * limits.seconds:  # a case that ends before says so itself
             return f"no end after {used - self._case[2]:.1f} s"

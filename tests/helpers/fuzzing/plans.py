@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import types
 import typing
 import warnings
@@ -41,11 +42,16 @@ def _job(devices: str, fed: str) -> Any:
     return job
 
 
+_SECONDS = re.compile(r'(?<="seconds": )[\d.e-]+|[\d.]+(?= s")')
+"""Times that passes took, which differ between processes."""
+
+
 def _plans() -> list[bytes]:
     found = []
     for devices, kind in (("0:0", "predict"), ("0:0-1", "train")):
         flow.clear_default_session()
-        found.append(document(_job(devices, kind)).to_json().encode())
+        text = document(_job(devices, kind)).to_json()
+        found.append(_SECONDS.sub("0.001", text).encode())
     flow.clear_default_session()
     return found
 

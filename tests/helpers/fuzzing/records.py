@@ -45,7 +45,7 @@ def _tf_payload() -> bytes:
     message.features.feature["label"].int64_list.value.append(5)
     message.features.feature["x"].float_list.value.extend((1.5, -2))
     message.features.feature["image"].bytes_list.value.append(b"abc")
-    data: bytes = message.SerializeToString()
+    data: bytes = message.SerializeToString(deterministic=True)
     return data
 
 

@@ -129,7 +129,14 @@ def _open_parts(folder: Path) -> Callable[[bytes, int], object]:
 def _safetensors() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         safetensors_format.write(Path(folder), _VARIABLES)
-        return [Path(folder, safetensors_format.FILE).read_bytes()]
+        return [ordered(Path(folder, safetensors_format.FILE).read_bytes())]
+
+
+def ordered(data: bytes) -> bytes:
+    """A file of safetensors with its metadata in order, which the library writes in any order."""
+    size = 8 + int.from_bytes(data[:8], "little")
+    head = json.dumps(json.loads(data[8:size]), sort_keys=True).encode()
+    return len(head).to_bytes(8, "little") + head + data[size:]
 
 
 def mutate_safetensors(data: bytes, rng: random.Random) -> bytes:

@@ -9,6 +9,7 @@ from fuzzing import (
     columns,
     foreign,
     models,
+    networks,
     pictures,
     plans,
     records,
@@ -19,22 +20,12 @@ from fuzzing import (
 )
 from fuzzing.target import Target
 
+MODULES = (
+    records, columns, pictures, tables, tokens, plans, caches, states, foreign, models, networks, wire,
+)  # fmt: skip
+
 TARGETS: Mapping[str, Target] = {
-    target.name: target
-    for module in (
-        records,
-        columns,
-        pictures,
-        tables,
-        tokens,
-        plans,
-        caches,
-        states,
-        foreign,
-        models,
-        wire,
-    )
-    for target in module.TARGETS
+    target.name: target for module in MODULES for target in module.TARGETS
 }
 
 READERS: Mapping[str, tuple[str, ...]] = {
@@ -49,11 +40,49 @@ READERS: Mapping[str, tuple[str, ...]] = {
     "webdataset": ("webdataset",),
     "arrow": ("arrow",),
     "parquet": ("parquet",),
+    "onnx": ("onnx-weights", "onnx"),
     "image_folder": ("jpeg", "png", "gif", "bmp", "webp", "tiff", "ppm"),
 }
 """The targets of each checkpoint format and record reader that plugins register."""
 
-WITHOUT_TARGET: Mapping[str, str] = {
-    "onnx": "onnx parses the file",
+_CHECKPOINTS = ("meta", "parts", "safetensors", "safetensors-shards", "torch", "onnx-weights")
+_RECORDS = ("ofrecord",)
+FUNCTIONS: Mapping[str, tuple[str, ...]] = {
+    "checkpoint.get": _CHECKPOINTS,
+    "data.batches": ("ofrecord", "arrow", "parquet"),
+    "data.coco_reader": ("coco",),
+    "data.decode_ofrecord": _RECORDS,
+    "data.image_folder_reader": READERS["image_folder"],
+    "data.load_mnist": ("npz",),
+    "data.ofrecord_image_classification_reader": _RECORDS,
+    "data.ofrecord_loader": _RECORDS,
+    "data.ofrecord_reader": _RECORDS,
+    "data.onerec_reader": ("onerec",),
+    "data.read_ofrecords": _RECORDS,
+    "data.record_reader": ("ofrecord", "tfrecord", "onerec", "webdataset", "arrow", "parquet"),
+    "data.tfrecord_reader": ("tfrecord",),
+    "data.webdataset_reader": ("webdataset",),
+    "onnx.load": ("onnx",),
+    "serving.InferenceSession.load_saved_model": ("saved-model",),
+    "serving.InferenceSession.set_checkpoint_path": _CHECKPOINTS,
+    "train.CheckPoint.load": _CHECKPOINTS,
+    "train.SimpleCheckPointManager": _CHECKPOINTS,
+    "weights.load": _CHECKPOINTS,
 }
-"""Readers without a target, and why."""
+"""The targets of each public function and method that reads a path."""
+
+WITHOUT_TARGET: Mapping[str, str] = {
+    "BestCheckpoint": "writes",
+    "checkpoint.export": "writes",
+    "checkpoint.save": "writes",
+    "data.OFRecordWriter": "writes",
+    "deprecated.delete_worker_of_multi_process": "raises",
+    "experimental.custom_op_module": "imports the module, which is a program",
+    "onnx.export": "writes",
+    "saved_model.ModelBuilder": "writes",
+    "summary.Projector.write_projector": "writes",
+    "tensorrt.write_int8_calibration": "raises",
+    "train.CheckPoint.save": "writes",
+    "unittest.register_test_cases": "imports the modules, which are programs",
+}
+"""The other public functions and methods that take a path, and why they have no target."""

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import resource
 import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flow_core.base.errors import FlowError
 from fuzzing.target import Target
 
-NUMBER, READ, REFUSED, FAILED, MICROSECONDS, PEAK = range(6)
+NUMBER, TRY, READ, REFUSED, FAILED, MICROSECONDS, PEAK = range(7)
 """Places in the board that a worker shares with its parent."""
 
 MIB = 1 << 20
+
+TRIES = 3
+"""How often a case is tried that takes too long: other programs may have delayed it."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +83,27 @@ class Trial:
         for number, data in enumerate(self.seeds):
             self._read(data, number)
 
-    def attempt(self, seed: int, number: int) -> tuple[str, BaseException | None]:
-        """Try a case: "read", "refused", or what is wrong."""
+    def attempt(
+        self, seed: int, number: int, told: Callable[[int], None] = lambda attempt: None
+    ) -> tuple[str, BaseException | None]:
+        """Try a case: "read", "refused", or what is wrong.
+
+        Args:
+            seed, number: which case.
+            told: called with the number of each try.
+        """
         data = self.target.case(self.seeds, seed, number)
-        began = time.process_time()
-        wrong, error = self._outcome(data, number)
-        spent = time.process_time() - began
-        if spent > self.limits.seconds:
-            return f"{spent:.1f} s, over {self.limits.seconds:g} s", error
-        return wrong, error
+        for attempt in range(TRIES):
+            told(attempt)
+            before = resource.getrusage(resource.RUSAGE_SELF)
+            wrong, error = self._outcome(data, number)
+            after = resource.getrusage(resource.RUSAGE_SELF)
+            user, system = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
+            if user + system <= self.limits.seconds:
+                return wrong, error
+        faults = after.ru_minflt - before.ru_minflt
+        times = f"{user:.1f} s, {system:.1f} s in the kernel, {faults} page faults"
+        return f"{user + system:.1f} s, over {self.limits.seconds:g} s: {times}", error
 
     def _outcome(self, data: bytes, number: int) -> tuple[str, BaseException | None]:
         try:
@@ -205,8 +222,8 @@ def work(
 def _try_chunk(connection: Any, board: Any, chunk: Chunk, trial: Trial) -> None:
     began, meter = time.process_time(), Meter(trial.limits)
     for number in range(chunk.start, chunk.stop):
-        board[NUMBER] = number
-        what, error = trial.attempt(chunk.seed, number)
+        board[TRY], board[NUMBER] = 0, number
+        what, error = trial.attempt(chunk.seed, number, partial(operator.setitem, board, TRY))
         taken, too_much = meter.excess()
         if too_much:
             what = f"{taken // MIB} MiB, over {trial.limits.memory // MIB} MiB"
