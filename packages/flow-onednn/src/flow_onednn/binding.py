@@ -30,6 +30,7 @@ typedef struct {
 
 const dnnl_version_t *dnnl_version(void);
 int dnnl_get_effective_cpu_isa(void);
+int dnnl_set_primitive_cache_capacity(int capacity);
 const char *dnnl_dt2str(int value);
 const char *dnnl_alg_kind2str(int value);
 const char *dnnl_prop_kind2str(int value);

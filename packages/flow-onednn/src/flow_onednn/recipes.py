@@ -7,10 +7,12 @@ arrays returns the launches.
 
 from __future__ import annotations
 
-import functools
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import AttrValue, BindContext, KernelQuery, KernelSpec, TensorType
@@ -198,19 +200,62 @@ def problem(query: KernelQuery) -> Problem:
 Build = Callable[[Problem], Implementation | None]
 Made = TypeVar("Made")
 
+KEPT = 512
+"""How many results are kept that no plan has bound, in all."""
 
-def cached(make: Callable[[Problem], Made]) -> Callable[[Problem], Made]:
-    """Cache a function of a problem, which compiling a plan calls three times per problem.
 
-    The number of threads is a part of the cache key, because primitives are created for a specific
-    number of threads.
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class _Result:
+    value: Any
+
+
+_Key = tuple[object, Problem, int]
+_unbound: OrderedDict[_Key, _Result] = OrderedDict()
+_bound: WeakValueDictionary[_Key, _Result] = WeakValueDictionary()
+_owned: WeakKeyDictionary[Launch, _Result] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class Known(Generic[Made]):
+    """A function of a problem, which compiling a plan calls three times per problem.
+
+    A result that a plan has bound lives as long as the plan; of other results, the `KEPT` used last
+    are kept. So a job that is fed ever new sizes keeps the primitives of its last plans only.
+
+    The number of threads is a part of the key, because primitives are created for a specific number
+    of threads.
+
+    Args:
+        make: the function.
     """
 
-    @functools.lru_cache(maxsize=4096)
-    def known(problem: Problem, count: int) -> Made:
-        return make(problem)
+    def __init__(self, make: Callable[[Problem], Made]) -> None:
+        self._make = make
 
-    return lambda problem: known(problem, threads.count())
+    def __call__(self, problem: Problem) -> Made:
+        """Return the result for a problem."""
+        key = (self._make, problem, threads.count())
+        with _lock:
+            found = _bound.get(key) or _unbound.get(key)
+        if found is None:
+            found = _Result(self._make(problem))
+        with _lock:
+            if key not in _bound:
+                _unbound[key] = found
+                _unbound.move_to_end(key)
+                if len(_unbound) > KEPT:
+                    _unbound.popitem(last=False)
+        made: Made = found.value
+        return made
+
+    def bound(self, problem: Problem, launches: Sequence[Launch]) -> Sequence[Launch]:
+        """Keep the result for a problem as long as the launches, which are returned."""
+        key = (self._make, problem, threads.count())
+        with _lock:
+            found = _unbound.pop(key, None) or _bound.get(key)
+            if found is not None:
+                _bound[key] = _owned[launches[0]] = found
+        return launches
 
 
 def is_float32(query: KernelQuery) -> bool:
@@ -242,7 +287,7 @@ def kernel(
     priority: int = PRIORITY,
 ) -> KernelSpec:
     """Return the `KernelSpec` of an op that is implemented by primitives."""
-    known = BY_OP[op] = cached(build)
+    known = BY_OP[op] = Known(build)
 
     def takes(query: KernelQuery) -> bool:
         return available() and accepts(query) and known(problem(query)) is not None
@@ -251,7 +296,7 @@ def kernel(
         return _implementation(known, query).workspace
 
     def bind(ctx: BindContext) -> Sequence[Launch]:
-        return _implementation(known, ctx.query).bind(ctx)
+        return known.bound(problem(ctx.query), _implementation(known, ctx.query).bind(ctx))
 
     return KernelSpec(op, "cpu", bind, takes, priority, workspace, f"onednn.{op}")
 

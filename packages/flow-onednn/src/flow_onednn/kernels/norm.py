@@ -27,10 +27,10 @@ from flow_onednn.primitives import (
     nbytes,
     plain,
 )
-from flow_onednn.recipes import PRIORITY, Problem, cached, problem
+from flow_onednn.recipes import PRIORITY, Known, Problem, problem
 
-MakePrimitive = Callable[[Problem], Primitive | None]
-Bind = Callable[[BindContext], Sequence[Launch]]
+MakePrimitive = Known[Primitive | None]
+Bind = Callable[[BindContext], list[Launch]]
 FLAGS = binding.USE_SCALE | binding.USE_SHIFT
 
 
@@ -47,7 +47,7 @@ def _is_relu(p: Problem) -> bool:
     return p.op.startswith("onednn_norm_relu")
 
 
-@cached
+@Known
 def forward(p: Problem) -> Primitive | None:
     """Create the primitive of ``normalization`` or ``onednn_norm_relu``."""
     x = _image(p.inputs[0])
@@ -57,7 +57,7 @@ def forward(p: Problem) -> Primitive | None:
     )
 
 
-@cached
+@Known
 def backward(p: Problem) -> Primitive | None:
     """Create the primitive of the op's gradient; its variance argument includes epsilon."""
     x = _image(p.inputs[0])
@@ -199,7 +199,10 @@ def _run(
 
 
 def _spec(op: str, make: MakePrimitive, bind: Bind) -> KernelSpec:
-    spec = KernelSpec(op, "cpu", bind, _takes(make), PRIORITY, _workspace(make), f"onednn.{op}")
+    def bound(ctx: BindContext) -> Sequence[Launch]:
+        return make.bound(problem(ctx.query), bind(ctx))
+
+    spec = KernelSpec(op, "cpu", bound, _takes(make), PRIORITY, _workspace(make), f"onednn.{op}")
     return upcast_kernel(spec, unless=_has_half_vectors)
 
 

@@ -19,10 +19,10 @@ from flow_onednn.library import library
 from flow_onednn.primitives import Md, PostOps, Primitive, any_layout, create, nbytes, plain
 from flow_onednn.recipes import (
     Implementation,
+    Known,
     Operand,
     Problem,
     Recipe,
-    cached,
     is_float32,
     kernel,
     recipe,
@@ -89,7 +89,7 @@ def attrs_of(p: Problem) -> dict[str, AttrValue]:
     }  # fmt: skip
 
 
-@cached
+@Known
 def packed_size(p: Problem) -> int | None:
     """Return the number of elements in a matrix product's packed weights.
 

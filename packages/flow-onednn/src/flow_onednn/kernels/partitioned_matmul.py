@@ -44,6 +44,7 @@ from flow_onednn.primitives import (
     plain,
 )
 from flow_onednn.recipes import (
+    KEPT,
     Implementation,
     Operand,
     Problem,
@@ -257,7 +258,7 @@ def same_rows(whole: KernelQuery, parts: Sequence[KernelQuery]) -> bool:
     return fits and _trial_agrees(threads.count(), problem(whole), tuple(map(problem, parts)))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=KEPT)
 def _trial_agrees(count: int, whole: Problem, parts: tuple[Problem, ...]) -> bool:
     """Compare both ways on trial data; ``count``, the number of threads, is only a cache key."""
     transposed = whole.attrs["transpose_b"]
