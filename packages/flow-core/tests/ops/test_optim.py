@@ -257,6 +257,36 @@ def test_split_rules_of_local_updates_produce_the_same_parts(type_: str) -> None
             np.testing.assert_array_equal(parts[0], whole[0][(slice(None),) * axis + (part,)])
 
 
+@pytest.mark.parametrize("size", [6, 3 * optim.PART + 5])
+@pytest.mark.parametrize("factor", [1e25, 1e-25])
+@pytest.mark.parametrize("type_", ["lars_update", "lamb_update"])
+def test_norms_of_huge_and_tiny_numbers_are_exact(type_: str, factor: float, size: int) -> None:
+    arrays = arrays_of(type_, (size,), "float32", "float32")
+    arrays[0] *= np.float32(factor)
+    if type_ == "lars_update":
+        arrays[1] *= np.float32(factor)
+        arrays[4] *= np.float32(factor)
+    before = [x.copy() for x in arrays]
+    attrs = {"epsilon": 0.0} if type_ == "lars_update" else {}
+    run(type_, arrays, attrs)
+    for index, want in zip(
+        update_rules.BY_TYPE[type_].mutates, expected(type_, before, attrs), strict=True
+    ):
+        np.testing.assert_allclose(arrays[index], want, 3e-5, 1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("size", [0, 7, 2 * optim.PART + 3])
+def test_wide_sums_of_squares_are_in_float64(dtype: str, size: int) -> None:
+    kind = as_dtype(dtype)
+    x = np.random.default_rng(0).normal(size=size).astype(kind.numpy)
+    x = x * kind.numpy.type(1e25 if dtype == "float32" else 1.0)
+    types = tensor_type(x.shape, kind), tensor_type((), as_dtype("float64"))
+    query = KernelQuery("square_sum", {"wide": True}, types[:1], types[1:])
+    (out,) = run_kernel(KERNELS["square_sum"], query, [x])
+    np.testing.assert_allclose(out, np.sum(x.astype(np.float64) ** 2), 1e-12)
+
+
 WRONG: dict[str, Callable[[list[Any]], Any]] = {
     "shape of model_diff": lambda a: a.__setitem__(1, a[1][:2]),
     "type of the learning rate": lambda a: a.__setitem__(2, np.array(1.0)),

@@ -187,7 +187,7 @@ def _number(x: Sym, dtype: DType) -> Sym:
 
 def _norm(x: Sym) -> Sym:
     """Return the square root of the sum of squares over all devices."""
-    return x.maker.one("sqrt", _number(x.maker.one("square_sum", x), float64))
+    return x.maker.one("sqrt", x.maker.one("square_sum", x, wide=True))
 
 
 def _root_mean_square(x: Sym) -> Sym:

@@ -14,6 +14,7 @@ import numpy as np
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelSpec
 from flow_core.authoring.update_rules import BY_TYPE, COMMON, DIFF, MODEL, RATE, optional_inputs
+from flow_core.base.dtypes import float64
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, Write, call, launch_threads
 from flow_cuda.kernels.binding import c_type, collect_launches, kernel
@@ -22,6 +23,9 @@ from flow_cuda.kernels.reduce import part_count
 from flow_cuda.kernels.schedule import rate_kernel
 
 HEADER = "update.h"
+
+WIDE = float64
+"""The type of sums of squares: those of float32 numbers above 1.8e19 overflow float32."""
 
 FUNCTIONS = {
     "sgd_update": "sgd",
@@ -50,7 +54,6 @@ class UpdateArguments:
         self.extra = self.row.values(attrs)
         self.kinds = (c_type(types[MODEL]), c_type(types[DIFF]))
         self.factor_type = factor_type
-        self.wide = types[MODEL].dtype.accumulate
 
 
 def _simple(ctx: BindContext) -> Launch:
@@ -74,15 +77,15 @@ def _sums(b: UpdateArguments) -> tuple[DeviceArray, int]:
     updates of several variables could not be merged into one launch.
     """
     parts, hardware = part_count(b.size), b.model.hardware
-    memory = hardware.allocate(2 * parts * b.wide.itemsize)
-    return DeviceArray(memory, memory.address, (2 * parts,), b.wide.numpy, hardware), parts
+    memory = hardware.allocate(2 * parts * WIDE.itemsize)
+    return DeviceArray(memory, memory.address, (2 * parts,), WIDE.numpy, hardware), parts
 
 
 def _lars(ctx: BindContext) -> Iterator[Launch]:
     b = UpdateArguments(ctx)
     sums, parts = _sums(b)
     step, momentum = ctx.inputs[RATE + 1 : RATE + 3]
-    wide = c_type(b.wide)
+    wide = c_type(WIDE)
     yield call(
         "norms", HEADER, (*b.kinds, b.factor_type, wide),
         Read(b.model), Read(b.diff), b.factor, sums, b.size, parts, b.terms,
@@ -100,7 +103,7 @@ def _lamb(ctx: BindContext) -> Iterator[Launch]:
     b = UpdateArguments(ctx)
     sums, parts = _sums(b)
     m, v, *powers = ctx.inputs[RATE + 1 : RATE + 5]
-    state, wide, known = c_type(ctx.query.inputs[RATE + 1]), c_type(b.wide), map(Read, powers)
+    state, wide, known = c_type(ctx.query.inputs[RATE + 1]), c_type(WIDE), map(Read, powers)
     power1, power2 = known
     yield call(
         "lamb_norms", HEADER, (*b.kinds, state, b.factor_type, wide),

@@ -1,8 +1,9 @@
 // Reductions.  Map: applied to elements first; How: combines two results.
 
 struct Plain { template <class V> __device__ static V of(V x) { return x; } };
-struct Squared { template <class V> __device__ static V of(V x) { return x * x; } };
-struct NotFinite { template <class V> __device__ static V of(V x) { return (V)!is_finite(x); } };
+// Squares are computed in the type of their sum, which may be wider.
+struct Squared { template <class A, class V> __device__ static A of(V x) { return (A)x * (A)x; } };
+struct NotFinite { template <class A, class V> __device__ static A of(V x) { return (A)!is_finite(x); } };
 struct NotZero { template <class V> __device__ static V of(V x) { return (V)(x != (V)0); } };
 
 // The result of an empty reduction.
@@ -66,7 +67,7 @@ FN void partial_sums(const T *x, A *sums, i64 size, i64 parts) {
         if (stop > size) stop = size;
         A sum = 0;
         for (i64 i = part * length + threadIdx.x; i < stop; i += BLOCK) {
-            sum += (A)Map::of(load(x + i));
+            sum += Map::template of<A>(load(x + i));
         }
         sum = over_block<Sum>(sum);
         if (threadIdx.x == 0) sums[part] = sum;

@@ -109,15 +109,16 @@ FN void rmsprop(W *w, const G *g, S *square, S *mean, const float *rate, const F
 template <class W, class G, class F, class A>
 FN void norms(const W *w, const G *g, const F *factor, A *sums, i64 n, i64 parts, Terms terms,
               Part own = whole_blocks()) {
+    typedef typename In<W>::type V;
     double scale = SCALE;
     i64 length = (n + parts - 1) / parts;
     EACH_OF(own, part, parts) {
         i64 stop = part * length + length < n ? part * length + length : n;
         A first = 0, second = 0;
         for (i64 i = part * length + threadIdx.x; i < stop; i += BLOCK) {
-            A now = (A)load(w + i), step = slope(g, now, i, scale, terms);
-            first += now * now;
-            second += step * step;
+            V now = load(w + i), step = slope(g, now, i, scale, terms);
+            first += (A)now * (A)now;
+            second += (A)step * (A)step;
         }
         first = over_block<Sum>(first);
         second = over_block<Sum>(second);

@@ -66,12 +66,11 @@ def _sum_like(e: Emission) -> str:
 
 def _square_sum(e: Emission) -> str:
     """Emit the sum of squares of all elements of all inputs."""
-    sums = [
-        reduced(e, "ReduceSumSquare", x, list(range(len(kind.shape))), False)
-        if kind.shape
-        else e.node("Mul", x, x)
-        for x, kind in zip(e.inputs, e.types, strict=True)
-    ]
+    sums = []
+    for x, kind in zip(e.inputs, e.types, strict=True):
+        x = x if kind.dtype == e.outputs[0].dtype else e.cast(x, e.outputs[0].dtype)
+        axes = list(range(len(kind.shape)))
+        sums.append(reduced(e, "ReduceSumSquare", x, axes, False) if axes else e.node("Mul", x, x))
     return e.node("Sum", *sums) if len(sums) > 1 else sums[0]
 
 

@@ -23,6 +23,9 @@ class ClipGradientConf(ABC):
 class ClipByGlobalNorm(ClipGradientConf):
     """Scale all gradients by one factor so that their global norm is at most ``clip_norm``.
 
+    The norm is computed in float64.  If it is infinite, infinite elements become NaN and all others
+    0; if it is NaN, all become NaN.  With a dynamic loss scale, such a step changes no variable.
+
     Args:
         clip_norm: upper bound on the Euclidean norm of the concatenation of all gradients.
     """

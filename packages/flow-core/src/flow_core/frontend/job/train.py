@@ -454,7 +454,8 @@ def _clipped(
     finished = [_finished(t, g, inverse) for g in gradients]
     squares = [_square_sum(t, g) for g in finished]
     total = squares[0] if len(squares) == 1 else t.one("add_n", *squares)
-    return finished, t.number("global_norm_clip_factor", total, clip_norm=t.options.clip_norm)
+    factor = t.number("global_norm_clip_factor", total, clip_norm=t.options.clip_norm)
+    return finished, t.number("cast", factor, dtype="float32")
 
 
 def _finished(t: _Training, g: Gradient, inverse: Value | None) -> Gradient:
@@ -473,10 +474,9 @@ def _finished(t: _Training, g: Gradient, inverse: Value | None) -> Gradient:
 
 
 def _square_sum(t: _Training, g: Gradient) -> Value:
-    """Return the float32 sum of a gradient's squares."""
+    """Return the sum of a gradient's squares, in float64: those of 1e20 overflow float32."""
     maker = t.maker(g.variable.placement, f"{g.variable.name}/clip")
-    square_sum = maker.one("square_sum", Sym(maker, g.value))
-    return _cast(maker, square_sum.value, tensor_type((), float32)).value
+    return maker.one("square_sum", Sym(maker, g.value), wide=True).value
 
 
 def _learning_rate(t: _Training, step: Value) -> tuple[Value, Value]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.base.dtypes import float32, int64
+from flow_core.base.dtypes import float32, float64, int64
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ir.update_rules import COMMON, DIFF, MODEL, RATE, TABLE, Update
 from flow_core.ops.build import GradContext, Sym
@@ -152,13 +152,21 @@ def _number_of(ctx: InferContext) -> tuple[TensorType, ...]:
     return (tensor_type((), type_.dtype),)
 
 
+def _infer_square_sum(ctx: InferContext) -> tuple[TensorType, ...]:
+    (type_,) = _number_of(ctx)
+    return (tensor_type((), float64),) if ctx.attrs["wide"] else (type_,)
+
+
 def _square_sum_gradient(g: GradContext) -> tuple[Sym | None, ...]:
-    return tuple(x * g.dy * 2 if n else None for x, n in zip(g.inputs, g.needed, strict=True))
+    x = g.inputs[0]
+    dy = g.dy if g.dy.dtype == x.dtype else x.maker.one("cast", g.dy, dtype=x.dtype.name)
+    return tuple(x * dy * 2 if n else None for x, n in zip(g.inputs, g.needed, strict=True))
 
 
 def _square_sum_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape in ((7,), (3, 5), ()):
-        yield Sample((rng.uniform(-1, 1, shape),))
+        for wide in (False, True):
+            yield Sample((rng.uniform(-1, 1, shape),), {"wide": wide})
     yield Sample((rng.uniform(-1, 1, (0, 3)),), gradient=False, note="no elements")
 
 
@@ -217,12 +225,13 @@ OPS: tuple[OpSpec, ...] = (
         type="square_sum",
         inputs=("x",),
         outputs=("y",),
-        infer=_number_of,
+        infer=_infer_square_sum,
+        attrs={"wide": False},
         sbp=sum_sbp,
         gradient=_square_sum_gradient,
-        reference=lambda x: np.sum(np.square(x)),
+        reference=lambda x, wide: np.sum(np.square(x)),
         samples=_square_sum_samples,
-        doc="The sum of the squares of all elements, a scalar.",
+        doc="The sum of the squares of all elements, a scalar; in float64 if wide.",
     ),
     OpSpec(
         type="multi_square_sum",

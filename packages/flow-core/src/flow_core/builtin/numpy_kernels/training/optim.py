@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.base.dtypes import DType
+from flow_core.base.dtypes import DType, float64
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel, scalar
 from flow_core.builtin.numpy_kernels.training.schedules import TILE, number
@@ -26,6 +26,8 @@ from flow_core.ir.update_rules import BY_TYPE, DIFF, MODEL, RATE, Update, option
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 NUMBERS = 8
+PART = 1 << 13
+"""Number of elements per sum of squares: BLAS computes sums of so few in one thread."""
 Part = tuple[tuple[int, ...], Any]
 Body = Callable[["Frame"], Iterator[Launch]]
 
@@ -46,7 +48,8 @@ def _parts(query: KernelQuery, whole: bool) -> dict[str, Part]:
         if query.inputs[index].dtype != wide:
             parts[f"input{index}"] = (tile, wide.numpy)
     if not row.local:
-        parts["squares"] = ((2, -(-size // TILE)), wide.numpy)
+        parts["squares"] = ((2, -(-size // PART)), np.float64)
+        parts["doubles"] = ((min(size, PART),), np.float64)
     if whole:
         parts["whole"] = ((size,), wide.numpy)
     return parts
@@ -114,8 +117,13 @@ class Frame:
 
     @property
     def squares(self) -> Array:
-        """Array with two rows of one number per tile: the sums of squares for two norms."""
+        """Array with two rows of one number per part: the sums of squares for two norms."""
         return self._scratch["squares"]
+
+    def square(self, row: int, tile: Tile, values: Array) -> Iterator[Launch]:
+        """Yield launches that write sums of squares of a tile's values to a row of `squares`."""
+        sums = self.squares[row, tile.index * (TILE // PART) :]
+        return _square_sums(values, self._scratch["doubles"], sums)
 
     def scale(self) -> float:
         """Return the factor by which ``diff`` of all tiles must be multiplied in this step."""
@@ -338,9 +346,18 @@ def _variance(f: Frame, t: Tile, beta: Array, part: Array, epsilon: Array) -> It
     yield call(np.add, t.temp, epsilon, out=t.temp)
 
 
-def _square(f: Frame, row: int, t: Tile, values: Array) -> Launch:
-    """Return a launch that writes the sum of squares of a tile's values to `Frame.squares`."""
-    return partial(np.dot, values, values, number(f.squares[row, t.index : t.index + 1]))
+def _square_sums(values: Array, doubles: Array, sums: Array) -> Iterator[Launch]:
+    """Yield launches that write the sum of squares of each part of a vector to ``sums``.
+
+    The sums are computed in float64, because the square of 1e20 is not a float32.
+    """
+    for index, start in enumerate(range(0, values.size, PART)):
+        part = values[start : start + PART]
+        if part.dtype != doubles.dtype:
+            wide = doubles[: part.size]
+            yield partial(np.copyto, wide, part)
+            part = wide
+        yield partial(np.dot, part, part, number(sums[index : index + 1]))
 
 
 def _norms(f: Frame) -> tuple[float, float]:
@@ -368,8 +385,8 @@ def _lars(f: Frame) -> Iterator[Launch]:
 
     for t in f.tiles():
         yield from t.enter
-        yield _square(f, 0, t, t.model)
-        yield _square(f, 1, t, t.diff)
+        yield from f.square(0, t, t.model)
+        yield from f.square(1, t, t.diff)
     yield _setting((local, decay), numbers)
     for t in f.tiles():
         yield from t.enter
@@ -430,8 +447,8 @@ def _lamb_change(
     yield call(np.sqrt, t.temp, out=t.temp)
     yield call(np.divide, m, t.temp, out=t.whole)
     yield call(np.multiply, t.whole, grow[0], out=t.whole)
-    yield _square(f, 0, t, t.model)
-    yield _square(f, 1, t, t.whole)
+    yield from f.square(0, t, t.model)
+    yield from f.square(1, t, t.whole)
 
 
 def _lamb_step(f: Frame, t: Tile, rate: Array, keep: Array) -> Iterator[Launch]:
@@ -470,30 +487,19 @@ def _regularize(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _square_sum_parts(query: KernelQuery) -> tuple[Part, Part]:
-    (x,) = query.inputs
-    wide = x.dtype.accumulate.numpy
-    scratch = min(x.size, TILE) if wide != x.dtype.numpy else 0
-    return ((scratch,), wide), ((-(-x.size // TILE),), wide)
+    size = query.inputs[0].size
+    return ((min(size, PART),), np.float64), ((-(-size // PART),), np.float64)
 
 
 def _square_sum(ctx: BindContext) -> Iterator[Launch]:
     flat, (out,) = ctx.inputs[0].reshape(-1), ctx.outputs
-    wide, sums = carve(ctx.workspace, *_square_sum_parts(ctx.query))
-    for index, start in enumerate(range(0, flat.size, TILE)):
-        view = flat[start : start + TILE]
-        if view.dtype != sums.dtype:
-            yield partial(np.copyto, wide[: view.size], view)
-            view = wide[: view.size]
-        yield partial(np.dot, view, view, number(sums[index : index + 1]))
-    if out.dtype == sums.dtype:
-        yield partial(np.add.reduce, sums, 0, None, out)
-    else:
-        yield partial(_rounded_sum, sums, out)
+    doubles, sums = carve(ctx.workspace, *_square_sum_parts(ctx.query))
+    yield from _square_sums(flat, doubles, sums)
+    yield partial(_rounded_sum, sums, out)
 
 
 def _multi_square_sum_query(query: KernelQuery, index: int) -> KernelQuery:
-    (out,) = query.outputs
-    wide = tensor_type(out.shape, out.dtype.accumulate)
+    wide = tensor_type((), float64)
     return replace(query, op="square_sum", inputs=(query.inputs[index],), outputs=(wide,))
 
 
@@ -502,7 +508,7 @@ def _multi_square_sum_bytes(query: KernelQuery) -> tuple[int, Part]:
     count = len(query.inputs)
     asked = (_multi_square_sum_query(query, i) for i in range(count))
     own = max(carved_bytes(*_square_sum_parts(q)) for q in asked)
-    return own, ((count,), query.outputs[0].dtype.accumulate.numpy)
+    return own, ((count,), np.float64)
 
 
 def _multi_square_sum(ctx: BindContext) -> Iterator[Launch]:
