@@ -13,6 +13,7 @@ from flow_core.api.compat.later_names import (
     fused_self_attention_query_mul_key_and_value as fused_self_attention_query_mul_key_and_value,
 )
 from flow_core.api.nn.activation import *
+from flow_core.api.nn.attention import *
 from flow_core.api.nn.basic import *
 from flow_core.api.nn.conv import *
 from flow_core.api.nn.ctc import ctc_loss as _ctc_loss

@@ -215,6 +215,10 @@ class CompatibilityWarning(FlowWarning):
     """A call that OneFlow accepts has no effect, or its arguments contradict its documentation."""
 
 
+class LayoutWarning(FlowWarning):
+    """The shape of images looks like another layout than the one that a call names."""
+
+
 class HostFallbackWarning(FlowWarning):
     """Ops without a kernel for their devices run on the CPU."""
 

@@ -76,9 +76,8 @@ def _by_index(total: Any, given: Any) -> tuple[Any, ...]:
 def _by_size(total: Any, given: Any) -> tuple[Any, ...]:
     if isinstance(given, int):
         check(given > 0, "split", f"sizes={given}", "a size of at least 1")
-        whole, rest = divmod(total, given)
-        parts: tuple[Any, ...] = (given,) * whole + ((rest,) if rest else ())
-        return parts
+        whole, rest = total // given, total % given
+        return (*[given] * whole, *([rest] if rest else []))
     check(_are_integers(given), "split", f"sizes={given!r:.60}", "a size, or a list of sizes")
     return tuple(given)
 

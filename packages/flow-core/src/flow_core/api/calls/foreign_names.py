@@ -13,7 +13,18 @@ _SAME = tuple(
         keepdims keepdim keep_dims
         lr_scheduler base_lr lr learning_rate
         filters out_channels num_filters
-        units out_features output_dim
+        units out_features output_dim hidden_size
+        num_embeddings input_dim vocab_size vocabulary_size
+        embedding_dim output_dim embedding_size
+        num_heads n_heads nhead heads
+        num_key_value_heads num_kv_heads n_kv_heads
+        memory key_value context
+        mask key_padding_mask attn_mask attention_mask
+        causal is_causal use_causal_mask
+        initial_state hx
+        reverse go_backwards
+        sizes split_size_or_sections split_size num_or_size_splits
+        shift shifts
         ksize kernel_size pool_size window_size kernel
         strides stride
         dilations dilation_rate dilation

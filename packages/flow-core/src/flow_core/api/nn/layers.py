@@ -50,6 +50,7 @@ from flow_core.api.nn.layers_common import (
 from flow_core.api.nn.layers_norm import *  # noqa: F403 - a star join, by __all__
 from flow_core.api.session.distribute import Distribution
 from flow_core.base.dtypes import DType
+from flow_core.base.errors import LayoutWarning, user_line, warn
 from flow_core.frontend.config.scope import name_scope
 from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
@@ -67,6 +68,9 @@ __all__ = [
 ]
 
 Activation = Callable[..., BlobDef]
+
+LEAST_IMAGE = 8
+"""The least height and width of what may be an image with the channels last."""
 
 
 # ------------------------------------------------------------------------------ dense
@@ -190,6 +194,8 @@ def _weight_shape(
     kernel = tuple(kernel_size) if isinstance(kernel_size, Iterable) else (kernel_size,) * dims
     whole = len(kernel) == dims and all(hasattr(n, "__index__") for n in kernel)
     check(whole, function, f"kernel_size={kernel_size!r}", f"{dims} integers")
+    if dims == 2 and form == "channels_first":
+        _warn_of_channels_last(x.shape)
     channels = x.shape[channel_axis(dims + 2, form)]
     check(
         isinstance(groups, int) and groups > 0 and filters % groups == channels % groups == 0,
@@ -199,6 +205,18 @@ def _weight_shape(
     )
     depth = channels // groups
     return (filters, depth, *kernel) if form == "channels_first" else (filters, *kernel, depth)
+
+
+def _warn_of_channels_last(shape: Sequence[int]) -> None:
+    """Warn if what is called NCHW has a last axis of 3 behind two axes of more."""
+    if shape[3] == 3 and min(shape[1:3]) >= LEAST_IMAGE:
+        warn(
+            f"flow.layers.conv2d takes inputs of shape {tuple(shape)} as NCHW: images of "
+            f"{shape[1]} channels, {shape[2]} rows and 3 columns. For images with the channels "
+            'last, pass data_format="NHWC"',
+            LayoutWarning,
+            user_line(),
+        )
 
 
 def _layer_variable(
@@ -277,6 +295,8 @@ def conv2d(
 
     Variables: ``weight`` (filters, channels / groups, *kernel), with the channels last for "NHWC",
     initialized by ``xavier_uniform_initializer`` by default; ``bias`` (filters,), zeros by default.
+    A `LayoutWarning` is issued for inputs that are called NCHW, but have the shape of images with
+    three channels last.
 
     Args:
         inputs: a floating-point blob of rank 4.
