@@ -21,7 +21,8 @@ from fuzzing import (
 from fuzzing.target import Target
 
 MODULES = (
-    records, columns, pictures, tables, tokens, plans, caches, states, foreign, models, networks, wire,
+    records, columns, pictures, tables, tokens, plans, caches, states, foreign, models, networks,
+    wire,
 )  # fmt: skip
 
 TARGETS: Mapping[str, Target] = {

@@ -102,7 +102,7 @@ def rotary_embedding(x: Blob, base: float = 10000.0, name: str | None = None) ->
 
     At position p, the features i and i + d / 2 of d are rotated by ``p * base ** (-2 * i / d)``.
     Products of two rotated vectors depend on the difference of their positions alone.  The paper
-    pairs neighbours; the two forms differ in the order of the features, and this is the one of the
+    pairs neighbors; the two forms differ in the order of the features, and this is the one of the
     weights of Llama and GPT-NeoX.
 
     Args:
