@@ -22,6 +22,7 @@ from fuzzing import (
     records,
     states,
     tables,
+    tokens,
     wire,
 )
 from fuzzing.__main__ import rows as table_of
@@ -37,7 +38,7 @@ from flow_core.plugins.host import default_registry
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits come from Linux")
 
 GROUPS = {
-    "data": (records, columns, pictures, tables),
+    "data": (records, columns, pictures, tables, tokens),
     "plans and wire": (plans, caches, wire),
     "checkpoints": (states, foreign, models),
     "networks": (networks,),

@@ -63,6 +63,7 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "data.record_reader": ("ofrecord", "tfrecord", "onerec", "webdataset", "arrow", "parquet"),
     "data.tfrecord_reader": ("tfrecord",),
     "data.webdataset_reader": ("webdataset",),
+    "fit": _CHECKPOINTS,
     "onnx.load": ("onnx",),
     "serving.InferenceSession.load_saved_model": ("saved-model",),
     "serving.InferenceSession.set_checkpoint_path": _CHECKPOINTS,

@@ -18,6 +18,12 @@ import gpu_first  # noqa: E402
 from cuda_order import Part, Row  # noqa: E402
 
 
+@pytest.fixture(autouse=True)
+def own_module_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the ladder add folders to ``sys.path`` for one test."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
 def rung(*rows: Row) -> Any:
     def run(call: Any) -> Iterator[Row]:
         yield from rows

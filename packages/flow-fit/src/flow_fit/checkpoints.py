@@ -107,6 +107,8 @@ class EpochCheckpoints:
             if len(states) != len(self._states):
                 found = f"the states of {len(states)} callbacks, but there are {len(self._states)}"
                 raise ValueError(found)
+            if not all(isinstance(numbers, dict) for numbers in list(history)):
+                raise ValueError("an epoch without numbers")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"resuming at {file}",

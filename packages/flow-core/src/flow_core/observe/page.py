@@ -143,7 +143,8 @@ def _facts(doc: PlanDocument, measured: Measured) -> Iterator[tuple[str, str]]:
     if half := plan.settings.get("mixed_precision_data_type"):
         yield "mixed precision", str(half)
     if measured.steps:
-        yield "measured step", f"{duration(measured.seconds)}, median of {measured.steps}"
+        few = " (one step: not representative)" if measured.steps == 1 else ""
+        yield "measured step", f"{duration(measured.seconds)}, median of {measured.steps}{few}"
 
 
 def _edges(doc: PlanDocument, numbers: Mapping[str, int]) -> Iterator[tuple[Any, ...]]:

@@ -39,9 +39,10 @@ function openFirst() {
     for (const node of level) node.open = node.op < 0;
     place();
     if (scaleOfAll() < LEGIBLE) {
-      const last = (n) => (n.label === "update" ? Infinity : n.w * n.h); // closed first
-      for (const node of [...level].sort((a, b) => last(b) - last(a))) {
-        if (scaleOfAll() >= LEGIBLE) break;
+      const order = {update: Infinity, forward: -1}; // forward is what the user wrote
+      const rank = (n) => order[n.label] ?? n.w * n.h;
+      for (const node of [...level].sort((a, b) => rank(b) - rank(a))) {
+        if (scaleOfAll() >= (node.label === "forward" ? LEGIBLE / 2 : LEGIBLE)) break;
         node.open = false;
         place();
       }
