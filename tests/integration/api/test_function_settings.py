@@ -13,7 +13,7 @@ import oneflow.typing as tp
 from flow_core.base.config import Settings
 from flow_core.base.errors import ConfigError
 from flow_core.cli.app import cli
-from flow_core.frontend.config.function_config import SETTINGS, cudnn_options
+from flow_core.frontend.config.function_config import SETTINGS, pass_settings
 from flow_core.plan import Plan
 from flow_core.sharding.topology import Device
 
@@ -180,7 +180,7 @@ def test_names_of_the_half_type_of_convolutions(given: dict[str, bool], half: bo
     config = flow.function_config()
     for name, value in given.items():
         setter(config, name)(value)
-    assert cudnn_options(config)["cudnn_conv_enable_pseudo_half"] is half
+    assert pass_settings(config)["cudnn_conv_enable_pseudo_half"] is half
 
 
 def test_a_job_keeps_the_settings_of_its_definition() -> None:

@@ -88,15 +88,15 @@ def test_wrong_settings_are_refused(name: str, wrong: int) -> None:
 
 
 def test_settings_of_the_session_reach_the_pass() -> None:
-    from flow_core.frontend.job.compile_request import bucket_options
+    from flow_core.frontend.job.compile_request import bucketing
     from flow_core.frontend.session.session import default_session
 
     class Build:
         session, config = default_session(), flow.function_config()
 
     def asked() -> tuple[Any, ...]:
-        found = bucket_options(Build)
-        return found["bucket_mb"], found["bucket_ops"], found["bucket_collectives"]
+        found = bucketing(Build)
+        return found.threshold_mb, found.max_ops, found.collectives
 
     options = flow.config.collective_boxing
     assert asked() == (16, 64, ("all_reduce",))

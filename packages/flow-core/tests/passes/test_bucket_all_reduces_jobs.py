@@ -73,7 +73,7 @@ def graph_of(sizes: list[int], reads: list[int], late: list[int]) -> Graph:
 
 
 def bucketed(graph: Graph, registry: Registry, **options: Any) -> Graph:
-    result = BucketAllReduces().apply(graph, PassContext(registry.ops, options))
+    result = BucketAllReduces(**options).apply(graph, PassContext(registry.ops))
     verify(result)
     return result
 
@@ -91,7 +91,7 @@ def test_bucket_follows_its_last_gradient(registry: Registry) -> None:
 
 
 def test_all_reduce_starts_as_soon_as_its_gradient_exists(registry: Registry) -> None:
-    graph = bucketed(graph_of([3, 4, 5], [], []), registry, bucket_ops=1)
+    graph = bucketed(graph_of([3, 4, 5], [], []), registry, max_ops=1)
     names = list(graph.ops)
     for i in range(3):
         assert names.index(f"reduce{i}") == names.index(f"grad{i}@1") + 1
@@ -99,11 +99,11 @@ def test_all_reduce_starts_as_soon_as_its_gradient_exists(registry: Registry) ->
 
 def test_bucket_size_is_limited(registry: Registry) -> None:
     megabytes = 4 * 8 / (1 << 20)
-    graph = bucketed(graph_of([4, 4, 4, 9, 2], [], []), registry, bucket_mb=megabytes)
+    graph = bucketed(graph_of([4, 4, 4, 9, 2], [], []), registry, threshold_mb=megabytes)
     assert [op.attrs["members"] for op in reduces(graph)] == [
         ("reduce0", "reduce1"), (), (), ()
     ]  # fmt: skip
-    graph = bucketed(graph_of([1] * 5, [], []), registry, bucket_ops=2)
+    graph = bucketed(graph_of([1] * 5, [], []), registry, max_ops=2)
     assert [len(op.attrs["members"]) for op in reduces(graph)] == [2, 2, 0]
 
 
@@ -125,7 +125,7 @@ def test_results_have_the_same_bits(
     sizes: list[int], late: list[int], limit: int, most: int, registry: Registry
 ) -> None:
     graph = graph_of(sizes, [], late)
-    joined = bucketed(graph, registry, bucket_mb=limit / (1 << 20), bucket_ops=most)
+    joined = bucketed(graph, registry, threshold_mb=limit / (1 << 20), max_ops=most)
     before, after = (evaluate(g, registry.ops, {}) for g in (graph, joined))
     for a, b in zip(graph.results, joined.results, strict=True):
         np.testing.assert_array_equal(before[a], after[b])

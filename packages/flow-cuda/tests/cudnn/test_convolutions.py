@@ -310,13 +310,12 @@ def net(device: str = "gpu", amp: bool = False, form: str = "NCHW", **wishes: An
     return job
 
 
-def joined(job: Any, library: SimulatedCudnn | None = None, **wishes: Any) -> Graph:
+def joined(job: Any, library: SimulatedCudnn | None = None, **options: Any) -> Graph:
     """Return the physical graph of a job after this pass alone."""
     registry = simulated_registry()
     compiled = job.compile()
     plans = simulated_plans(library or SimulatedCudnn())
-    context = PassContext(registry.ops, {"cudnn": wishes})
-    made = Convolutions(lambda: plans).apply(compiled.logical, context)
+    made = Convolutions(lambda: plans, **options).apply(compiled.logical, PassContext(registry.ops))
     verify(made)
     return made
 
@@ -358,7 +357,7 @@ def test_ops_rejected_by_the_library_are_kept() -> None:
 
 def test_library_can_be_disabled() -> None:
     fresh()
-    found = counts(joined(net(), enable_cudnn=False))
+    found = counts(joined(net(), enabled=False))
     assert not any(name.startswith("cudnn") for name in found)
     fresh()
     assert not any(

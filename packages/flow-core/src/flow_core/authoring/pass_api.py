@@ -1,7 +1,8 @@
-"""The API for passes: the rewriter, the decomposition of ops, and rewrites that need kernels."""
+"""The API for passes: options, the rewriter, decomposition, and rewrites that need kernels."""
 
 from flow_core.ir.rewriter import Rewriter, like
 from flow_core.passes.base import Pass, PassContext
+from flow_core.passes.options import option
 from flow_core.passes.rewrite import Parts, Rule, as_type, asked, constrain, take_apart
 from flow_core.rewriting.derived_values import settled_ops
 from flow_core.rewriting.kernel_rewriter import KernelRewriter
@@ -17,6 +18,7 @@ __all__ = [
     "asked",
     "constrain",
     "like",
+    "option",
     "settled_ops",
     "take_apart",
 ]

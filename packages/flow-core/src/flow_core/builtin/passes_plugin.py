@@ -6,7 +6,27 @@ from flow_core.plugins.specs import PassSpec
 
 FLOW_PLUGIN_API = "1.0"
 
+
+def _requested(name: str, load: str, *after: str) -> PassSpec:
+    """Return the spec of a pass that runs only in jobs whose settings request it."""
+    return PassSpec(name, "logical", f"flow_core.passes.{load}", after=after, default=False)
+
+
 PASSES: tuple[PassSpec, ...] = (
+    _requested("mixed_precision", "mixed_precision:MixedPrecision"),
+    _requested("checkpointing", "checkpointing:Checkpointing", "mixed_precision"),
+    _requested("indexed_slices", "indexed_slices:IndexedSlices", "checkpointing"),
+    _requested(
+        "gradient_accumulation",
+        "gradient_accumulation:GradientAccumulation",
+        "checkpointing",
+        "indexed_slices",
+    ),
+    _requested(
+        "optimizer_placement", "optimizer_placement:OptimizerPlacement", "gradient_accumulation"
+    ),
+    _requested("shared_placement", "optimizer_placement:SharedPlacement", "optimizer_placement"),
+    _requested("split_norms", "split_norms:SplitNorms", "shared_placement"),
     PassSpec(
         "batch_statistics",
         "lower",
@@ -32,6 +52,14 @@ PASSES: tuple[PassSpec, ...] = (
         "flow_core.passes.dead_code:DeadCode",
         after=("common_subexpressions",),
     ),
+    PassSpec("plain_means", "legalize", "flow_core.passes.plain_means:PlainMeans"),
+    PassSpec(
+        "host_fallback",
+        "legalize",
+        "flow_core.compiler.host_fallback:HostFallback",
+        after=("plain_means",),
+        default=False,
+    ),
     PassSpec(
         "fold_norms",
         "physical",
@@ -53,5 +81,5 @@ PASSES: tuple[PassSpec, ...] = (
 
 
 def flow_register_passes() -> tuple[PassSpec, ...]:
-    """Return the passes that the compiler runs for every job."""
+    """Return the passes that the compiler runs for every job, or at the request of settings."""
     return PASSES

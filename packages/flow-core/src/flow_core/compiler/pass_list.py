@@ -1,42 +1,96 @@
-"""The passes of a job: those that its settings request, those of plugins, and the host fallback."""
+"""The passes of a job, in one list: those of plugins, some of which settings request."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
-from flow_core.base.errors import user_line
-from flow_core.base.missing_kernels import HOST
+from flow_core.base.errors import PluginOrderError, user_line
 from flow_core.compiler.host_fallback import HostFallback
 from flow_core.compiler.lower.physical_graph import Physical
 from flow_core.compiler.replicas import shared_copies
 from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.ir.graph import Graph
 from flow_core.passes.base import Pass, PassContext, Pipeline
-from flow_core.passes.plain_means import MEAN, PlainMeans
+from flow_core.passes.options import configured, options_of
 from flow_core.plugins.guards import plugin_code, result_error
 from flow_core.plugins.kinds import show
 from flow_core.plugins.records import Origin
 from flow_core.plugins.specs import PassSpec, load
 
 
-def logical_pipeline(request: CompileRequest) -> tuple[Pipeline, PassContext]:
-    """Return the passes on the logical graph, and their context."""
-    passes = [*request.requested, *_plugin_passes(request, physical=False), *_plain_means(request)]
+@dataclass(frozen=True, slots=True)
+class ListedPass:
+    """An element of the pass list of a job.
+
+    Attributes:
+        spec: the pass as registered.
+        origin: the plugin that registered the pass.
+        run: the pass with its options; None if the job does not run it.
+    """
+
+    spec: PassSpec
+    origin: Origin
+    run: Pass | None
+
+    def instance(self) -> Any:
+        """Return the pass with its options, as its plugin defines it; None if it does not run."""
+        return self.run.configured() if isinstance(self.run, _PluginPass) else self.run
+
+    def options(self) -> dict[str, object]:
+        """Return the options of the pass that differ from their defaults, by name."""
+        item = self.instance()
+        declared = {row.name for row in options_of(item)}
+        rows = fields(item) if declared else ()
+        values = {f: getattr(item, f.name) for f in rows if f.name in declared}
+        return {f.name: value for f, value in values.items() if value != f.default}
+
+
+def pass_list(request: CompileRequest) -> tuple[ListedPass, ...]:
+    """Return all registered passes in execution order, with those that the job runs.
+
+    Raises:
+        PluginOrderError: the request contains a pass that is not registered.
+    """
+    registry, requested = request.registry, {item.name: item for item in request.requested}
     if request.may_host:
         fallback = HostFallback(request.job, frozenset(request.hosted), request.layouts)
-        passes.append(fallback)
-    registry = request.registry
-    context = PassContext(registry.ops, request.pass_options, registry)
-    return Pipeline(passes, request.verify_passes), context
+        requested[fallback.name] = fallback
+    found = []
+    for spec in registry.passes:
+        origin, run = registry.origins["passes", spec.name], requested.pop(spec.name, None)
+        if run is None and spec.default:
+            run = _PluginPass(spec.name, origin, request, spec)
+        found.append(ListedPass(spec, origin, run))
+    if requested:
+        raise PluginOrderError(
+            f"ordering the passes of job {request.job!r}",
+            found=f"a request of {', '.join(map(repr, requested))}, which no plugin registers",
+            allowed=", ".join(spec.name for spec in registry.passes),
+        )
+    return tuple(found)
+
+
+def logical_pipeline(request: CompileRequest) -> tuple[Pipeline, PassContext]:
+    """Return the passes on the logical graph, and their context."""
+    return _pipeline(request, physical=False), _context(request)
 
 
 def physical_pipeline(request: CompileRequest, physical: Physical) -> tuple[Pipeline, PassContext]:
     """Return the passes on the physical graph, and their context."""
-    registry = request.registry
-    options = {**request.pass_options, "shared_copies": shared_copies(request, physical)}
-    pipeline = Pipeline(_plugin_passes(request, physical=True), request.verify_passes)
-    return pipeline, PassContext(registry.ops, options, registry)
+    context = replace(_context(request), shared_copies=shared_copies(request, physical))
+    return _pipeline(request, physical=True), context
+
+
+def _pipeline(request: CompileRequest, physical: bool) -> Pipeline:
+    rows = [row for row in pass_list(request) if (row.spec.stage == "physical") == physical]
+    passes = [row.run for row in rows if row.run is not None]
+    return Pipeline(passes, request.verify_passes)
+
+
+def _context(request: CompileRequest) -> PassContext:
+    return PassContext(request.registry.ops, request.registry, request.options.settings)
 
 
 def stages(compiled: Compiled) -> Iterator[tuple[str, Graph]]:
@@ -56,18 +110,18 @@ def _replay(graph: Graph, pipeline: Pipeline, context: PassContext) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class _PluginPass:
-    """A pass of a plugin, wrapped so that errors name the pass and the plugin.
+    """A pass of a plugin, with its options, wrapped so that errors name the pass and the plugin.
 
     Attributes:
         name: name of the pass.
         origin: the plugin that registered the pass.
-        job: name of the job whose graph the pass rewrites.
+        request: the job whose graph the pass rewrites.
         spec: the pass as registered.
     """
 
     name: str
     origin: Origin
-    job: str
+    request: CompileRequest
     spec: PassSpec
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
@@ -76,29 +130,15 @@ class _PluginPass:
         Raises:
             PluginError: the pass raises, or does not return a graph.
         """
-        attempted = f"running pass {self.name!r} on job {self.job!r}, {self.origin}"
+        attempted = f"running pass {self.name!r} on job {self.request.job!r}, {self.origin}"
         at = user_line()
         with plugin_code(attempted, self.origin, at):
-            found = load(self.spec.load, f"pass {self.name!r}, {self.origin}")()
-            result = found.apply(graph, context)
+            result = self.configured().apply(graph, context)
         if not isinstance(result, Graph):
             raise result_error(attempted, self.origin, show(result), "a Graph", at)
         return result
 
-
-def _plain_means(request: CompileRequest) -> Iterator[Pass]:
-    """Yield the pass for means if there are some on devices that plugins provide."""
-    ops = request.graph.ops.values()
-    if any(op.type == MEAN and op.placement.device_type != HOST for op in ops):
-        yield PlainMeans()
-
-
-def _plugin_passes(request: CompileRequest, physical: bool) -> list[Pass]:
-    registry = request.registry
-    return [
-        _PluginPass(spec.name, registry.origins["passes", spec.name], request.job, spec)
-        for spec in registry.passes
-        if spec.default
-        and (spec.stage == "physical") == physical
-        and spec.name not in request.skipped
-    ]
+    def configured(self) -> Any:
+        """Return the plugin's pass with the options that the job's settings set."""
+        what = f"pass {self.name!r}, {self.origin}"
+        return configured(load(self.spec.load, what)(), self.request.settings, f"loading {what}")

@@ -62,10 +62,9 @@ class CompileRequest:
         graph: the logical graph, with backward pass, updates, results and effects.
         inputs: names of the ``input`` ops in the order in which arrays are fed to them.
         registry: the ops, kernels, devices, boxing methods and passes.
-        requested: the logical passes that the job's own settings request; they run before those of
-            the registry.
-        skipped: names of the registry's passes that do not run.
-        pass_options: the options of the registry's passes.
+        requested: passes with the options that the job's settings request; each takes the place of
+            the registry's pass of its name.
+        settings: the values of the settings that options of passes name.
         options: the options of lowering.
         limits: what the job is checked against.
         layouts: the layouts of variables that earlier jobs have chosen.
@@ -87,8 +86,7 @@ class CompileRequest:
     inputs: tuple[str, ...]
     registry: Registry
     requested: tuple[Pass, ...] = ()
-    skipped: frozenset[str] = frozenset()
-    pass_options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     options: CompileOptions = field(default_factory=CompileOptions)
     limits: Limits = field(default_factory=Limits)
     layouts: Mapping[str, TensorLayout] = field(default_factory=dict)

@@ -12,12 +12,15 @@ from flow_core.base.decoding import Decoder, Mismatch, parsed, shown
 from flow_core.base.errors import PlanError
 from flow_core.base.formats.regular_files import open_regular
 from flow_core.compiler.lower.physical_graph import Physical
+from flow_core.compiler.pass_list import ListedPass, pass_list
 from flow_core.compiler.request import Compiled
 from flow_core.compiler.select.hints import relaxations
 from flow_core.compiler.select.price import microseconds
 from flow_core.frontend.job.function import AnyJob
 from flow_core.ir.graph import Graph, Op, Value
+from flow_core.passes.base import PassTiming
 from flow_core.plan import Plan, decode_plan, unreadable
+from flow_core.plugins.order import order_reasons
 from flow_core.sharding.sbp import format_nd_sbp
 
 FORMAT = "flow plan 1"
@@ -51,12 +54,29 @@ class OpRow:
 
 @dataclass(frozen=True, slots=True)
 class PassRow:
-    """A pass or stage of compilation: the number of ops before and after it, and its seconds."""
+    """A pass or stage of compilation.
+
+    Attributes:
+        name: the name of the pass or stage.
+        before: the number of ops before it.
+        after: the number of ops after it.
+        seconds: the time it took.
+        stage: the stage of a pass; "idle" follows if the job does not run the pass.
+        plugin: the plugin that registered a pass.
+        changes: the numbers of added (+), removed (-) and rewritten (~) ops, by type.
+        options: the options of a pass that differ from their defaults.
+        order: why a pass does not run earlier in its stage; empty if registration alone decides.
+    """
 
     name: str
     before: int
     after: int
     seconds: float
+    stage: str = ""
+    plugin: str = ""
+    changes: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +197,39 @@ def document(job: AnyJob, hints: int = 0) -> PlanDocument:
         origins={
             task.op: str(compiled.graph.origin(task.op).unsharded) for task in compiled.plan.tasks
         },
-        passes=tuple(PassRow(t.name, t.before, t.after, t.seconds) for t in compiled.timings),
+        passes=tuple(_pass_rows(compiled)),
         plan=compiled.plan,
         selection=() if report is None else tuple(report.rows()),
         hints=tuple(_relaxed(compiled.physical, hints)) if hints else (),
     )
+
+
+def _pass_rows(compiled: Compiled) -> Iterator[PassRow]:
+    """Yield rows of the stages and of all registered passes, in order of execution."""
+    listed = pass_list(compiled.request)
+    reasons = order_reasons([row.spec for row in listed])
+    timings = {t.name: t for t in compiled.timings}
+    for physical, stage in ((False, "to_physical"), (True, "lower")):
+        for row in listed:
+            if (row.spec.stage == "physical") == physical:
+                yield _pass_row(row, timings.get(row.spec.name), reasons[row.spec.name])
+        t = timings[stage]
+        yield PassRow(stage, t.before, t.after, t.seconds)
+
+
+def _pass_row(row: ListedPass, timing: PassTiming | None, order: tuple[str, ...]) -> PassRow:
+    """Return the row of a pass; without statistics, the job does not run the pass."""
+    name, stage, plugin = row.spec.name, row.spec.stage, row.origin.plugin
+    if timing is None:
+        return PassRow(name, 0, 0, 0.0, f"{stage}, idle", plugin, order=order)
+    changes = tuple(
+        f"{sign}{count} {type_}"
+        for sign, counts in (("+", timing.added), ("-", timing.removed), ("~", timing.rewritten))
+        for type_, count in sorted(counts.items())
+    )
+    options = tuple(f"{key}={value!r}" for key, value in row.options().items())
+    sizes = timing.before, timing.after, timing.seconds
+    return PassRow(name, *sizes, stage, plugin, changes, options, order)
 
 
 SECONDS_PER_HINT = 5.0

@@ -58,7 +58,7 @@ def plan_tables(doc: PlanDocument) -> Iterator[Table]:
     if plan.cores.budget:
         yield _table("cores", "", plan.cores.rows())
     yield _table("registers", "", _registers(plan))
-    yield _table("compile time", "", _timings(doc))
+    yield _table("passes and stages", "name stage ops changes options ms order", _passes(doc))
 
 
 def _table(title: str, columns: str, rows: Iterable[Row]) -> Table:
@@ -198,6 +198,10 @@ def _registers(plan: Plan) -> Iterator[Row]:
         yield (r.name, f"{r.producer} -> {', '.join(r.consumers)}", slots)
 
 
-def _timings(doc: PlanDocument) -> Iterator[Row]:
+def _passes(doc: PlanDocument) -> Iterator[Row]:
     for t in doc.passes:
-        yield (t.name, f"{t.before} -> {t.after}", f"{t.seconds * 1e3:.2f} ms")
+        ran = "idle" not in t.stage
+        ops, took = (f"{t.before} -> {t.after}", f"{t.seconds * 1e3:.2f}") if ran else ("", "")
+        lists = (", ".join(row) for row in (t.changes, t.options, t.order))
+        changes, options, order = lists
+        yield (t.name, t.stage, ops, changes, options, took, order)

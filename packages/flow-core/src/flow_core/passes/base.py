@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,14 +29,17 @@ class PassContext:
 
     Attributes:
         specs: the op specs, by op type.
-        options: the settings of the session and the job for individual passes, by option name.
         kernels: the lookup of kernels; None if every op is assumed to have a kernel, as in a graph
             that is not compiled for devices.
+        settings: the settings of kernels, which a query of a kernel contains.
+        shared_copies: in a physical graph, the groups of copies of variables of which devices with
+            a common memory are to share one.
     """
 
     specs: Mapping[str, OpSpec]
-    options: Mapping[str, Any] = field(default_factory=dict)
     kernels: KernelLookup | None = None
+    settings: Mapping[str, Any] = NO_ATTRS
+    shared_copies: tuple[tuple[str, ...], ...] = ()
 
     def has_kernel(
         self, op: Op, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
@@ -55,13 +59,12 @@ class PassContext:
             return True
         device = op.placement.device_type
         find = partial(self.kernels.find_kernel, device_type=device)
-        settings = self.options.get("kernels", NO_ATTRS)
-        query = KernelQuery(op.type, op.attrs, tuple(inputs), tuple(outputs), find, settings)
+        query = KernelQuery(op.type, op.attrs, tuple(inputs), tuple(outputs), find, self.settings)
         return self.kernels.accepting_kernel(query, device) is not None
 
 
 class Pass(Protocol):
-    """A graph pass: a frozen dataclass that holds the pass's options and a name."""
+    """A graph pass: a frozen dataclass with a name, and with fields made by `option`."""
 
     @property
     def name(self) -> str:
@@ -73,17 +76,30 @@ class Pass(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PassTiming:
-    """Statistics of one pass: the number of ops before and after it, and its time in seconds."""
+    """Statistics of a pass or stage of compilation.
+
+    Attributes:
+        name: the name of the pass or stage.
+        before: the number of ops before it.
+        after: the number of ops after it.
+        seconds: the time it took.
+        added: the number of new ops, by type.
+        removed: the number of removed ops, by type.
+        rewritten: the number of ops with the same name and other contents, by their new type.
+    """
 
     name: str
     before: int
     after: int
     seconds: float
+    added: Mapping[str, int] = field(default_factory=dict)
+    removed: Mapping[str, int] = field(default_factory=dict)
+    rewritten: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Pipeline:
-    """A sequence of passes to run in order; the time of each pass is recorded."""
+    """A sequence of passes to run in order; statistics of each pass are recorded."""
 
     passes: Sequence[Pass]
     verify_each: bool = False
@@ -95,8 +111,25 @@ class Pipeline:
             started = time.perf_counter()
             result = item.apply(graph, context)
             seconds = time.perf_counter() - started
-            self.timings.append(PassTiming(item.name, len(graph), len(result), seconds))
+            sizes = len(graph), len(result)
+            self.timings.append(PassTiming(item.name, *sizes, seconds, *_changes(graph, result)))
             if self.verify_each:
                 verify(result)
             graph = result
         return graph
+
+
+def _changes(before: Graph, after: Graph) -> tuple[Mapping[str, int], ...]:
+    """Return the numbers of added, removed and rewritten ops, by type.
+
+    Graphs share the ops that a pass leaves unchanged, so that most comparisons are of identities.
+    """
+    if before is after:
+        return {}, {}, {}
+    old, new = before.ops, after.ops
+    changed = [op for name, op in new.items() if old.get(name) is not op]
+    return (
+        Counter(op.type for op in changed if op.name not in old),
+        Counter(op.type for name, op in old.items() if name not in new),
+        Counter(op.type for op in changed if op.name in old and old[op.name] != op),
+    )

@@ -17,6 +17,7 @@ from flow_core.comm.exchange import BOXING
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
+from flow_core.passes.options import option
 from flow_core.sharding.topology import Device
 
 MEGABYTE = 1 << 20
@@ -29,33 +30,29 @@ FUSIBLE = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast")
 class BucketAllReduces:
     """A pass that joins exchanges into buckets.
 
-    A bucket has at most ``max_ops`` members and ``threshold_mb`` megabytes per device.  Only the
-    named ``collectives`` are joined.  The job's options "bucket_mb", "bucket_ops" and
-    "bucket_collectives" take precedence over these attributes.
+    The job's settings and those of the session set its options.
     """
 
-    threshold_mb: float = 16.0
-    max_ops: int = 64
-    collectives: tuple[str, ...] = ("all_reduce",)
+    threshold_mb: float = option(16.0, "the largest number of megabytes per device in a bucket")
+    max_ops: int = option(64, "the largest number of exchanges in a bucket")
+    collectives: tuple[str, ...] = option(("all_reduce",), "the collectives that are joined")
     name: str = "bucket_all_reduces"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph with all-reduces at their earliest position, joined where possible."""
-        joined = context.options.get("bucket_collectives", self.collectives)
-        if any(name != "all_reduce" for name in joined):
+        if any(name != "all_reduce" for name in self.collectives):
             graph = _leaves_first(graph)
         rewriter = Rewriter(graph)
-        found = list(_movable(rewriter, {"all_reduce", *joined}))
+        found = list(_movable(rewriter, {"all_reduce", *self.collectives}))
         if not found:
             return graph
-        limit = float(context.options.get("bucket_mb", self.threshold_mb)) * MEGABYTE
-        most = int(context.options.get("bucket_ops", self.max_ops))
+        limit = self.threshold_mb * MEGABYTE
         buckets: list[_Bucket] = []
         newest: dict[object, _Bucket] = {}
         for member in sorted(found, key=lambda m: m.ready):
             bucket = newest.get(member.key)
-            alone = member.op.attrs["collective"] not in joined
-            if alone or bucket is None or not bucket.takes(member, limit, most):
+            alone = member.op.attrs["collective"] not in self.collectives
+            if alone or bucket is None or not bucket.takes(member, limit, self.max_ops):
                 bucket = newest[member.key] = _Bucket()
                 buckets.append(bucket)
             bucket.add(member)

@@ -15,18 +15,24 @@ from flow_core.ir.graph import Graph, Op, TensorType, Value
 from flow_core.ir.rewriter import Rewriter, like
 from flow_core.ops.system.fused import Member, encode
 from flow_core.passes.base import PassContext
+from flow_core.passes.options import option
 from flow_core.sharding.topology import Placement
 
 
 @dataclass(frozen=True)
 class FuseElementwise:
-    """A pass that forms groups of at least two and at most ``limit`` connected ops."""
+    """A pass that forms groups of at least two connected ops."""
 
-    limit: int = 1000
+    limit: int = option(1000, "the largest number of ops in a group")
+    check_finite: str = option(
+        "off", 'how results are checked for NaN and infinity; groups only if "off"', "check_finite"
+    )
     name: str = "fuse_elementwise"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph with ``fused`` ops in place of runs."""
+        if self.check_finite != "off":  # a check names the op whose result it finds
+            return graph
         rewriter = Rewriter(graph)
         for run in self._runs(rewriter, context):
             _fuse(rewriter, run, context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flow_core.base.missing_kernels import HOST
 from flow_core.ir.graph import Graph, Op
 from flow_core.ir.rewriter import Rewriter, like
 from flow_core.ops.build import Emitter, Maker, Sym
@@ -40,5 +41,7 @@ class PlainMeans:
 
 
 def _lacks_kernel(graph: Graph, context: PassContext, op: Op) -> bool:
+    if op.placement.device_type == HOST:
+        return False
     inputs, outputs = [graph.type_of(v) for v in op.inputs], graph.types[op.name]
     return inputs[0].dtype.is_floating and not context.has_kernel(op, inputs, outputs)

@@ -24,7 +24,7 @@ from flow_core.plugins.specs import (
     ReaderSpec,
 )
 
-STAGES = ("logical", "train", "lower", "physical")
+STAGES = ("logical", "train", "lower", "legalize", "physical")
 """Stages of passes, in execution order."""
 
 

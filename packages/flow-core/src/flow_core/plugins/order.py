@@ -61,6 +61,22 @@ def _predecessors(passes: Iterable[PassSpec]) -> dict[str, set[str]]:
     return before
 
 
+def order_reasons(passes: Sequence[PassSpec]) -> dict[str, tuple[str, ...]]:
+    """Return, for each pass, why it does not run earlier among the passes of its stage.
+
+    >>> order_reasons([PassSpec("a", "lower", "m:A"), PassSpec("b", "lower", "m:B", ("a",))])
+    {'a': ('b is before it',), 'b': ()}
+    """
+    known = {spec.name for spec in passes}
+    found = {
+        spec.name: [f"after {name}" for name in spec.after if name in known] for spec in passes
+    }
+    for spec in passes:
+        for name in known.intersection(spec.before):
+            found[name].append(f"{spec.name} is before it")
+    return {name: tuple(rows) for name, rows in found.items()}
+
+
 def _topological(
     passes: dict[str, PassSpec],
     origins: Mapping[str, Origin],

@@ -530,10 +530,11 @@ class PassSpec:
 
     Attributes:
         name: unique name.
-        stage: "logical", "train" and "lower" passes run on the logical graph, in this order;
+        stage: "logical", "train", "lower" and "legalize" passes run on the logical graph, in this
+            order; those of "legalize" replace or move ops for which their devices have no kernel.
             "physical" passes run on the graph with one op per device.
         before, after: names of passes of the same stage before, or after, which this pass runs.
-        default: whether jobs run the pass by default.
+        default: whether every job runs the pass; if not, only jobs whose settings request it do.
     """
 
     name: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.pass_api import PassContext, Rewriter, like, option
 from flow_core.authoring.specs import Graph, Op
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Choice, Search
@@ -27,13 +27,21 @@ class CudnnPass(ABC):
 
     plans: Callable[[], DnnPlans | None]
     device: str = "gpu"
+    enabled: bool = option(True, "whether ops are replaced by cuDNN's", "enable_cudnn")
+    workspace_mb: int = option(
+        1024, "the largest workspace of a plan, in megabytes", "cudnn_buf_limit_mbyte"
+    )
+    deterministic: bool = option(
+        False,
+        "whether plans must be reproducible to the bit",
+        "cudnn_conv_use_deterministic_algo_only",
+    )
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph with ops of cuDNN; load the library only if there are candidates."""
         rewriter = Rewriter(graph)
         found = self.find(rewriter)
-        wanted = context.options.get("cudnn", {}).get("enable_cudnn", True)
-        plans = self.plans() if found and wanted else None
+        plans = self.plans() if found and self.enabled else None
         if plans is not None:
             self.rewrite(rewriter, found, plans, context)
         return rewriter.finish()
@@ -53,15 +61,9 @@ class CudnnPass(ABC):
         ops = (op for type_ in types for op in graph.of_type(type_))
         return [op for op in ops if op.placement.device_type == self.device]
 
-
-def search(options: Mapping[str, Any], **more: Any) -> Search:
-    """Return the plan search that a job's settings describe, for problems of every kind."""
-    wishes: Mapping[str, Any] = options.get("cudnn", {})
-    return Search(
-        deterministic=bool(wishes.get("cudnn_conv_use_deterministic_algo_only", False)),
-        limit=int(wishes.get("cudnn_buf_limit_mbyte", 1024)) << 20,
-        **more,
-    )
+    def search(self, **more: Any) -> Search:
+        """Return the plan search that the options describe, for problems of every kind."""
+        return Search(deterministic=self.deterministic, limit=self.workspace_mb << 20, **more)
 
 
 def planned(op: Op, choice: Choice) -> Op:

@@ -59,8 +59,7 @@ def allows_tf32(asked: Mapping[str, object]) -> bool:
     not allow it.
 
     Args:
-        asked: ``KernelQuery.settings``; for a pass on the physical graph, the same mapping is
-            ``options["kernels"]`` of its context.
+        asked: ``KernelQuery.settings``, or ``PassContext.settings``.
     """
     return asked.get(TENSOR_FLOAT_32) is True
 

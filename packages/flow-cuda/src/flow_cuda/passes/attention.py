@@ -17,7 +17,7 @@ from typing import Any
 from flow_core.authoring.pass_api import PassContext, Rewriter, like
 from flow_core.authoring.specs import Graph, KernelQuery, Op, TensorType, Value, tensor_type
 from flow_core.base.dtypes import float32
-from flow_cuda.cudnn.pass_base import CudnnPass, planned, search
+from flow_cuda.cudnn.pass_base import CudnnPass, planned
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Search
 from flow_cuda.kernels.dnn import attention_problem
@@ -70,7 +70,7 @@ class JoinAttention(CudnnPass):
         self, rewriter: Rewriter, found: Sequence[Match], plans: DnnPlans, context: PassContext
     ) -> None:
         """Replace attention by ops of cuDNN."""
-        planner = _Planner(rewriter, plans, search(context.options))
+        planner = _Planner(rewriter, plans, self.search())
         for match in found:
             planner.join(match)
 

@@ -22,7 +22,7 @@ from flow_core.authoring.inference_norms import (
 from flow_core.authoring.pass_api import PassContext, Rewriter, like
 from flow_core.authoring.specs import Graph, KernelQuery, Op, Value, tensor_type
 from flow_core.base.dtypes import float32
-from flow_cuda.cudnn.pass_base import CudnnPass, planned, search
+from flow_cuda.cudnn.pass_base import CudnnPass, planned
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.device.config import allows_tf32, sums_in_convolutions
 from flow_cuda.kernels.dnn import conv_problem, takes_norm, takes_sums
@@ -53,8 +53,7 @@ class ConvSums(CudnnPass):
         self, rewriter: Rewriter, found: Sequence[Pair], plans: DnnPlans, context: PassContext
     ) -> None:
         """Replace convolutions by convolutions with sums, and the norms by ops on these sums."""
-        options = context.options
-        allowed = search(options, tf32=allows_tf32(options.get("kernels", {})))
+        allowed = self.search(tf32=allows_tf32(context.settings))
         for conv, norm in found:
             query = _query(rewriter.graph, conv)
             choice = plans.choose(conv_problem(query), allowed) if takes_sums(query) else None

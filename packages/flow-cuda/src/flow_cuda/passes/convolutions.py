@@ -12,15 +12,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.pass_api import PassContext, Rewriter, like, option
 from flow_core.authoring.specs import Graph, KernelQuery, Op, TensorType, Value
-from flow_cuda.cudnn.pass_base import CudnnPass, Form, planned, search
+from flow_cuda.cudnn.pass_base import CudnnPass, Form, planned
 from flow_cuda.cudnn.plans import DnnError, DnnPlans
 from flow_cuda.cudnn.problems import ALGORITHMS, Search
 from flow_cuda.device.config import allows_tf32
 from flow_cuda.kernels.dnn import conv_problem
 
-KINDS = {"forward": "fwd", "data_grad": "bwd_data", "filter_grad": "bwd_filter"}
+FORCED = {
+    kind: f"cudnn_conv_force_{name}_algo"
+    for kind, name in (("forward", "fwd"), ("data_grad", "bwd_data"), ("filter_grad", "bwd_filter"))
+}
+"""For each kind of problem, the setting that forces a family of plans."""
 SHARED = (
     "data_format", "kernel_size", "strides", "padding_before", "dilation_rate", "groups"
 )  # fmt: skip
@@ -31,6 +35,19 @@ HALF = {"float16", "bfloat16"}
 class Convolutions(CudnnPass):
     """The pass that replaces convolutions by ops of cuDNN."""
 
+    heuristic: bool = option(
+        True,
+        "whether to estimate the fastest plan or to measure",
+        "cudnn_conv_heuristic_search_algo",
+    )
+    pseudo_half: bool = option(
+        True, "whether float16 is summed in float32", "cudnn_conv_enable_pseudo_half"
+    )
+    fwd: int | None = option(None, "the only family of forward plans", FORCED["forward"])
+    bwd_data: int | None = option(None, "the same for gradients of data", FORCED["data_grad"])
+    bwd_filter: int | None = option(
+        None, "the same for gradients of weights", FORCED["filter_grad"]
+    )
     name: str = "cudnn_convolutions"
 
     def find(self, rewriter: Rewriter) -> list[Op]:
@@ -41,7 +58,7 @@ class Convolutions(CudnnPass):
         self, rewriter: Rewriter, found: Sequence[Op], plans: DnnPlans, context: PassContext
     ) -> None:
         """Replace convolutions by ops of cuDNN."""
-        planner = _Planner(plans, context.options)
+        planner = _Planner(plans, self, allows_tf32(context.settings))
         for op in found:
             planner.rewrite(rewriter, op)
 
@@ -52,11 +69,13 @@ class _Planner:
 
     Attributes:
         plans: the planner that chooses plans.
-        options: the job's settings.
+        options: the pass, with its options.
+        tf32: whether float32 may be rounded to TF32.
     """
 
     plans: DnnPlans
-    options: Mapping[str, Any]
+    options: Convolutions
+    tf32: bool
 
     def rewrite(self, rewriter: Rewriter, op: Op) -> None:
         """Replace an op by the first fused form for which cuDNN has a plan."""
@@ -87,25 +106,25 @@ class _Planner:
         choice = self.plans.choose(problem, self._search(problem.kind))
         return None if choice is None else planned(new, choice)
 
-    @property
-    def _wishes(self) -> Mapping[str, Any]:
-        wishes: Mapping[str, Any] = self.options.get("cudnn", {})
-        return wishes
-
     def _compute(self, dtype: str) -> str:
-        pseudo = dtype != "float16" or self._wishes.get("cudnn_conv_enable_pseudo_half", True)
+        pseudo = dtype != "float16" or self.options.pseudo_half
         return "float32" if dtype in HALF and pseudo else dtype
 
     def _search(self, kind: str) -> Search:
-        return search(
-            self.options,
-            measured=not self._wishes.get("cudnn_conv_heuristic_search_algo", True),
-            tf32=allows_tf32(self.options.get("kernels", {})),
-            family="" if self._forced(kind) is None else ALGORITHMS[kind][self._forced(kind)],
+        forced = self._forced(kind)
+        return self.options.search(
+            measured=not self.options.heuristic,
+            tf32=self.tf32,
+            family="" if forced is None else ALGORITHMS[kind][forced],
         )
 
-    def _forced(self, kind: str) -> Any:
-        return self._wishes.get(f"cudnn_conv_force_{KINDS[kind]}_algo")
+    def _forced(self, kind: str) -> int | None:
+        options = self.options
+        return {
+            "forward": options.fwd,
+            "data_grad": options.bwd_data,
+            "filter_grad": options.bwd_filter,
+        }[kind]
 
     def _check_forced(self, graph: Graph, op: Op, new: Op) -> None:
         """Check that the program does not force an algorithm for which cuDNN has no plan.
@@ -117,7 +136,7 @@ class _Planner:
         number = self._forced(kind)
         if number is None:
             return
-        name = f"cudnn_conv_force_{KINDS[kind]}_algo"
+        name = FORCED[kind]
         raise DnnError(
             f"choosing a plan of cuDNN for {op.type} {op.name!r}",
             at=graph.lines.get(op.name),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flow_core.authoring.pass_api import PassContext, Rewriter, like
 from flow_core.authoring.specs import KernelQuery, Op
-from flow_cuda.cudnn.pass_base import CudnnPass, planned, search
+from flow_cuda.cudnn.pass_base import CudnnPass, planned
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.kernels.dnn import layer_norm_problem, takes_layer_norm
 from flow_cuda.passes.convolutions import first_device
@@ -31,7 +31,7 @@ class LayerNorms(CudnnPass):
         self, rewriter: Rewriter, found: Sequence[Op], plans: DnnPlans, context: PassContext
     ) -> None:
         """Replace layer norms by ops of cuDNN."""
-        graph, allowed = rewriter.graph, search(context.options, tf32=True)  # no TF32 here
+        graph, allowed = rewriter.graph, self.search(tf32=True)  # no TF32 here
         for op in found:
             made = graph.types[op.name][:1]
             begin = op.attrs["begin_norm_axis"] % len(made[0].shape)

@@ -12,7 +12,7 @@ have the same bytes in both layouts. The algorithm is in `flow_core.rewriting.la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from flow_core.authoring.layouts import (
     wide_type,
 )
 from flow_core.authoring.layouts import layout_rules as rules
-from flow_core.authoring.pass_api import PassContext, like
+from flow_core.authoring.pass_api import PassContext, like, option
 from flow_core.authoring.specs import Graph, Op, TensorType
 from flow_cuda.device.config import allows_tf32, settings
 
@@ -52,14 +52,14 @@ class CudaLayout:
 
     choice: str = "auto"
     device: str = "gpu"
+    enabled: bool = option(True, "whether cuDNN computes convolutions", "enable_cudnn")
     name: str = "cuda_layout"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph with NHWC activations between the ops that prefer NHWC."""
-        asked: Mapping[str, Any] = context.options.get("cudnn", {})
-        if self.choice == "nchw" or not asked.get("enable_cudnn", True):
+        if self.choice == "nchw" or not self.enabled:
             return graph
-        tf32 = allows_tf32(context.options.get("kernels", {}))
+        tf32 = allows_tf32(context.settings)
         wants = partial(wants_last, tf32=tf32, always=self.choice == "nhwc")
         return to_channels_last(graph, table(wants), context.specs, {}, (self.device,))
 

@@ -6,13 +6,13 @@ OneFlow's setting ``enable_cudnn_fused_normalization_add_relu`` is on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.pass_api import PassContext, Rewriter, like, option
 from flow_core.authoring.specs import KernelQuery, Op, Value
-from flow_cuda.cudnn.pass_base import CudnnPass, Form, planned, search
+from flow_cuda.cudnn.pass_base import CudnnPass, Form, planned
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Search
 from flow_cuda.kernels.dnn import norm_problem, takes_norm
@@ -23,6 +23,11 @@ from flow_cuda.passes.convolutions import first_device
 class Norms(CudnnPass):
     """The pass that replaces training norms by ops of cuDNN."""
 
+    adds: bool = option(
+        True,
+        "whether norms are fused with an addition and relu",
+        "enable_cudnn_fused_normalization_add_relu",
+    )
     name: str = "cudnn_norms"
 
     def find(self, rewriter: Rewriter) -> list[Op]:
@@ -34,10 +39,8 @@ class Norms(CudnnPass):
         self, rewriter: Rewriter, found: Sequence[Op], plans: DnnPlans, context: PassContext
     ) -> None:
         """Replace norms by ops of cuDNN."""
-        wishes: Mapping[str, Any] = context.options.get("cudnn", {})
-        adds = bool(wishes.get("enable_cudnn_fused_normalization_add_relu", True))
-        allowed = search(context.options, tf32=True)  # nothing to round to TF32: all plans allowed
-        planner = _Planner(rewriter, plans, allowed, adds)
+        allowed = self.search(tf32=True)  # nothing to round to TF32: all plans allowed
+        planner = _Planner(rewriter, plans, allowed, self.adds)
         for op in found:
             planner.rewrite(op)
 

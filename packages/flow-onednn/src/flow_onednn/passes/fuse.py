@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from flow_core.authoring.pass_api import KernelRewriter, PassContext, like
+from flow_core.authoring.pass_api import KernelRewriter, PassContext, like, option
 from flow_core.authoring.specs import AttrValue, Graph, KernelSpec, Op, Value, tensor_type
 from flow_core.base.dtypes import uint8
 from flow_onednn import binding
@@ -30,15 +30,15 @@ class Fusions:
 
     kernels: Mapping[str, Sequence[KernelSpec]]
     devices: tuple[str, ...] = ("cpu",)
+    math_mode: str = option("float32", "the type to which products may round float32", "math_mode")
     name: str = "onednn_fusions"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph with fused ops."""
         for type_, rewrite in REWRITES:
             graph = self._rewrite(graph, type_, rewrite)
-        math = context.options.get("math_mode")
-        for type_ in (*PACKING, "batch_matmul") if math in binding.MATH else ():
-            graph = self._rewrite(graph, type_, partial(rounded, str(math)))
+        for type_ in (*PACKING, "batch_matmul") if self.math_mode in binding.MATH else ():
+            graph = self._rewrite(graph, type_, partial(rounded, self.math_mode))
         return graph
 
     def _rewrite(self, graph: Graph, type_: str, rewrite: Rewrite) -> Graph:

@@ -40,7 +40,7 @@ class PackWeights:
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph with packed weights for products on several devices of this process."""
-        copies = context.options.get("shared_copies", ())
+        copies = context.shared_copies
         home = {name: i for i, names in enumerate(copies) for name in names}
         if not home:
             return graph

@@ -239,6 +239,10 @@ CUDNN: tuple[Setting, ...] = (
     *(Setting(name, True, f"the opposite of {PSEUDO_HALF}", _switch) for name in TRUE_HALF),
 )
 
+MATH_MODE = Setting(
+    "math_mode", MATH_MODES[0], "the type to which products may round float32", _math_mode
+)
+
 EFFECTIVE: tuple[Setting, ...] = (
     Setting("default_data_type", float32, "type of variables made with dtype=None", _dtype),
     Setting("default_initializer_conf", None, "initializer of variables without one", _initializer),
@@ -259,7 +263,7 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("sbp_selector", "auto", "the algorithm of SBP selection on several devices", _selector),
     Setting("sbp_selector_seconds", 10.0, "search budget of the optimal selector", _seconds),
     Setting("share_replicas", True, "whether devices with shared memory share replicas", _switch),
-    Setting("math_mode", MATH_MODES[0], "the type to which products may round float32", _math_mode),
+    MATH_MODE,
     Setting("check_feeds", None, "how often processes compare their feeds", _check_feeds),
     Setting("host_fallback", None, "whether ops without a kernel run on the CPU", _host_fallback),
     Setting("random_seed", 0, "seed of the job's random ops", _whole),
@@ -461,9 +465,9 @@ def _first_set(config: FunctionConfig, names: list[str]) -> Any:
     return next((config.get(name) for name in names if config.is_set(name)), None)
 
 
-def cudnn_options(config: FunctionConfig) -> dict[str, AttrValue]:
-    """Return the cuDNN settings of a job, by the main name of each setting."""
-    found = {setting.name: config.get(setting.name) for setting in CUDNN}
+def pass_settings(config: FunctionConfig) -> dict[str, AttrValue]:
+    """Return the settings of a job that options of passes may name, by their main names."""
+    found = {setting.name: config.get(setting.name) for setting in (*CUDNN, MATH_MODE)}
     names = ("enable_cudnn_conv_pseudo_half", *TRUE_HALF)
     others = {name: found.pop(name) for name in names}
     for name in filter(config.is_set, names):

@@ -12,10 +12,10 @@ from flow_core.compiler.select import Selector
 from flow_core.frontend.config.function_config import (
     HALF,
     MIXED,
-    cudnn_options,
     indexed_tables,
     micro_batches,
     optimizer_placement,
+    pass_settings,
 )
 from flow_core.frontend.config.precision import half_type
 from flow_core.frontend.job.host_fallback import fallback_policy
@@ -23,7 +23,7 @@ from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.frontend.trace.job_session import SessionJob
 from flow_core.ir.graph import Attrs, Graph, Value
 from flow_core.passes.base import Pass
-from flow_core.passes.bucket_all_reduces import FUSIBLE
+from flow_core.passes.bucket_all_reduces import FUSIBLE, BucketAllReduces
 from flow_core.passes.checkpointing import Checkpointing
 from flow_core.passes.gradient_accumulation import GradientAccumulation
 from flow_core.passes.indexed_slices import IndexedSlices
@@ -36,9 +36,6 @@ TENSOR_FLOAT_32 = "enable_tensor_float_32_compute"
 
 FUSED_BY_DEFAULT = ("all_reduce",)
 """The collectives that are bucketed (combined into larger ones) by default."""
-
-GROUPS = "fuse_elementwise"
-"""Name of the pass that fuses elementwise ops."""
 
 
 def compile_request(
@@ -71,8 +68,7 @@ def compile_request(
         inputs=tuple(inputs),
         registry=session.registry,
         requested=requested,
-        skipped=frozenset({GROUPS} if session.settings.check_finite != "off" else ()),
-        pass_options=pass_options(build),
+        settings={**pass_settings(config), "check_finite": session.settings.check_finite},
         options=lowering_options(build),
         limits=Limits(session.resources.machine_num, session.free_memory, session.held()),
         layouts=dict(session.layouts),
@@ -89,7 +85,7 @@ def compile_request(
 
 
 def _requested_passes(build: JobBuild) -> Iterator[Pass]:
-    """Yield the passes that a job's own settings request, with their options."""
+    """Yield the passes whose options settings of the job or the session compute."""
     if build.config.get(MIXED):
         made = frozenset(build.builder.ops) - build.forward if build.forward else frozenset()
         yield MixedPrecision(half_type_of(build), made)
@@ -109,6 +105,7 @@ def _requested_passes(build: JobBuild) -> Iterator[Pass]:
         yield SharedPlacement(shared)
     if any(map(takes_apart, build.builder.ops.values())):
         yield SplitNorms({name: layout.sbp for name, layout in build.session.layouts.items()})
+    yield bucketing(build)
 
 
 def _owners_in_other_jobs(build: JobBuild, compiles: bool) -> dict[str, Owned]:
@@ -133,19 +130,8 @@ def _owners_in_other_jobs(build: JobBuild, compiles: bool) -> dict[str, Owned]:
     return found
 
 
-def pass_options(build: JobBuild) -> dict[str, Any]:
-    """Return the options of passes on the logical graph."""
-    config = build.config
-    return {
-        **bucket_options(build),
-        "math_mode": config.get("math_mode"),
-        "cudnn": cudnn_options(config),
-        "kernels": kernel_settings(build),
-    }
-
-
-def bucket_options(build: JobBuild) -> dict[str, Any]:
-    """Return the options of the pass that combines small collectives into buckets."""
+def bucketing(build: JobBuild) -> BucketAllReduces:
+    """Return the pass that combines small collectives into buckets."""
     settings, config = build.session.resources.others, build.config
 
     def session(name: str, default: object) -> Any:
@@ -159,11 +145,11 @@ def bucket_options(build: JobBuild) -> dict[str, Any]:
     megabytes = session("nccl_fusion_threshold_mb", 16)
     if config.is_set("all_reduce_group_min_mbyte"):
         megabytes = config.get("all_reduce_group_min_mbyte")
-    return {
-        "bucket_mb": megabytes,
-        "bucket_ops": session("nccl_fusion_max_ops", 64),
-        "bucket_collectives": fused if session("enable_fusion", True) else (),
-    }
+    return BucketAllReduces(
+        threshold_mb=float(megabytes),
+        max_ops=int(session("nccl_fusion_max_ops", 64)),
+        collectives=fused if session("enable_fusion", True) else (),
+    )
 
 
 def half_type_of(build: JobBuild) -> str:
