@@ -15,7 +15,7 @@ import numpy as np
 
 from flow_core.base.config import Settings
 from flow_core.builtin.numpy_driver import NumpyArena, NumpyDriver
-from flow_core.device import Launch, Stream
+from flow_core.device import Driver, Launch, Stream
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import (
@@ -59,7 +59,7 @@ class OpaqueArena:
         return OpaqueArray(self._arena.view(offset, shape, dtype))
 
 
-class OpaqueDriver:
+class OpaqueDriver(Driver):
     """A driver that counts copies.
 
     Attributes:

@@ -4,14 +4,14 @@ from functools import partial
 
 import numpy as np
 
-from flow_core.authoring.backends import COMBINE, Meter, check_arrays, neutral, sent_by
+from flow_core.authoring.backends import COMBINE, Comm, Meter, check_arrays, neutral, sent_by
 from flow_core.authoring.collectives import gather_plans
 from flow_core.authoring.specs import Available, CommSpec
 
 FLOW_PLUGIN_API = "1.0"
 
 
-class ToyComm:
+class ToyComm(Comm):
     """All devices belong to this process."""
 
     name = "toy"

@@ -5,6 +5,7 @@ from math import prod
 import numpy as np
 import torch
 
+from flow_core.authoring import backends
 from flow_torch.arrays import ALIGNMENT, DTYPES, TorchArray, typed
 from flow_torch.plugin import cuda_devices
 
@@ -55,7 +56,7 @@ class Stream:
             torch.cuda.synchronize(self._device)
 
 
-class Driver:
+class Driver(backends.Driver):
     """One device: a CUDA device if there are any, else the CPU."""
 
     def __init__(self, device):

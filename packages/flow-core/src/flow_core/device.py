@@ -5,7 +5,7 @@ A world is the set of processes that run one program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from numpy.typing import DTypeLike
 
 from flow_core.base.arrays import Array, DeviceArray, DriverArray
+from flow_core.base.thread_budget import Budget
 from flow_core.comm.exchange import DevicePair, Exchange
 from flow_core.sharding.topology import Device
 
@@ -68,25 +69,28 @@ class Arena(Protocol):
 class Driver(Protocol):
     """Allocation, copies and execution on one device; one object per device.
 
+    Drivers derive from this class, which has defaults for the members that few drivers define.
+
     The driver of a device compiles the launches of the device in a plan: one call of `compile` for
     each sequence of consecutive launches.  Between sequences of different drivers, the runtime
     waits for the earlier launches with events if their driver is asynchronous; launches that run
     synchronously need no wait.  An exchange is compiled by the driver of its first asynchronous
     device or, if all its devices are synchronous, by the driver of its first device.
 
-    Optional attributes:
-
-    - ``asynchronous``, a bool: launches may return before their work is done.  One thread then
-      calls all launches.  The error of work that fails is raised once, at the latest by the next
-      `Event.wait`, `Stream.synchronize` or `copy_out` of the device: when results of the job are
-      copied to the host, or in a later step.
-    - ``compile_group``, a hashable object: drivers of a plan whose groups are equal compile their
-      launches together, in one call of the first driver's `compile`.  The work of all these drivers
-      is then ordered on the first driver's stream: it starts after the work that was enqueued there
-      before the compiled callable, and ends before work that is enqueued there later starts.
-    - ``allocations()``, a method: returns the number of allocations so far in the memory that the
-      driver manages.  The test kits use it to check that launches and copies allocate nothing.
+    Attributes:
+        asynchronous: whether launches may return before their work is done.  One thread then calls
+            all launches.  The error of work that fails is raised once, at the latest by the next
+            `Event.wait`, `Stream.synchronize` or `copy_out` of the device: when results of the job
+            are copied to the host, or in a later step.
+        compile_group: drivers of a plan whose groups are equal compile their launches together, in
+            one call of the first driver's `compile`.  The work of all these drivers is then ordered
+            on the first driver's stream: it starts after the work that was enqueued there before
+            the compiled callable, and ends before work that is enqueued there later starts.  None
+            for a driver that forms a group of its own.
     """
+
+    asynchronous: bool = False
+    compile_group: Hashable = None
 
     def allocate(self, nbytes: int) -> Arena:
         """Allocate ``nbytes`` bytes, not initialized, aligned to `DeviceSpec.alignment`."""
@@ -125,6 +129,13 @@ class Driver(Protocol):
 
     def memory(self) -> int | None:
         """Return the number of bytes available to a plan, or None if no limit is known."""
+
+    def allocations(self) -> int | None:
+        """Return the number of allocations so far in the driver's memory; None if not counted.
+
+        The test kits use it to check that launches and copies allocate nothing.
+        """
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,14 +304,8 @@ class Comm(Protocol):
     """A communicator, which connects devices that exchange data, in one or several processes.
 
     A comm is created once per plan, by the `CommSpec` that registers it.  All processes bind the
-    same exchanges in the same order, and launch them in the same order.  A comm that allocates the
-    devices' memory itself has a method ``arena(device, nbytes) -> Arena | None``, which is called
-    before a plan's arenas are allocated; None leaves the allocation to the driver.  A comm that
-    copies through the drivers has a method ``attach(driver)``, which is called once, before any
-    exchange is bound, with a function that returns the `Driver` of a local device.  A comm whose
-    launches only enqueue work may have methods ``before_step()`` and ``after_step()``, which are
-    called when a step begins and when its results have been copied to the host; these methods raise
-    deferred errors.
+    same exchanges in the same order, and launch them in the same order.  Comms derive from this
+    class, which has defaults for the methods that few comms define.
 
     Attributes:
         name: name of its `CommSpec`.
@@ -311,6 +316,22 @@ class Comm(Protocol):
     name: str
     devices: tuple[Device, ...]
     local: tuple[Device, ...]
+
+    def attach(self, driver: Callable[[Device], Driver]) -> None:
+        """Receive a function that returns the driver of a local device; called before `bind`."""
+        return None
+
+    def arena(self, device: Device, nbytes: int) -> Arena | None:
+        """Allocate the memory of a plan on a device; None leaves the allocation to the driver."""
+        return None
+
+    def before_step(self) -> None:
+        """Prepare for a step that begins; raise the errors of enqueued work."""
+        return None
+
+    def after_step(self) -> None:
+        """Finish a step whose results are on the host; raise the errors of enqueued work."""
+        return None
 
     def bind(
         self,
@@ -363,21 +384,36 @@ class World(Protocol):
     """The processes that run one program together, each with its own devices.
 
     All processes run the same script, so all take part in the same collective calls, in the same
-    order.  One thread may make these calls while another thread runs a step.  A world that divides
-    the cores of its hosts among its processes has an attribute ``cores``, a
-    `flow_core.base.thread_budget.Budget`, the same in all processes.  A world that checks that all
-    processes run the same steps has a method ``agree(job, arrays, policy)``, which is called once
-    per job in all processes with the job's name, the names of the fed arrays, and one of
-    `flow_core.base.config.CHECK_FEEDS`; this method returns an `AgreedJob`.
+    order.  One thread may make these calls while another thread runs a step.  Worlds derive from
+    this class, which has defaults for the members that not all worlds define.
 
     Attributes:
         rank: rank of this process, from 0.
         size: number of processes, at least 2.
         machine: index of this process's machine in the program's placements.
+        cores: the share of each process in the cores of its host, the same in all processes; None
+            if the world does not divide them.
     """
 
     rank: int
     size: int
+
+    @property
+    def cores(self) -> Budget | None:
+        """The share of each process in the cores of its host."""
+        return None
+
+    def agree(self, job: str, arrays: Sequence[str], policy: str) -> AgreedJob | None:
+        """Return the check that all processes run the same steps of a job; None for no check.
+
+        All processes call this method once per job.
+
+        Args:
+            job: the job's name.
+            arrays: the names of the fed arrays.
+            policy: one of `flow_core.base.config.CHECK_FEEDS`.
+        """
+        return None
 
     @property
     def machine(self) -> int:

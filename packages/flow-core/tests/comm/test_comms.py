@@ -55,7 +55,7 @@ class Wires:
         return part
 
 
-class OneDeviceComm:
+class OneDeviceComm(Comm):
     """A comm of a process with one device; it sees only its own arrays.
 
     It sends and receives block by block, in the order of the exchange.

@@ -19,6 +19,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from flow_core.device import Driver
 from flow_core.sharding.topology import Device
 from flow_dist.nccl.library import PRIMITIVES
 
@@ -114,7 +115,7 @@ def array_of(device: FakeGpu, value: Any) -> Array:
 
 
 @dataclass(frozen=True)
-class FakeDriver:
+class FakeDriver(Driver):
     """The part of a driver that the comm kit needs."""
 
     device: FakeGpu

@@ -18,7 +18,7 @@ import numpy as np
 from flow_core.builtin.calls import call
 from flow_core.comm.exchange import COMBINE, DevicePair, Exchange, check_arrays, neutral
 from flow_core.comm.gathers import GatherPlan, block_gathers, reductions
-from flow_core.device import Launch
+from flow_core.device import Comm, Launch
 from flow_core.plugins.specs import Available
 from flow_core.sharding.topology import Device
 
@@ -45,7 +45,7 @@ class Meter:
         self.launches += 1
 
 
-class InProcessComm:
+class InProcessComm(Comm):
     """Comm of the devices of one process that store their data in numpy arrays.
 
     Args:

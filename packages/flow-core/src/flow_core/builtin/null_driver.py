@@ -12,7 +12,7 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.base.errors import PlanError
 from flow_core.comm.exchange import DevicePair, Exchange, check_arrays
-from flow_core.device import Event, Launch, Stream
+from flow_core.device import Comm, Driver, Event, Launch, Stream
 from flow_core.sharding.topology import Device
 
 
@@ -83,7 +83,7 @@ class NullStream:
         """Return at once."""
 
 
-class NullDriver:
+class NullDriver(Driver):
     """Driver of one null device.
 
     Attributes:
@@ -148,7 +148,7 @@ class NullDriver:
         return None
 
 
-class NullComm:
+class NullComm(Comm):
     """Communicator (comm) of null devices, which checks the bound arrays and sends nothing.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from flow_core.base.arrays import Array
-from flow_core.device import Event, Launch, Stream
+from flow_core.device import Driver, Event, Launch, Stream
 from flow_core.sharding.topology import Device
 
 PAGE = 64
@@ -58,7 +58,7 @@ class NumpyStream:
         """Return at once."""
 
 
-class NumpyDriver:
+class NumpyDriver(Driver):
     """Driver of one CPU device.
 
     Args:

@@ -16,12 +16,12 @@ from flow_core.base.arrays import Array, DeviceArray
 from flow_core.builtin.in_process import InProcessComm
 from flow_core.builtin.numpy_driver import NumpyArena
 from flow_core.comm.exchange import DevicePair, Exchange, check_arrays
-from flow_core.device import Driver, Launch, Scratch
+from flow_core.device import Comm, Driver, Launch, Scratch
 from flow_core.ir.graph import TensorType
 from flow_core.sharding.topology import Device
 
 
-class StagedComm:
+class StagedComm(Comm):
     """Comm of the devices of one process, whatever their types.
 
     Staging memory is allocated when exchanges are bound; all exchanges of a stream share it.

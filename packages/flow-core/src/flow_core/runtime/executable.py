@@ -98,11 +98,9 @@ class Executable:
         self._writes = writes or VariableWrites()
         self._overwrites = any(kernels.ops[task.type].overwrites(task.attrs) for task in plan.tasks)
         self.comm = comm(devices) if comm and (world or _has_exchanges(plan)) else None
-        self._blame = Blame(plan, kernels, getattr(self.comm, "name", ""))
-        self._before = getattr(self.comm, "before_step", None)
-        self._after = getattr(self.comm, "after_step", None)
-        if attach := getattr(self.comm, "attach", None):
-            attach(driver)
+        self._blame = Blame(plan, kernels, self.comm.name if self.comm else "")
+        if self.comm is not None:
+            self.comm.attach(driver)
         self._local = frozenset(self.comm.local if self.comm else devices)
         arenas = [a for a in plan.arenas if a.device in self._local]
         self._order = LaunchOrder(plan, [a.device for a in arenas], driver, kernels)
@@ -127,9 +125,8 @@ class Executable:
 
     def _arena(self, plan: ArenaPlan, driver: Driver) -> Arena:
         """Allocate the memory of a device: by the comm if it provides memory, or by the driver."""
-        special = getattr(self.comm, "arena", None)
         try:
-            found: Arena | None = special(plan.device, plan.nbytes) if special else None
+            found = self.comm.arena(plan.device, plan.nbytes) if self.comm else None
             if found is None:
                 return allocated(driver, plan.device, plan.nbytes, self._kernels)
             return found
@@ -251,8 +248,8 @@ class Executable:
 
     def run(self, feeds: Sequence[Array]) -> tuple[Array, ...]:
         """Run one step: copy the feeds to the devices, launch, and copy the results to the host."""
-        if self._before is not None:
-            self._before()
+        if self.comm is not None:
+            self.comm.before_step()
         started = time.perf_counter() if self._finished else 0.0
         try:
             if self._overwrites:
@@ -270,8 +267,8 @@ class Executable:
             is_deferred = self._order.asynchronous and not self._sync_launches
             with self._blame.step(self.plan.tasks, self._bound, is_deferred):
                 raise
-        if self._after is not None:
-            self._after()
+        if self.comm is not None:
+            self.comm.after_step()
         if self._world is not None:
             results = self._shared(self._world, results)
         for observer in self._finished:

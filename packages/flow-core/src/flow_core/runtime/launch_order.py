@@ -136,9 +136,9 @@ class LaunchOrder:
         self._groups: dict[Device, CompileGroup] = {}
         for device, stream in self.streams.items():
             own = driver(device)
-            is_async = bool(getattr(own, "asynchronous", False))
-            group = CompileGroup(device, own, stream, is_async, source)
-            self._groups[device] = known.setdefault(getattr(own, "compile_group", device), group)
+            group = CompileGroup(device, own, stream, own.asynchronous, source)
+            key = device if own.compile_group is None else own.compile_group
+            self._groups[device] = known.setdefault(key, group)
         first = plan.arenas[0].device
         if not known:
             stream = stream_of(driver(first), first, COMPUTE, source)

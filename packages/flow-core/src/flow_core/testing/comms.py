@@ -47,8 +47,7 @@ class CommKit(Kit):
         if not isinstance(found, Available):
             pytest.skip(f"{self.comm_name}: {found.reason}")
         comm: Comm = load(spec.load)(self.devices)
-        if attach := getattr(comm, "attach", None):
-            attach(self.driver)
+        comm.attach(self.driver)
         return comm
 
     def driver(self, device: Device) -> Driver:

@@ -22,7 +22,7 @@ from numpy.typing import DTypeLike
 from flow_core.base.arrays import Array, NumpyType
 from flow_core.base.config import Settings
 from flow_core.builtin.numpy_driver import NumpyArena
-from flow_core.device import Event, Launch, Stream
+from flow_core.device import Driver, Event, Launch, Stream
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import (
@@ -145,7 +145,7 @@ class QueuedStream:
         self.record().wait()
 
 
-class QueuedDriver:
+class QueuedDriver(Driver):
     """The driver of a queued device.
 
     Args:

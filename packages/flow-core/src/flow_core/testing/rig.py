@@ -163,11 +163,10 @@ class Rig:
         for index, number in self._host.items():
             np.copyto(number, arrays[index])
         self.driver.copy_in(self._whole, before)
-        count = getattr(self.driver, "allocations", lambda: 0)
-        allocated = count()
+        allocated = self.driver.allocations() or 0
         self.launch()
         self._stream.synchronize()
-        self._allocated = count() - allocated
+        self._allocated = (self.driver.allocations() or 0) - allocated
         after = self.driver.copy_out(self._whole)
         self._check_rest(before, after)
         return after

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.authoring.backends import Launch
+from flow_core.authoring.backends import Driver, Launch
 from flow_cuda.device.arrays import DeviceArray, GpuArena
 from flow_cuda.device.batch import merge_launches
 from flow_cuda.device.config import settings
@@ -65,7 +65,7 @@ class GpuStream:
         self.record().wait()
 
 
-class GpuDriver:
+class GpuDriver(Driver):
     """`flow_core.device.Driver` of one GPU.
 
     Args:

@@ -18,6 +18,7 @@ import numpy as np
 
 from flow_core.authoring.backends import (
     COMBINE,
+    Comm,
     DevicePair,
     Exchange,
     Launch,
@@ -109,7 +110,7 @@ class SideStreamWork(Queued):
         return self.work.touched()
 
 
-class PeerComm:
+class PeerComm(Comm):
     """The comm of the devices of this process.
 
     Args:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from flow_core.authoring.backends import Arena, DevicePair, Exchange, Launch, check_arrays
+from flow_core.authoring.backends import Arena, Comm, DevicePair, Exchange, Launch, check_arrays
 from flow_core.authoring.specs import Device
 from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import UnsupportedError
@@ -86,7 +86,7 @@ def _largest_route(phases: Phases, joined: MpiWorld) -> int:
     return max(sizes, default=0)
 
 
-class MpiComm:
+class MpiComm(Comm):
     """The connection of a plan's devices over all processes of the program.
 
     Args:

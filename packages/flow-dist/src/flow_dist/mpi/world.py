@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.authoring.backends import Launch
+from flow_core.authoring.backends import Launch, World
 from flow_core.authoring.specs import Device
 from flow_core.base.arrays import Array
 from flow_core.base.thread_budget import Budget
@@ -80,7 +80,7 @@ def _mpi() -> Any:
     return MPI
 
 
-class MpiWorld:
+class MpiWorld(World):
     """All processes of the program.
 
     Args:

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from flow_core.authoring.backends import (
+    Comm,
     DevicePair,
     Exchange,
     Launch,
@@ -85,7 +86,7 @@ def is_ordered(env: Mapping[str, str] = os.environ) -> bool:
     return text == "1"
 
 
-class NcclComm:
+class NcclComm(Comm):
     """The connection of a plan's GPUs over all processes of the program.
 
     Args:

@@ -359,12 +359,10 @@ class JobFunction(Generic[P, R]):
 
     def _agreement(self, session: Session) -> AgreedJob | None:
         """Return the check that all processes of a program run the same steps."""
-        agree = getattr(session.world, "agree", None)
-        if agree is None:
+        if session.world is None:
             return None
         policy = feed_check_policy(session, self.config)
-        found: AgreedJob | None = agree(self.name, self._feed().names, policy)
-        return found
+        return session.world.agree(self.name, self._feed().names, policy)
 
     def resume(self) -> None:
         """Continue at the step number in the job's counter; random ops depend on that number."""

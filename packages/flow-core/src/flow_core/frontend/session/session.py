@@ -147,7 +147,7 @@ class Session:
 
     def _find_budget(self) -> Budget:
         world = self._world
-        share, processes = getattr(world, "cores", None), getattr(world, "size", 1)
+        share, processes = (None, 1) if world is None else (world.cores, world.size)
         budget = find_budget(self.settings.cores, share, processes)
         set_budget(budget)
         return budget
