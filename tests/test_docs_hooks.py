@@ -27,7 +27,7 @@ def test_sections_name_what_the_hook_returns(kind: object) -> None:
 
 
 def test_the_page_mentions_no_other_hook() -> None:
-    mentioned = set(re.findall(r"\bflow_(?:register|choose|plan|step|doctor)\w*", PAGE))
+    mentioned = set(re.findall(r"\bflow_(?:register|choose|describe|plan|step|doctor)\w*", PAGE))
     assert mentioned == set(hook_arguments())
 
 

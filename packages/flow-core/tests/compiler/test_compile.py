@@ -6,15 +6,23 @@ from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.base.errors import OutOfMemoryError
+from flow_core.base.errors import OutOfMemoryError, UnsupportedError
 from flow_core.compiler.compile import compile_plan
-from flow_core.compiler.request import Compiled
+from flow_core.compiler.digest import plan_digest, request_digest
+from flow_core.compiler.request import Compiled, CompileRequest, HostedOp
+from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.frontend.session.session import default_session
 from flow_core.ir.text import print_graph
+from flow_core.passes.bucket_all_reduces import BucketAllReduces
+from flow_core.plugins.machine import describe_machine
+from flow_core.plugins.registry import Registry
+from flow_core.sharding.sbp import B
+from flow_core.sharding.topology import Placement
 
 DEVICES = "0:0-3"
 WEIGHTS = flow.random_normal_initializer(stddev=0.1)
@@ -113,3 +121,66 @@ def test_the_price_of_memory_is_part_of_the_request() -> None:
     cheap, dear = (compile_plan(replace(request, memory_price=p)) for p in (1.0, 1e4))
     needed = [sum(a.nbytes for a in found.plan.arenas) for found in (cheap, dear)]
     assert needed[1] <= needed[0]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_digest_does_not_depend_on_the_order_of_mappings(form: str) -> None:
+    compiled = FORMS[form]().compile()
+    request = compiled.request
+    turned = replace(
+        request,
+        settings=dict(reversed(request.settings.items())),
+        layouts=dict(reversed(request.layouts.items())),
+        requested=request.requested[::-1],
+    )
+    assert request_digest(turned) == request_digest(request)
+    assert plan_digest(compile_plan(turned)) == plan_digest(compiled)
+
+
+def without_dead_code(registry: Registry) -> Registry:
+    return replace(registry, passes=tuple(p for p in registry.passes if p.name != "dead_code"))
+
+
+LAYOUT = TensorLayout(Placement.parse("cpu", "0:0"), (B,))
+CHANGES: dict[str, Callable[[CompileRequest], CompileRequest]] = {
+    "job": lambda r: replace(r, job="another"),
+    "graph": lambda r: replace(r, graph=replace(r.graph, results=())),
+    "inputs": lambda r: replace(r, inputs=r.inputs[::-1]),
+    "registry": lambda r: replace(r, registry=without_dead_code(r.registry)),
+    "requested": lambda r: replace(r, requested=(BucketAllReduces(max_ops=3),)),
+    "settings": lambda r: replace(r, settings={**r.settings, "math_mode": "bfloat16"}),
+    "options": lambda r: replace(r, options=replace(r.options, seed=3)),
+    "layouts": lambda r: replace(
+        r, layouts={"w": TensorLayout(Placement.parse("cpu", "0:0"), (B,))}
+    ),
+    "shared": lambda r: replace(r, shared={"w": True}),
+    "share_replicas": lambda r: replace(r, share_replicas=not r.share_replicas),
+    "may_host": lambda r: replace(r, may_host=not r.may_host),
+    "hosted": lambda r: replace(r, hosted={"w": HostedOp("relu", "gpu", None)}),
+    "selector": lambda r: replace(r, selector="greedy"),
+    "selector_seconds": lambda r: replace(r, selector_seconds=3.0),
+    "memory_price": lambda r: replace(r, memory_price=3.0),
+    "micro_batches": lambda r: replace(r, micro_batches=3),
+    "devices": lambda r: replace(r, devices=()),
+}
+
+
+def test_each_field_of_a_request_changes_its_digest() -> None:
+    request = train_job().compile().request
+    assert CHANGES.keys() | {"limits", "verify_passes"} == {f.name for f in fields(request)}
+    digests = [request_digest(change(request)) for change in CHANGES.values()]
+    assert len({request_digest(request), *digests}) == len(CHANGES) + 1
+
+
+def test_facts_about_the_machine_change_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = train_job().compile().request
+    before = request_digest(request)
+    assert describe_machine(request.registry)["core.numpy: numpy"] == np.__version__
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Nehalem")
+    assert request_digest(request) != before
+
+
+def test_a_request_with_a_function_has_no_digest() -> None:
+    request = replace(train_job().compile().request, selector=lambda problem: None)
+    with pytest.raises(UnsupportedError, match="function"):
+        request_digest(request)

@@ -11,7 +11,7 @@ import ctypes
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -268,6 +268,27 @@ def updates_pass() -> PassSpec:
         "flow_cuda.passes.late_updates:LateUpdates",
         after=("fuse_elementwise", "bucket_all_reduces"),
     )
+
+
+def flow_describe_machine() -> dict[str, str]:
+    """Describe the CUDA installation and the devices, on which plans of cuDNN depend."""
+    if Settings.from_env().emulate_gpus:
+        return {}
+    found = facts()
+    return {
+        "CUDA": found.problem or _cuda(found),
+        "devices": ", ".join(_models(found.devices)),
+        "CuPy": " ".join(found.cupy) if found.cupy else "not installed",
+        "cuDNN": _cudnn_version(),
+    }
+
+
+def _models(devices: int) -> Iterator[str]:
+    """Yield the names of the devices."""
+    cuda, text = ctypes.CDLL(LIBRARY) if devices else None, ctypes.create_string_buffer(256)
+    for index in range(devices):
+        if cuda is not None and cuda.cuDeviceGetName(text, len(text), index) == 0:
+            yield text.value.decode(errors="replace")
 
 
 def flow_doctor() -> list[str]:

@@ -247,6 +247,14 @@ def isa_text(mask: int) -> str:
     return next((name for bits, name in binding.ISAS if mask & bits == bits), "no vector unit")
 
 
+def describe() -> str:
+    """Return the version, threading runtime and instruction set of the library."""
+    found = state()
+    if isinstance(found, Missing):
+        return "not used"
+    return f"{'.'.join(map(str, found.version))} {found.runtime} {found.isa}"
+
+
 def doctor() -> list[str]:
     """Return the lines about the library for ``flow doctor``."""
     found = state()

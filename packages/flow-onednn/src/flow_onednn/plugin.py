@@ -95,6 +95,14 @@ class NoOpPass:
         return graph
 
 
+def flow_describe_machine() -> dict[str, str]:
+    """Describe oneDNN with its instruction set, and the C compiler."""
+    from flow_onednn.library import describe
+    from flow_onednn.native import compiler
+
+    return {"oneDNN": describe(), "C loops": compiler.describe()}
+
+
 def flow_doctor() -> list[str]:
     """Return the lines for ``flow doctor``, which name the loaded library or what to install."""
     from flow_onednn.library import doctor

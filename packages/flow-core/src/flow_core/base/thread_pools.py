@@ -79,11 +79,21 @@ def blas() -> Blas | None:
 
 def _linked() -> Any:
     """Return numpy's extension module, through which symbols of its BLAS resolve."""
-    core = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
     try:
-        return ctypes.CDLL(str(import_module(f"{core}._multiarray_umath").__file__))
+        return ctypes.CDLL(str(_numpy_module().__file__))
     except (ImportError, OSError):
         return None
+
+
+def _numpy_module() -> Any:
+    core = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
+    return import_module(f"{core}._multiarray_umath")
+
+
+def cpu_features() -> tuple[str, ...]:
+    """Return the names of the processor's vector instructions that numpy uses."""
+    found: dict[str, bool] = _numpy_module().__cpu_features__
+    return tuple(sorted(name for name, used in found.items() if used))
 
 
 def cap(env: Mapping[str, str]) -> int:

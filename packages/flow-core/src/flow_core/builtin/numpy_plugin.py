@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+
+from flow_core.base import thread_pools
 from flow_core.builtin.ops_plugin import FAMILIES
 from flow_core.plugins.batchable import of_elements
 from flow_core.plugins.specs import Available, DeviceSpec, KernelSpec
@@ -25,6 +31,28 @@ def probe() -> Available:
 def flow_register_devices() -> tuple[DeviceSpec, ...]:
     """Return the device type "cpu"."""
     return (DeviceSpec("cpu", probe, "flow_core.builtin.numpy_driver:NumpyDriver"),)
+
+
+def flow_describe_machine() -> dict[str, str]:
+    """Describe numpy, its linear algebra library, and the processor."""
+    blas = thread_pools.blas()
+    return {
+        "numpy": np.__version__,
+        "BLAS": "unknown" if blas is None else blas.name,
+        "BLAS kernels": os.environ.get("OPENBLAS_CORETYPE", "those of the processor"),
+        "processor": f"{platform.machine()} {_processor()}",
+        "vector instructions": " ".join(thread_pools.cpu_features()),
+    }
+
+
+def _processor() -> str:
+    """Return the model of the processor, on which the block sizes of products depend."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return platform.processor()
+    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    return found[1] if found else platform.processor()
 
 
 def flow_register_kernels() -> Iterator[KernelSpec]:

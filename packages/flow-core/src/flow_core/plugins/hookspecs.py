@@ -264,6 +264,21 @@ def flow_doctor(config: Settings) -> Iterable[str]:
 
 
 @hookspec
+def flow_describe_machine() -> Mapping[str, str]:
+    """Describe what the kernels and passes of this plugin depend on outside of the plugin.
+
+    Returns texts by name, such as versions of libraries, instruction sets and models of devices.
+    Called at most once per program, before a compiled job is identified; may access hardware.
+
+    Example::
+
+        def flow_describe_machine():
+            return {"cube library": cubes.version()}
+    """
+    return {}
+
+
+@hookspec
 def flow_plan_ready(plan: object) -> None:
     """Observe a compiled plan.
 

@@ -204,7 +204,7 @@ class Host:
 
     def _candidates(self) -> Iterator[Candidate]:
         for name in self._builtins:
-            origin = Origin(_builtin_name(name), "flow-core", flow_core.__version__)
+            origin = Origin(_builtin_name(name), "flow-core", flow_core.__version__, name)
             yield Candidate(origin, partial(importlib.import_module, name), builtin=True)
         yield from _installed()
         for plugin in self._extra:
@@ -407,7 +407,7 @@ def _entry_candidate(entry: metadata.EntryPoint) -> Candidate:
     owner = entry.dist
     name, version = (owner.name, owner.version) if owner else ("", "")
     return Candidate(
-        Origin(entry.name, name, version),
+        Origin(entry.name, name, version, entry.module),
         partial(_entry_plugin, entry),
         listed=True,
         module=entry.module,
@@ -430,7 +430,9 @@ def _entry_plugin(entry: metadata.EntryPoint) -> Any:
 
 def _extra_candidate(plugin: object) -> Candidate:
     if isinstance(plugin, str):
-        return Candidate(Origin(plugin), partial(importlib.import_module, plugin), module=plugin)
+        return Candidate(
+            Origin(plugin, module=plugin), partial(importlib.import_module, plugin), module=plugin
+        )
     name = getattr(plugin, "__name__", None) or type(plugin).__name__
     return Candidate(Origin(name), lambda: plugin)
 

@@ -16,6 +16,7 @@ class Origin:
         plugin: name of the plugin, which is the name of its entry point.
         distribution: name of the installed distribution, or empty.
         version: version of the distribution.
+        module: name of the plugin's module, or empty.
 
     >>> str(Origin("cuda", "flow-cuda", "0.1.0")), str(Origin("local"))
     ("plugin 'cuda' of flow-cuda 0.1.0", "plugin 'local'")
@@ -24,6 +25,7 @@ class Origin:
     plugin: str
     distribution: str = ""
     version: str = ""
+    module: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         owner = f" of {self.distribution} {self.version}".rstrip() if self.distribution else ""

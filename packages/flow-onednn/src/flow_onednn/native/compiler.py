@@ -104,6 +104,12 @@ def native() -> Any:
     return _compiler().native
 
 
+def describe() -> str:
+    """Return the version of the compiler, with its flags."""
+    found = state()
+    return " ".join((found.version, *FLAGS)) if isinstance(found, Compiler) else "not used"
+
+
 def doctor() -> str:
     """Return the line about the compiler for ``flow doctor``."""
     found = state()
