@@ -10,7 +10,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.frontend.job import function
+from flow_core.frontend.job import function, variant
 from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate
 from flow_core.frontend.job.tracing import Traced, trace
 from flow_core.frontend.session.session import default_session
@@ -61,7 +61,7 @@ def test_each_stage_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
     def counted(name: str) -> Callable[..., Any]:
-        original = getattr(function, name)
+        original = getattr(variant, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             calls.append(name)
@@ -71,7 +71,7 @@ def test_each_stage_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     stages = ("trace", "differentiate", "compile_graph", "Executable")
     for name in stages:
-        monkeypatch.setattr(function, name, counted(name))
+        monkeypatch.setattr(variant, name, counted(name))
     job = train_job()
     job(X)
     job(X)

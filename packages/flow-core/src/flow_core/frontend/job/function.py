@@ -24,34 +24,26 @@ import numpy as np
 
 from flow_core.annotations import JobSignature, Placeholders, parse_signature
 from flow_core.base.arrays import Array
-from flow_core.base.config import Settings
 from flow_core.base.errors import JobError, SourceLine, nearest, user_line
 from flow_core.base.planning import end_script, is_planning
-from flow_core.compiler.replicas import updated_variables
 from flow_core.compiler.request import Compiled
-from flow_core.compiler.select import Selector
 from flow_core.device import AgreedJob
 from flow_core.frontend.config.function_config import FunctionConfig, default_placement
 from flow_core.frontend.job.compile import compile_graph
-from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate, log_notes
+from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate
 from flow_core.frontend.job.eager import evaluate_blob
-from flow_core.frontend.job.feeding import Feeding, Shapes, StagingBuffers
-from flow_core.frontend.job.fetches import Fetches
+from flow_core.frontend.job.feeding import Feeding, Shapes
 from flow_core.frontend.job.plan_agreement import (
-    SharedSelection,
-    check_same_plan,
     feed_check_policy,
 )
-from flow_core.frontend.job.progress import stage
 from flow_core.frontend.job.redefinition import replaces
 from flow_core.frontend.job.tracing import Traced, trace
-from flow_core.frontend.job.zero_weights import warn_of_zero_weights
+from flow_core.frontend.job.variant import Variant
 from flow_core.frontend.session.session import Session, default_session
 from flow_core.frontend.trace.job_build import (
     BlobMethods,
     JobBuild,
     Kind,
-    TrainRequest,
     maybe_current_job,
 )
 from flow_core.frontend.trace.results import Pending as PendingStep
@@ -128,8 +120,8 @@ class JobFunction(Generic[P, R]):
     def _reset(self) -> None:
         self.kind = self._declared_kind
         self._feeding: Feeding | None = None
-        self._variants: OrderedDict[Shapes, _Variant] = OrderedDict()
-        self._last: _Variant | None = None
+        self._variants: OrderedDict[Shapes, Variant] = OrderedDict()
+        self._last: Variant | None = None
         self._credit = Credit(int(self.config.get("concurrency_width")))
         self._step = np.zeros((), np.int64)
         self._bound = self._dropped = False
@@ -195,7 +187,7 @@ class JobFunction(Generic[P, R]):
 
     def compile(self) -> Compiled:
         """Trace and compile the job; of several plans, return that of the last call."""
-        return self._compiled(self._variant())
+        return self._variant().compile()
 
     def compile_classes(self, *devices: Device) -> Compiled:
         """Compile the job for one device of each class of devices that do the same.
@@ -245,9 +237,7 @@ class JobFunction(Generic[P, R]):
             self._feeding = Feeding(self.name, self.signature, placement.size)
         return self._feeding
 
-    def _variant(
-        self, shapes: Shapes | None = None, fed: Sequence[Array] | None = None
-    ) -> _Variant:
+    def _variant(self, shapes: Shapes | None = None, fed: Sequence[Array] | None = None) -> Variant:
         """Return the differentiated job for given shapes of arrays; the last used by default."""
         last = self._last
         if last is not None and (shapes is None or shapes == last.shapes):
@@ -258,17 +248,19 @@ class JobFunction(Generic[P, R]):
             if variant is None:
                 build = self._build(session)
                 build.fed, build.step = fed, self._step
-                with stage(self.name, "tracing"):
-                    traced = trace(self.function, self.signature, build, wanted)
-                build.fed = None
-                self.kind = build.kind
-                self._check_name(session)
-                variant = _Variant(wanted, traced, Fetches(traced, differentiate(traced)))
+                variant = Variant(
+                    session, self.function, self.signature, build, wanted, self._check_kind
+                )
                 self._variants[wanted] = variant
                 self._drop_oldest()
             self._variants.move_to_end(wanted)
             self._last = variant
         return variant
+
+    def _check_kind(self, session: Session, kind: Kind) -> None:
+        """Set the kind of the traced job, which settings of older programs may determine."""
+        self.kind = kind
+        self._check_name(session)
 
     def _drop_oldest(self) -> None:
         """Drop the plan used least recently if there are too many; warn once."""
@@ -289,73 +281,19 @@ class JobFunction(Generic[P, R]):
         ops, kind = session.registry.ops, self._declared_kind
         return JobBuild(self.name, kind, ops, placement, self.config, session, methods)
 
-    def _compiled(self, variant: _Variant, select: Selector | None = None) -> Compiled:
-        if variant.compiled is None:
-            with self.active_session().compiling, stage(self.name, "compiling"):
-                traced, fetches = variant.traced, variant.fetches
-                variant.compiled = variant.compiled or compile_graph(
-                    traced.build, fetches.values, traced.inputs, select=select
-                )
-                self._warn(variant.compiled.logical, traced.build.train_requests)
-        return variant.compiled
+    def _executable(self, variant: Variant) -> Executable:
+        return variant.bind(self._step, self._ready)
 
-    def _warn(self, graph: Graph, requests: Sequence[TrainRequest]) -> None:
-        """Issue the warnings about a compiled job, once per name of a job."""
-        session = self.active_session()
-        if self.kind == "train" and self.name not in session.checked_weights:
-            session.checked_weights.add(self.name)
-            if session.world is None or session.world.rank == 0:
-                log_notes(self.name, requests)
-            warn_of_zero_weights(self.name, self.line, graph, session.registry.ops, session)
-
-    def _executable(self, variant: _Variant) -> Executable:
-        if variant.executable is None:
-            session = self.active_session()
-            with session.compiling:
-                compiled = self._compiled_collectively(session, variant)
-                variant.executable = variant.executable or self._bind(session, compiled.plan)
-        return variant.executable
-
-    def _compiled_collectively(self, session: Session, variant: _Variant) -> Compiled:
-        """Compile the job; several processes use one SBP selection and compare their plans."""
-        world, build = session.world, variant.traced.build
-        if world is None:
-            return self._compiled(variant)
-        selection = SharedSelection(world, build)
-        compiled = self._compiled(variant, selection)
-        selection.finish(compiled.physical.signatures)
-        check_same_plan(world, build, compiled)
-        return compiled
-
-    def _bind(self, session: Session, plan: Plan) -> Executable:
-        with session.binding(), stage(self.name, "binding"):
-            return self._bound_to(session, plan)
-
-    def _bound_to(self, session: Session, plan: Plan) -> Executable:
-        registry = session.registry
-        executable = _executable_factory(session.settings)(
-            plan,
-            registry,
-            session.driver,
-            session.variable,
-            finished=registry.observers("flow_step_finished"),
-            comm=registry.comm,
-            step=self._step,
-            world=session.world,
-            sync_launches=session.settings.sync_launches,
-            writes=session.writes,
-        )
-        session.drop_initial_values()
-        session.check_replicas(self.name, updated_variables(plan, registry.ops))
+    def _ready(self, session: Session, plan: Plan) -> None:
+        """Set the number of the next step, and call the observers of a bound plan."""
         if not self._bound:
             self._step[...] = self._steps_done(session)
             self._agreed = self._agreement(session)
             if self._agreed is not None:
                 self._agreed.step = int(self._step)
             self._bound = True
-        for observer in registry.observers("flow_plan_ready"):
+        for observer in session.registry.observers("flow_plan_ready"):
             observer(plan)
-        return executable
 
     def _agreement(self, session: Session) -> AgreedJob | None:
         """Return the check that all processes of a program run the same steps."""
@@ -440,7 +378,7 @@ class JobFunction(Generic[P, R]):
         session.before_call(self.name)
         return self._run(session, self._variant(feeding.shapes(feeds), feeds), feeds)
 
-    def _run(self, session: Session, variant: _Variant, feeds: Sequence[Array]) -> Any:
+    def _run(self, session: Session, variant: Variant, feeds: Sequence[Array]) -> Any:
         executable = variant.executable or self._executable(variant)
         if self._agreed is not None:
             self._agreed(feeds)
@@ -451,7 +389,7 @@ class JobFunction(Generic[P, R]):
         return self._launch(session, executable, variant, feeds)
 
     def _launch(
-        self, session: Session, executable: Executable, variant: _Variant, feeds: Sequence[Array]
+        self, session: Session, executable: Executable, variant: Variant, feeds: Sequence[Array]
     ) -> PendingStep:
         pipeline, fetches = session.pipeline, variant.fetches
         pending = PendingStep(pipeline, fetches.arrange)
@@ -503,29 +441,6 @@ class JobFunction(Generic[P, R]):
 
 AnyJob: TypeAlias = JobFunction[..., Any]
 """A job of any parameters and results."""
-
-
-class _Variant:
-    """A differentiated job for given shapes of arrays; it is compiled and bound when it runs."""
-
-    __slots__ = ("compiled", "executable", "fetches", "shapes", "staging", "traced")
-
-    def __init__(self, shapes: Shapes, traced: Traced, fetches: Fetches) -> None:
-        self.shapes = shapes
-        self.traced = traced
-        self.fetches = fetches
-        self.compiled: Compiled | None = None
-        self.executable: Executable | None = None
-        self.staging = StagingBuffers()
-
-
-def _executable_factory(settings: Settings) -> Callable[..., Executable]:
-    """Return the function that creates executables, which observe tasks only on request."""
-    if not (settings.trace or settings.check_finite != "off"):
-        return Executable
-    from flow_core.runtime.observers import observed_executable
-
-    return observed_executable(settings)
 
 
 # ------------------------------------------------------------------------- decorator

@@ -1,0 +1,145 @@
+"""The way of a job to its first step: trace, differentiate, compile, bind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from flow_core.annotations import JobSignature
+from flow_core.base.arrays import Array
+from flow_core.base.config import Settings
+from flow_core.compiler.replicas import updated_variables
+from flow_core.compiler.request import Compiled
+from flow_core.compiler.select import Selector
+from flow_core.frontend.job.compile import compile_graph
+from flow_core.frontend.job.differentiate import differentiate, log_notes
+from flow_core.frontend.job.feeding import Shapes, StagingBuffers
+from flow_core.frontend.job.fetches import Fetches
+from flow_core.frontend.job.plan_agreement import SharedSelection, check_same_plan
+from flow_core.frontend.job.progress import stage
+from flow_core.frontend.job.tracing import trace
+from flow_core.frontend.job.zero_weights import warn_of_zero_weights
+from flow_core.frontend.session.session import Session
+from flow_core.frontend.trace.job_build import JobBuild, Kind, TrainRequest
+from flow_core.ir.graph import Graph
+from flow_core.plan import Plan
+from flow_core.runtime.executable import Executable
+
+
+class Variant:
+    """A job for given shapes of arrays.
+
+    Creation traces and differentiates the job, which declares its variables.  The job is compiled
+    when its plan is needed, and bound when it runs.
+
+    Args:
+        session: the job's session.
+        function: the job's function.
+        signature: the parsed annotations of the function.
+        build: the job's graph, still empty.
+        shapes: the shapes.
+        check_kind: a function that is called with the session and the kind of the traced job.
+
+    Attributes:
+        shapes: the shapes.
+        traced: the traced job.
+        fetches: what a call returns.
+        compiled: the compiled job; None before compilation.
+        executable: the bound plan; None before binding.
+        staging: buffers for the fed arrays of asynchronous steps.
+    """
+
+    __slots__ = ("compiled", "executable", "fetches", "session", "shapes", "staging", "traced")
+
+    def __init__(
+        self,
+        session: Session,
+        function: Callable[..., object],
+        signature: JobSignature,
+        build: JobBuild,
+        shapes: Shapes,
+        check_kind: Callable[[Session, Kind], None],
+    ) -> None:
+        self.session, self.shapes = session, shapes
+        with stage(build.name, "tracing"):
+            self.traced = trace(function, signature, build, shapes)
+        build.fed = None
+        check_kind(session, build.kind)
+        self.fetches = Fetches(self.traced, differentiate(self.traced))
+        self.compiled: Compiled | None = None
+        self.executable: Executable | None = None
+        self.staging = StagingBuffers()
+
+    def compile(self, select: Selector | None = None) -> Compiled:
+        """Compile the job if that has not been done; return it with its plan."""
+        if self.compiled is None:
+            build = self.traced.build
+            with self.session.compiling, stage(build.name, "compiling"):
+                self.compiled = self.compiled or compile_graph(
+                    build, self.fetches.values, self.traced.inputs, select=select
+                )
+                self._warn(self.compiled.logical, build.train_requests)
+        return self.compiled
+
+    def bind(self, step: Array, ready: Callable[[Session, Plan], None]) -> Executable:
+        """Compile the job in all processes, and bind the plan, if that has not been done.
+
+        Args:
+            step: the step counter, which the plans of a job share.
+            ready: a function that is called with the session and the bound plan; if it fails, the
+                variables that binding has created are discarded.
+        """
+        if self.executable is None:
+            with self.session.compiling:
+                compiled = self._compile_together()
+                self.executable = self.executable or self._bound(compiled.plan, step, ready)
+        return self.executable
+
+    def _bound(self, plan: Plan, step: Array, ready: Callable[[Session, Plan], None]) -> Executable:
+        session, registry = self.session, self.session.registry
+        with session.binding(), stage(plan.job, "binding"):
+            executable = _executable_factory(session.settings)(
+                plan,
+                registry,
+                session.driver,
+                session.variable,
+                finished=registry.observers("flow_step_finished"),
+                comm=registry.comm,
+                step=step,
+                world=session.world,
+                sync_launches=session.settings.sync_launches,
+                writes=session.writes,
+            )
+            session.drop_initial_values()
+            session.check_replicas(plan.job, updated_variables(plan, registry.ops))
+            ready(session, plan)
+        return executable
+
+    def _compile_together(self) -> Compiled:
+        """Compile the job; several processes use one SBP selection and compare their plans."""
+        world, build = self.session.world, self.traced.build
+        if world is None:
+            return self.compile()
+        selection = SharedSelection(world, build)
+        compiled = self.compile(selection)
+        selection.finish(compiled.physical.signatures)
+        check_same_plan(world, build, compiled)
+        return compiled
+
+    def _warn(self, graph: Graph, requests: Sequence[TrainRequest]) -> None:
+        """Issue the warnings about a compiled job, once per name of a job."""
+        session, traced = self.session, self.traced
+        name = traced.build.name
+        if traced.build.kind == "train" and name not in session.checked_weights:
+            session.checked_weights.add(name)
+            if session.world is None or session.world.rank == 0:
+                log_notes(name, requests)
+            warn_of_zero_weights(name, traced.line, graph, session.registry.ops, session)
+
+
+def _executable_factory(settings: Settings) -> Callable[..., Executable]:
+    """Return the function that creates executables, which observe tasks only on request."""
+    if not (settings.trace or settings.check_finite != "off"):
+        return Executable
+    from flow_core.runtime.observers import observed_executable
+
+    return observed_executable(settings)
