@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import oneflow as flow
-from flow_core.base.planning import ScriptEnd, planning
+from flow_core.base.planning import planning
 from flow_core.compiler.compile import compile_plan
 from flow_core.compiler.digest import plan_digest, request_digest
 from flow_core.frontend.job.function import defined_jobs
@@ -20,7 +20,7 @@ def compiled_jobs(script: str) -> list[Any]:
     """Return the compiled jobs of a script, which stops before its first step."""
     flow.clear_default_session()
     sys.argv = [script]
-    with planning(), contextlib.suppress(ScriptEnd):
+    with planning(), contextlib.suppress(SystemExit):
         runpy.run_path(script, run_name="__main__")
     return [job.compile() for job in defined_jobs()]
 
