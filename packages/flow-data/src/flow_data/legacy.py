@@ -251,7 +251,7 @@ def _decode(records: Blob, blob: BlobConf) -> Blob:
         shape=tuple(blob.shape),
         data_type=as_dtype(blob.dtype).name,
         codec=blob.codec.kind,
-        auto_zero_padding=getattr(blob.codec, "auto_zero_padding", False),
+        auto_zero_padding=isinstance(blob.codec, RawCodec) and blob.codec.auto_zero_padding,
         image_steps=(*codec_steps, *(s.literal for s in image_steps)),
         steps=tuple(s.literal for s in steps if isinstance(s, NormByChannelPreprocessor)),
     )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import (
@@ -294,11 +294,22 @@ def _identity(path: Path) -> object:
     return status.st_dev, status.st_ino, stamp(path), sums and sums.own
 
 
+@runtime_checkable
+class Typed(Protocol):
+    """A checkpoint that has the types of its variables without their data."""
+
+    def type_of(self, name: str) -> TensorType | None:
+        """Return a variable's shape and element type; None if they are not stored."""
+
+
+def _problems(found: Mapping[str, Any]) -> tuple[str, ...]:
+    return found.problems if isinstance(found, snapshot.Snapshot) else ()
+
+
 def problems_of(found: Mapping[str, Any]) -> tuple[str, ...]:
     """List the problems of a checkpoint as a whole and of its variables' metadata."""
-    problems: tuple[str, ...] = getattr(found, "problems", ())
-    names = found if hasattr(found, "type_of") else ()
-    return (*problems, *(line for name in names for line in _unreadable(found, name)))
+    names = found if isinstance(found, Typed) else ()
+    return (*_problems(found), *(line for name in names for line in _unreadable(found, name)))
 
 
 def _unreadable(found: Mapping[str, Any], name: str) -> Iterator[str]:
@@ -346,10 +357,8 @@ def typed(found: Mapping[str, Array], types: Mapping[str, TensorType]) -> Mappin
 
 def type_of(found: Mapping[str, Any], name: str) -> TensorType | None:
     """Return a variable's shape and element type, without reading its data where possible."""
-    ask = getattr(found, "type_of", None)
-    if ask is not None:
-        kind: TensorType | None = ask(name)
-        return kind
+    if isinstance(found, Typed):
+        return found.type_of(name)
     value = found[name]
     if isinstance(value, StoredVariable):
         return value.type
@@ -410,7 +419,7 @@ def match(
     more = tuple(name for name in found if name not in wanted)
     absent = tuple(name for name in wanted if name not in found)
     wrong = [line for line in (_misfit(n, wanted[n], found) for n in wanted) if line]
-    whole: tuple[str, ...] = getattr(found, "problems", ()) if incomplete else ()
+    whole = _problems(found) if incomplete else ()
     enough = not missing or (fewer and len(absent) < len(wanted))
     if whole or wrong or (absent and not enough) or (extra and more):
         reported = absent if missing else ()

@@ -25,7 +25,13 @@ SUFFIX_LENGTH = 5
 
 
 class Samples(Protocol):
-    """A data set with random access."""
+    """A data set with random access.
+
+    Attributes:
+        classes: the names of the classes of its samples; none if it has no classes.
+    """
+
+    classes: Sequence[str] = ()
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -34,7 +40,7 @@ class Samples(Protocol):
         """Return the fields of a sample in the form that `flow_data.encode_record` takes."""
 
 
-class FolderSamples:
+class FolderSamples(Samples):
     """Images in folders, with one folder per class.
 
     Fields: ``encoded``, ``class/label``, ``class/text`` and ``filename``.
@@ -58,7 +64,7 @@ class FolderSamples:
         }
 
 
-class CsvSamples:
+class CsvSamples(Samples):
     """The rows of a CSV file with a header line; each column holds integers, floats or text."""
 
     def __init__(self, path: str) -> None:
@@ -106,7 +112,7 @@ def _column(values: Sequence[str]) -> Sequence[Any]:
     return [v.encode() for v in values]
 
 
-class NpzSamples:
+class NpzSamples(Samples):
     """The samples of an .npz file, whose arrays are the fields; axis 0 is the sample axis."""
 
     def __init__(self, path: str) -> None:
@@ -238,6 +244,5 @@ def _write(
 
 
 def _write_classes(samples: Samples, folder: Path) -> None:
-    classes = getattr(samples, "classes", None)
-    if classes:
-        (folder / "classes.txt").write_text("".join(f"{name}\n" for name in classes))
+    if samples.classes:
+        (folder / "classes.txt").write_text("".join(f"{name}\n" for name in samples.classes))
