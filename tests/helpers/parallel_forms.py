@@ -12,7 +12,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.config import Settings
 from flow_core.frontend.session import session as sessions
-from flow_core.plugins.batchable import of_first
+from flow_core.plugins.batchable import rowwise_in_first
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
@@ -71,7 +71,7 @@ class RowByRow:
 
             return launch
 
-        return [KernelSpec("matmul", "cpu", bind, accepts, 5, None, "row by row", of_first)]
+        return [KernelSpec("matmul", "cpu", bind, accepts, 5, None, "row by row", rowwise_in_first)]
 
 
 def dense(x: Any, units: int, name: str, **hint: Any) -> Any:

@@ -16,7 +16,7 @@ from flow_core.base.config import Settings
 from flow_core.base.dtypes import float32
 from flow_core.base.errors import PluginError, PluginResultError
 from flow_core.ops.rules import like_input, linear, split_all_axes, with_nondecreasing
-from flow_core.plugins.batchable import of_elements
+from flow_core.plugins.batchable import elementwise_batchable
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import BindContext, KernelSpec, OpSpec, Sample, no_rules
@@ -296,7 +296,7 @@ def test_false_promise_of_batches_is_detected() -> None:
     centered = replace(
         TWICE, reference=lambda x: x - x.mean(), elementwise=False, inplace=(), gradient=None
     )
-    tested = kit(KernelKit, centered, mean, batchable=of_elements)
+    tested = kit(KernelKit, centered, mean, batchable=elementwise_batchable)
     assert list(tested.parameters("batchable"))
     with pytest.raises(AssertionError, match=r"kits\.twice on"):
         tested.test_batchable("twice", "float32")

@@ -14,7 +14,7 @@ import numpy as np
 
 from flow_core.base import thread_pools
 from flow_core.builtin.ops_plugin import FAMILIES
-from flow_core.plugins.batchable import of_elements
+from flow_core.plugins.batchable import elementwise_batchable
 from flow_core.plugins.specs import Available, DeviceSpec, KernelSpec
 
 FLOW_PLUGIN_API = "1.0"
@@ -65,4 +65,8 @@ def flow_register_kernels() -> Iterator[KernelSpec]:
         specs = importlib.import_module(f"flow_core.ops.{family}").OPS
         elementwise = {spec.type for spec in specs if spec.elementwise}
         for kernel in importlib.import_module(f"flow_core.builtin.numpy_kernels.{family}").KERNELS:
-            yield replace(kernel, batchable=of_elements) if kernel.op in elementwise else kernel
+            yield (
+                replace(kernel, batchable=elementwise_batchable)
+                if kernel.op in elementwise
+                else kernel
+            )

@@ -40,7 +40,7 @@ def repeated(type_: TensorType, rank: int) -> bool:
     return len(type_.shape) < rank or type_.shape[0] == 1
 
 
-def of_elements(whole: KernelQuery, parts: Parts) -> bool:
+def elementwise_batchable(whole: KernelQuery, parts: Parts) -> bool:
     """Return whether one launch suffices, for elementwise kernels."""
     if len(whole.outputs) != 1:
         return False
@@ -51,7 +51,7 @@ def of_elements(whole: KernelQuery, parts: Parts) -> bool:
     )
 
 
-def of_all(whole: KernelQuery, parts: Parts) -> bool:
+def rowwise(whole: KernelQuery, parts: Parts) -> bool:
     """Return whether one launch suffices, for kernels that work on each row separately.
 
     Each row of the result depends only on the same row of each input.
@@ -59,7 +59,7 @@ def of_all(whole: KernelQuery, parts: Parts) -> bool:
     return all(is_split(whole, parts))
 
 
-def of_first(whole: KernelQuery, parts: Parts) -> bool:
+def rowwise_in_first(whole: KernelQuery, parts: Parts) -> bool:
     """Return whether one launch suffices, for kernels that work on each row of the first input.
 
     Each row of the result may also depend on the whole of the other inputs, which all parts must
@@ -69,7 +69,7 @@ def of_first(whole: KernelQuery, parts: Parts) -> bool:
     return first and not any(others)
 
 
-def of_last(whole: KernelQuery, parts: Parts) -> bool:
+def rowwise_in_last(whole: KernelQuery, parts: Parts) -> bool:
     """Return whether one launch suffices, for kernels that update all rows of the last input alike.
 
     The update of a row depends only on the row and on the other inputs, which all parts must share.

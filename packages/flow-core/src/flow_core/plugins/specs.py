@@ -357,7 +357,8 @@ class KernelSpec:
         batchable: ``batchable(whole, parts)``: whether one launch on several arrays, concatenated
             along axis 0, is bitwise equal to one launch per array.  Inputs of equal types in
             ``whole`` and in all parts are shared by the parts.  None means never, even for
-            elementwise ops; their kernels may set `flow_core.plugins.batchable.of_elements`.
+            elementwise ops; their kernels may set
+            `flow_core.plugins.batchable.elementwise_batchable`.
         unrecordable: why a recording driver must not replay the launches; empty if it may.
     """
 

@@ -7,7 +7,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from flow_core.authoring.backends import Launch, of_elements
+from flow_core.authoring.backends import Launch, elementwise_batchable
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_onednn.native import compiler
 from flow_onednn.native.expressions import C_TYPES, CDEF, SCALARS, TABLE, Loop, Step, write
@@ -161,7 +161,7 @@ KERNELS: tuple[KernelSpec, ...] = tuple(
         accepts,
         PRIORITY,
         name=f"c.{op}",
-        batchable=None if op == "fused" else of_elements,
+        batchable=None if op == "fused" else elementwise_batchable,
     )
     for op in ("fused", *TABLE)
 )

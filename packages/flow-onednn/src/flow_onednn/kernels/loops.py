@@ -8,7 +8,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from flow_core.authoring.backends import Launch, of_all
+from flow_core.authoring.backends import Launch, rowwise
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.authoring.update_rules import BY_TYPE, COMMON
 from flow_core.base.alignment import aligned
@@ -326,9 +326,9 @@ KERNELS: tuple[KernelSpec, ...] = (
     # numpy sums with BLAS, whose threads keep spinning for tens of milliseconds beside OpenMP's
     upcast_loop_kernel("reduce_sum", _sum, _sums, _sum_bytes),
     upcast_loop_kernel("reduce_sum_like", _sum, _sums, _sum_bytes),
-    replace(loop_kernel("sparse_softmax_cross_entropy", _loss, _labeled), batchable=of_all),
+    replace(loop_kernel("sparse_softmax_cross_entropy", _loss, _labeled), batchable=rowwise),
     replace(
-        loop_kernel("sparse_softmax_cross_entropy_grad", _loss_grad, _labeled), batchable=of_all
+        loop_kernel("sparse_softmax_cross_entropy_grad", _loss_grad, _labeled), batchable=rowwise
     ),
     upcast_loop_kernel("layer_norm", _layer_norm, _params_per_row),
     upcast_loop_kernel("layer_norm_grad", _layer_norm_grad),

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.authoring.backends import Launch, agree, factors, multiplications, of_first
+from flow_core.authoring.backends import Launch, agree, factors, multiplications, rowwise_in_first
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.base.alignment import aligned
 from flow_onednn import threads
@@ -254,7 +254,7 @@ def same_rows(whole: KernelQuery, parts: Sequence[KernelQuery]) -> bool:
 
     Trial runs decide this.
     """
-    fits = is_float32(whole) and of_first(whole, parts) and not whole.attrs["transpose_a"]
+    fits = is_float32(whole) and rowwise_in_first(whole, parts) and not whole.attrs["transpose_a"]
     return fits and _trial_agrees(threads.count(), problem(whole), tuple(map(problem, parts)))
 
 

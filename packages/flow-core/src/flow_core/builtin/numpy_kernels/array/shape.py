@@ -10,7 +10,7 @@ import numpy as np
 from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.device import Launch
 from flow_core.ops.array.shape import expanded_shape
-from flow_core.plugins.batchable import of_last
+from flow_core.plugins.batchable import rowwise_in_last
 from flow_core.plugins.specs import BindContext, KernelSpec
 
 ALIASED = (
@@ -44,5 +44,5 @@ KERNELS: tuple[KernelSpec, ...] = (
     kernel("tuple_identity", _copies),
     kernel("transpose", _transpose),
     kernel("broadcast_to", _broadcast),
-    kernel("broadcast_like", _broadcast, batchable=of_last),
+    kernel("broadcast_like", _broadcast, batchable=rowwise_in_last),
 )

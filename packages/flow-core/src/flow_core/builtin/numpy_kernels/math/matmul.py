@@ -15,7 +15,7 @@ from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
 from flow_core.ir.graph import TensorType
 from flow_core.ops.math.matmul import bias_axis
-from flow_core.plugins.batchable import of_all, of_first
+from flow_core.plugins.batchable import rowwise, rowwise_in_first
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 from flow_core.plugins.trials import agree, factors, multiplications
 
@@ -36,7 +36,7 @@ def _matmul(ctx: BindContext) -> Sequence[Launch]:
 
 def _product_rows(whole: KernelQuery, parts: Sequence[KernelQuery]) -> bool:
     """Return whether a trial shows that products of row blocks have the bits of one product."""
-    if whole.attrs["transpose_a"] or not of_first(whole, parts):
+    if whole.attrs["transpose_a"] or not rowwise_in_first(whole, parts):
         return False
     counts = tuple(part.inputs[0].shape[0] for part in parts)
     return _same_rows(whole.inputs, bool(whole.attrs["transpose_b"]), counts)
@@ -84,7 +84,7 @@ def _matmul_onto(ctx: BindContext) -> Sequence[Launch]:
 
 def _bias_rows(whole: KernelQuery, parts: Sequence[KernelQuery]) -> bool:
     rank = len(whole.inputs[0].shape)
-    return of_first(whole, parts) and bias_axis(rank, whole.attrs) > 0
+    return rowwise_in_first(whole, parts) and bias_axis(rank, whole.attrs) > 0
 
 
 def _bias_add(ctx: BindContext) -> Launch:
@@ -96,7 +96,7 @@ def _bias_add(ctx: BindContext) -> Launch:
 
 KERNELS: tuple[KernelSpec, ...] = (
     widened("matmul", _matmul, batchable=_product_rows),
-    widened("batch_matmul", _matmul, batchable=of_all),
+    widened("batch_matmul", _matmul, batchable=rowwise),
     kernel("matmul_onto", _matmul_onto, workspace=_onto_bytes),
     kernel("bias_add", _bias_add, batchable=_bias_rows),
 )

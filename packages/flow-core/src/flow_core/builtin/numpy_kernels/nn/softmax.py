@@ -18,7 +18,7 @@ from flow_core.builtin.numpy_kernels.rows import row_max, row_sum
 from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
 from flow_core.ops.nn.softmax import SMALLEST_PROBABILITY
-from flow_core.plugins.batchable import of_all
+from flow_core.plugins.batchable import rowwise
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 Launches = Sequence[Launch]
@@ -380,13 +380,13 @@ KERNELS: tuple[KernelSpec, ...] = (
     widened("log_softmax", _log_softmax, workspace=_along_axis_bytes),
     widened("log_softmax_grad", _log_softmax_grad, workspace=_along_axis_bytes),
     widened("softmax_cross_entropy", _dense_softmax_loss, workspace=_loss_bytes),
-    widened("softmax_cross_entropy_grad", _dense_softmax_loss_grad, batchable=of_all),
+    widened("softmax_cross_entropy_grad", _dense_softmax_loss_grad, batchable=rowwise),
     widened("sparse_softmax_cross_entropy", _sparse_softmax_loss, workspace=_loss_bytes),
     widened(
         "sparse_softmax_cross_entropy_grad",
         _sparse_softmax_loss_grad,
         workspace=_row_bytes,
-        batchable=of_all,
+        batchable=rowwise,
     ),
     widened("sparse_cross_entropy", _sparse_loss, workspace=_row_bytes),
     widened("sparse_cross_entropy_grad", _sparse_loss_grad, workspace=_row_bytes),
