@@ -9,7 +9,13 @@ import pytest
 
 from flow_core.base.dtypes import float16, float32, float64
 from flow_core.ir.graph import tensor_type
-from flow_core.plugins.trials import LARGE, LEAST, MOST, agree, factors
+from flow_core.plugins.trials import (
+    LARGE,
+    LEAST,
+    MOST,
+    bitwise_equal_in_trials,
+    cancelling_operands,
+)
 
 
 def summed(left: Any, right: Any, order: list[int]) -> Any:
@@ -34,13 +40,13 @@ def test_different_order_in_a_single_element_is_detected(deep: int, seed: int) -
     row, column = np.random.default_rng(seed).integers(5, size=2)
 
     def same(rng: np.random.Generator) -> bool:
-        left, right = factors(rng, types, False, False)
+        left, right = cancelling_operands(rng, types, False, False)
         wanted = summed(left, right, list(range(deep)))
         found = wanted.copy()
         found[row, column] = halves(left, right)[row, column]
         return np.array_equal(wanted, found)
 
-    assert not agree(25 * deep, same)
+    assert not bitwise_equal_in_trials(25 * deep, same)
 
 
 @pytest.mark.parametrize("sizes", [(1, MOST), (LARGE // 4, 4), (LARGE * 10, LEAST)])
@@ -52,7 +58,7 @@ def test_large_products_are_tried_less_often(sizes: tuple[int, int]) -> None:
         drawn.append(1)
         return True
 
-    assert agree(work, same)
+    assert bitwise_equal_in_trials(work, same)
     assert len(drawn) == wanted
 
 
@@ -60,7 +66,9 @@ def test_large_products_are_tried_less_often(sizes: tuple[int, int]) -> None:
 @pytest.mark.parametrize("dtype", [float16, float32, float64])
 def test_trial_operands_nearly_cancel(turned: tuple[bool, bool], dtype: Any) -> None:
     shapes = [s[::-1] if t else s for s, t in zip([(3, 8), (8, 4)], turned, strict=True)]
-    a, b = factors(np.random.default_rng(0), [tensor_type(s, dtype) for s in shapes], *turned)
+    a, b = cancelling_operands(
+        np.random.default_rng(0), [tensor_type(s, dtype) for s in shapes], *turned
+    )
     assert [a.shape, b.shape] == shapes
     assert a.dtype == b.dtype == dtype.accumulate.numpy
     left, right = (x.T if t else x for x, t in zip((a, b), turned, strict=True))

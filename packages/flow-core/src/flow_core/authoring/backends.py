@@ -42,7 +42,7 @@ from flow_core.plugins.batchable import (
     rowwise_in_last,
     side_by_side,
 )
-from flow_core.plugins.trials import agree, factors, multiplications
+from flow_core.plugins.trials import bitwise_equal_in_trials, cancelling_operands, multiplications
 
 __all__ = [
     "ALIGN",
@@ -68,10 +68,10 @@ __all__ = [
     "Strided",
     "Workbench",
     "World",
-    "agree",
+    "bitwise_equal_in_trials",
+    "cancelling_operands",
     "check_arrays",
     "elementwise_batchable",
-    "factors",
     "is_split",
     "multiplications",
     "neutral",

@@ -24,14 +24,16 @@ REST = 1e-3
 """Relative size of what remains of two terms that nearly cancel."""
 
 
-def agree(multiplications: int, same: Callable[[np.random.Generator], bool]) -> bool:
+def bitwise_equal_in_trials(
+    multiplications: int, same: Callable[[np.random.Generator], bool]
+) -> bool:
     """Return whether a comparison holds for several draws.
 
     Args:
         multiplications: number of multiplications of one draw; determines the number of draws.
         same: a function that draws operands and compares the results.
 
-    >>> agree(6, lambda rng: bool(rng.random() < 1))
+    >>> bitwise_equal_in_trials(6, lambda rng: bool(rng.random() < 1))
     True
     """
     rng = np.random.default_rng(0)
@@ -55,7 +57,7 @@ def multiplications(types: Sequence[TensorType], transposed: bool) -> int:
     return left.size * (right.shape[-2 if transposed else -1] if right.shape else 1)
 
 
-def factors(
+def cancelling_operands(
     rng: np.random.Generator, types: Sequence[TensorType], transpose_a: bool, transpose_b: bool
 ) -> tuple[Any, Any]:
     """Draw two operands, in the accumulation type, whose products nearly cancel."""

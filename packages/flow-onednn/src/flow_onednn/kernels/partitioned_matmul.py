@@ -23,7 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.authoring.backends import Launch, agree, factors, multiplications, rowwise_in_first
+from flow_core.authoring.backends import (
+    Launch,
+    bitwise_equal_in_trials,
+    cancelling_operands,
+    multiplications,
+    rowwise_in_first,
+)
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.base.alignment import aligned
 from flow_onednn import threads
@@ -265,7 +271,7 @@ def _trial_agrees(count: int, whole: Problem, parts: tuple[Problem, ...]) -> boo
     ends = np.cumsum([p.inputs[0].shape[0] for p in parts])[:-1]
 
     def same(rng: np.random.Generator) -> bool:
-        a, b = factors(rng, whole.inputs[:2], False, transposed)
+        a, b = cancelling_operands(rng, whole.inputs[:2], False, transposed)
         others = [b, *(rng.standard_normal(t.shape, np.float32) for t in whole.inputs[2:])]
         rows = zip(parts, np.split(a, ends), strict=True)
         wanted = [matmul.run(build(p), p, (part, *others)) for p, part in rows]
@@ -276,7 +282,7 @@ def _trial_agrees(count: int, whole: Problem, parts: tuple[Problem, ...]) -> boo
             and np.array_equal(found, np.concatenate(wanted))
         )
 
-    return agree(multiplications(whole.inputs[:2], transposed), same)
+    return bitwise_equal_in_trials(multiplications(whole.inputs[:2], transposed), same)
 
 
 def _is_split_k(made: Implementation) -> bool:

@@ -14,7 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.authoring.backends import Launch, agree, factors, multiplications
+from flow_core.authoring.backends import (
+    Launch,
+    bitwise_equal_in_trials,
+    cancelling_operands,
+    multiplications,
+)
 from flow_core.authoring.specs import Attrs, BindContext, KernelQuery, KernelSpec
 from flow_core.base.alignment import aligned
 from flow_core.base.arrays import Array
@@ -161,13 +166,13 @@ def _drawn(p: Problem, rng: np.random.Generator) -> Iterator[Array]:
         yield np.asarray(rng.random(type_.shape, np.float32) - np.float32(shift), np.float32)
     for at in range(first, len(p.inputs), 2):
         pair = p.inputs[at : at + 2]
-        yield from factors(rng, pair, p.attrs["transpose_a"], p.attrs["transpose_b"])
+        yield from cancelling_operands(rng, pair, p.attrs["transpose_a"], p.attrs["transpose_b"])
 
 
 def _same_bits(p: Problem, made: SummedSgd) -> bool:
     """Return whether trial runs give the bits of separate products, sum and update."""
     work = multiplications(p.inputs[-2:], p.attrs["transpose_b"]) * int(p.attrs["parts"])
-    return agree(work, lambda rng: _same(p, made, rng))
+    return bitwise_equal_in_trials(work, lambda rng: _same(p, made, rng))
 
 
 def _same(p: Problem, made: SummedSgd, rng: np.random.Generator) -> bool:
