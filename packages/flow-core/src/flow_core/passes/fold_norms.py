@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
-from flow_core.passes.inference_norms import NormParts, changed_values, channel_axis, settled
+from flow_core.passes.inference_norms import NormParts, changed_values, channel_axis, constant_norms
 from flow_core.passes.rewrite import as_type
 from flow_core.plugins.specs import OpSpec
-from flow_core.rewriting.derived_values import settled_ops
+from flow_core.rewriting.derived_values import constants_of_variables
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 
@@ -38,9 +38,13 @@ class FoldNorms:
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph with inference norms replaced by biases."""
         rewriter = Rewriter(graph)
-        norms = settled(rewriter, context.specs, self.device)
+        norms = constant_norms(rewriter, context.specs, self.device)
         changed = changed_values(graph, context.specs) if norms else set()
-        once = settled_ops(graph, context.specs) if norms and self.pays is None else frozenset()
+        once = (
+            constants_of_variables(graph, context.specs)
+            if norms and self.pays is None
+            else frozenset()
+        )
         for norm in norms:
             conv, add = _before(rewriter, norm)
             if conv is None:

@@ -17,7 +17,7 @@ from flow_core.passes.rewrite import as_type
 from flow_core.plugins.specs import OpSpec
 
 
-def settled(rewriter: Rewriter, specs: Mapping[str, OpSpec], device: str) -> list[Op]:
+def constant_norms(rewriter: Rewriter, specs: Mapping[str, OpSpec], device: str) -> list[Op]:
     """Return the inference norms whose inputs no op overwrites and whose statistics no op reads."""
     graph = rewriter.graph
     norms = [op for op in graph.of_type("normalization") if op.placement.device_type == device]

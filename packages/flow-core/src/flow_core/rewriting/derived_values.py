@@ -16,10 +16,10 @@ def constant_ops(graph: Graph, specs: Mapping[str, OpSpec]) -> frozenset[str]:
 def derived_ops(graph: Graph, specs: Mapping[str, OpSpec]) -> frozenset[str]:
     """Return the names of the ops that run only after a variable was overwritten."""
     leaves = {op.name for op in graph.of_type("variable")}
-    return settled_ops(graph, specs) - constant_ops(graph, specs) - leaves
+    return constants_of_variables(graph, specs) - constant_ops(graph, specs) - leaves
 
 
-def settled_ops(graph: Graph, specs: Mapping[str, OpSpec]) -> frozenset[str]:
+def constants_of_variables(graph: Graph, specs: Mapping[str, OpSpec]) -> frozenset[str]:
     """Return the names of the ops whose results change only when a variable is overwritten.
 
     These are variables, and ops that depend on nothing but variables and constants.  The set is

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flow_core.authoring.inference_norms import NormParts, settled
+from flow_core.authoring.inference_norms import NormParts, constant_norms
 from flow_core.authoring.pass_api import PassContext, Rewriter
 from flow_core.authoring.specs import Graph
 
@@ -26,7 +26,7 @@ class PlainNorms:
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph with inference norms replaced by elementwise ops."""
         rewriter = Rewriter(graph)
-        for norm in settled(rewriter, context.specs, self.device):
+        for norm in constant_norms(rewriter, context.specs, self.device):
             parts = NormParts.of(rewriter, context.specs, norm)
             parts.apply(*parts.scale_and_shift())
         return rewriter.finish()

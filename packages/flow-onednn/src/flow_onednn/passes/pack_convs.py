@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from flow_core.authoring.pass_api import KernelRewriter, PassContext, like, settled_ops
+from flow_core.authoring.pass_api import KernelRewriter, PassContext, constants_of_variables, like
 from flow_core.authoring.specs import Attrs, AttrValue, Graph, KernelSpec, Op, Value, tensor_type
 from flow_core.base.dtypes import float32
 from flow_onednn.kernels.convolution.packed import PACK, PRODUCT, packed_size
@@ -35,7 +35,7 @@ class PackConvs:
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph with packed weights, if no step changes the weights."""
         convs = [op for op in graph.of_type(CONV) if op.placement.device_type in self.devices]
-        once = settled_ops(graph, context.specs) if convs else frozenset()
+        once = constants_of_variables(graph, context.specs) if convs else frozenset()
         rewriter = KernelRewriter(graph, self.kernels)
         bounds: dict[Value, Value] = {}
         for conv in convs:
