@@ -3,7 +3,7 @@
 from flow_core.ir.rewriter import Rewriter, like
 from flow_core.passes.base import Pass, PassContext
 from flow_core.passes.options import option
-from flow_core.passes.rewrite import Parts, Rule, as_type, asked, constrain, take_apart
+from flow_core.passes.rewrite import Parts, Rule, cast_to, decompose, emit_with_sbp, with_sbp
 from flow_core.rewriting.derived_values import constants_of_variables
 from flow_core.rewriting.kernel_rewriter import KernelRewriter
 
@@ -14,11 +14,11 @@ __all__ = [
     "PassContext",
     "Rewriter",
     "Rule",
-    "as_type",
-    "asked",
+    "cast_to",
     "constants_of_variables",
-    "constrain",
+    "decompose",
+    "emit_with_sbp",
     "like",
     "option",
-    "take_apart",
+    "with_sbp",
 ]

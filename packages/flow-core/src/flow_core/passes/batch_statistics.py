@@ -16,7 +16,7 @@ from flow_core.ir.graph import Graph, Op
 from flow_core.ops.build import Maker, Sym
 from flow_core.ops.nn.norm import channel_shape
 from flow_core.passes.base import PassContext
-from flow_core.passes.rewrite import Parts, Rule, as_type, constrain, take_apart
+from flow_core.passes.rewrite import Parts, Rule, cast_to, decompose, with_sbp
 from flow_core.sharding.sbp import B
 
 
@@ -29,7 +29,7 @@ class BatchStatistics:
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph in which no ``normalization`` op has a batch split over devices."""
         rules = {op.name: _RULES[op.type] for op in graph.ops.values() if _applies(op)}
-        return take_apart(graph, context, rules) if rules else graph
+        return decompose(graph, context, rules) if rules else graph
 
 
 def _applies(op: Op) -> bool:
@@ -58,7 +58,7 @@ class _Batch:
         If the sums stayed partial, values computed from the sums and the batch would be partial.
         """
         total = values.maker.one("reduce_sum", values, axis=self.others, keepdims=False)
-        return constrain(total, (B,) * len(values.maker.placement.hierarchy))
+        return with_sbp(total, (B,) * len(values.maker.placement.hierarchy))
 
     def wide(self, vector: Sym) -> Sym:
         """Reshape a vector of one number per channel so that it broadcasts against the batch."""
@@ -66,7 +66,7 @@ class _Batch:
 
 
 def _batch(x: Sym, op: Op) -> _Batch:
-    return _Batch(as_type(x, x.dtype.accumulate), op.attrs["axis"] % len(x.shape))
+    return _Batch(cast_to(x, x.dtype.accumulate), op.attrs["axis"] % len(x.shape))
 
 
 def _normalize(maker: Maker, op: Op) -> Parts:
@@ -77,31 +77,31 @@ def _normalize(maker: Maker, op: Op) -> Parts:
     centered = batch.x - batch.wide(mean)
     variance = batch.sum(maker.one("square", centered)) * batch.share
     inverse = maker.one("rsqrt", variance + op.attrs["epsilon"])
-    factor = inverse * as_type(gamma, dtype)
-    y = centered * batch.wide(factor) + batch.wide(as_type(beta, dtype))
+    factor = inverse * cast_to(gamma, dtype)
+    y = centered * batch.wide(factor) + batch.wide(cast_to(beta, dtype))
     count = round(1 / batch.share)
     _move(maker, op, moving_mean, mean)
     _move(maker, op, moving_variance, variance * (count / max(count - 1, 1)))
-    return constrain(as_type(y, x.dtype), op.sbp[0] if op.sbp else None), mean, inverse
+    return with_sbp(cast_to(y, x.dtype), op.sbp[0] if op.sbp else None), mean, inverse
 
 
 def _move(maker: Maker, op: Op, moving: Sym, new: Sym) -> None:
     """Update a moving statistic: moving = moving * momentum + new * (1 - momentum)."""
     momentum = op.attrs["momentum"]
-    value = as_type(moving, new.dtype) * momentum + new * (1 - momentum)
-    maker.all("assign", moving, as_type(value, moving.dtype))
+    value = cast_to(moving, new.dtype) * momentum + new * (1 - momentum)
+    maker.all("assign", moving, cast_to(value, moving.dtype))
 
 
 def _gradient(maker: Maker, op: Op) -> Parts:
     x, dy, mean, inverse, gamma = (Sym(maker, v) for v in op.inputs)
     batch = _batch(x, op)
     dtype = batch.x.dtype
-    slope, inverse = as_type(dy, dtype), as_type(inverse, dtype)
-    normal = (batch.x - batch.wide(as_type(mean, dtype))) * batch.wide(inverse)
+    slope, inverse = cast_to(dy, dtype), cast_to(inverse, dtype)
+    normal = (batch.x - batch.wide(cast_to(mean, dtype))) * batch.wide(inverse)
     d_beta, d_gamma = batch.sum(slope), batch.sum(normal * slope)
     shared = batch.wide(d_beta * batch.share) + normal * batch.wide(d_gamma * batch.share)
-    dx = (slope - shared) * batch.wide(as_type(gamma, dtype) * inverse)
-    return as_type(dx, x.dtype), as_type(d_gamma, gamma.dtype), as_type(d_beta, gamma.dtype)
+    dx = (slope - shared) * batch.wide(cast_to(gamma, dtype) * inverse)
+    return cast_to(dx, x.dtype), cast_to(d_gamma, gamma.dtype), cast_to(d_beta, gamma.dtype)
 
 
 _RULES: dict[str, Rule] = {

@@ -14,7 +14,7 @@ from flow_core.ir.graph import Graph, Op, Value
 from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
 from flow_core.passes.inference_norms import NormParts, changed_values, channel_axis, constant_norms
-from flow_core.passes.rewrite import as_type
+from flow_core.passes.rewrite import cast_to
 from flow_core.plugins.specs import OpSpec
 from flow_core.rewriting.derived_values import constants_of_variables
 
@@ -99,12 +99,12 @@ def _fold(
     parts, graph = NormParts.of(rewriter, specs, norm), rewriter.graph
     maker, dtype = parts.maker, graph.type_of(conv.output()).dtype
     scale, shift = parts.scale_and_shift(None if add is None else add.inputs[1])
-    weight = as_type(parts.sym(_wide_weight(graph, conv)), dtype.accumulate)
+    weight = cast_to(parts.sym(_wide_weight(graph, conv)), dtype.accumulate)
     filters, *rest = weight.shape
     factor = maker.one("reshape", scale, shape=(filters, *(1 for _ in rest)))
-    weight = as_type(weight * factor, dtype)
+    weight = cast_to(weight * factor, dtype)
     made = maker.one(conv.type, parts.sym(conv.inputs[0]), weight, **conv.attrs)
-    parts.finish("bias_add", made, as_type(shift, dtype), axis=norm.attrs["axis"])
+    parts.finish("bias_add", made, cast_to(shift, dtype), axis=norm.attrs["axis"])
     for op in (conv, add):
         if op is not None:
             rewriter.drop(op)

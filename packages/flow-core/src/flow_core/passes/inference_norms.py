@@ -13,7 +13,7 @@ from typing import Any
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.ir.rewriter import Rewriter, like
 from flow_core.ops.build import Emitter, Maker, Sym
-from flow_core.passes.rewrite import as_type
+from flow_core.passes.rewrite import cast_to
 from flow_core.plugins.specs import OpSpec
 
 
@@ -77,9 +77,9 @@ class NormParts:
     def scale_and_shift(self, bias: Value | None = None) -> tuple[Sym, Sym]:
         """Return the scale and the shift of each channel, in the accumulation type."""
         wide = self.rewriter.type_of(self.norm.output()).dtype.accumulate
-        mean, variance, gamma, beta = (as_type(self.sym(v), wide) for v in self.norm.inputs[1:])
+        mean, variance, gamma, beta = (cast_to(self.sym(v), wide) for v in self.norm.inputs[1:])
         scale = self.maker.one("rsqrt", variance + self.norm.attrs["epsilon"]) * gamma
-        middle = mean if bias is None else mean - as_type(self.sym(bias), wide)
+        middle = mean if bias is None else mean - cast_to(self.sym(bias), wide)
         return scale, beta - scale * middle
 
     def apply(self, scale: Sym, shift: Sym) -> None:
@@ -88,7 +88,7 @@ class NormParts:
         axis = channel_axis(self.rewriter.graph, self.norm)
         shape = tuple(n if i == axis else 1 for i, n in enumerate(x.shape))
         scale, shift = (self.maker.one("reshape", v, shape=shape) for v in (scale, shift))
-        value = as_type(x, x.dtype.accumulate) * scale
+        value = cast_to(x, x.dtype.accumulate) * scale
         if value.dtype is x.dtype:
             self.finish("broadcast_add", value, shift)
         else:

@@ -10,7 +10,7 @@ from flow_core.ir.rewriter import Rewriter, like
 from flow_core.ops.build import Emitter, Maker, Sym
 from flow_core.ops.math.reduce import mean_count
 from flow_core.passes.base import PassContext
-from flow_core.passes.rewrite import as_type
+from flow_core.passes.rewrite import cast_to
 
 MEAN = "reduce_mean"
 
@@ -31,7 +31,7 @@ class PlainMeans:
             emitter = Emitter(rewriter.before(op), context.specs)
             maker = Maker(emitter, op.placement, op.name, graph.lines.get(op.name))
             x = Sym(maker, op.inputs[0])
-            wide = as_type(x, x.dtype.accumulate)
+            wide = cast_to(x, x.dtype.accumulate)
             axes = {"axis": op.attrs["axis"], "keepdims": op.attrs["keepdims"]}
             factor = 1.0 / max(1, mean_count(op.attrs, x.shape))
             mean = maker.one("reduce_sum", wide, **axes) * factor

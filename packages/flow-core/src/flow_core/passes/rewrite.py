@@ -19,7 +19,7 @@ Rule = Callable[[Maker, Op], Parts]
 """A decomposition rule: emits the ops that replace one op."""
 
 
-def take_apart(
+def decompose(
     graph: Graph, context: PassContext, rules: Mapping[str, Rule], required: bool = False
 ) -> Graph:
     """Return the graph with ops replaced by the ops that their rules emit.
@@ -31,12 +31,12 @@ def take_apart(
         required: whether to replace an op that has a kernel even if some op that would replace it
             has none.
     """
-    changed, made = _taken_apart(graph, context.specs, rules)
+    changed, made = _decomposed(graph, context.specs, rules)
     kept = set() if required else set(_better_kept(graph, changed, context, made))
     if not kept:
         return changed
     rest = {name: rule for name, rule in rules.items() if name not in kept}
-    return _taken_apart(graph, context.specs, rest)[0]
+    return _decomposed(graph, context.specs, rest)[0]
 
 
 def _better_kept(
@@ -53,7 +53,7 @@ def _better_kept(
             yield name
 
 
-def _taken_apart(
+def _decomposed(
     graph: Graph, specs: Mapping[str, OpSpec], rules: Mapping[str, Rule]
 ) -> tuple[Graph, dict[str, list[str]]]:
     """Return the graph with ops replaced by rules, and the names of each op's replacements."""
@@ -71,17 +71,17 @@ def _taken_apart(
     return rewriter.finish(), made
 
 
-def as_type(value: Sym, dtype: DType) -> Sym:
+def cast_to(value: Sym, dtype: DType) -> Sym:
     """Return the value cast to an element type, or the value itself if it has that type."""
     return value if value.dtype is dtype else value.maker.one("cast", value, dtype=dtype.name)
 
 
-def constrain(value: Sym, sbp: NdSbp | None) -> Sym:
+def with_sbp(value: Sym, sbp: NdSbp | None) -> Sym:
     """Return the value with a requested SBP, or the value itself if ``sbp`` is None."""
-    return value if sbp is None else asked(value.maker, sbp, "identity", value, name="cast")
+    return value if sbp is None else emit_with_sbp(value.maker, sbp, "identity", value, name="cast")
 
 
-def asked(
+def emit_with_sbp(
     maker: Maker, sbp: NdSbp, type_: str, *inputs: Sym, name: str = "", **attrs: AttrValue
 ) -> Sym:
     """Emit an op whose output has a requested SBP, and return the output."""

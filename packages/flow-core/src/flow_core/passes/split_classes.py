@@ -17,7 +17,7 @@ from flow_core.base.dtypes import int64
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.ops.build import Maker, Sym
 from flow_core.passes.base import PassContext
-from flow_core.passes.rewrite import Parts, Rule, as_type, asked, constrain, take_apart
+from flow_core.passes.rewrite import Parts, Rule, cast_to, decompose, emit_with_sbp, with_sbp
 from flow_core.sharding.sbp import B, NdSbp, S, Split
 
 LOSS = "sparse_softmax_cross_entropy"
@@ -32,7 +32,7 @@ class SplitClasses:
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph in which no loss op reads logits with split classes."""
         rules = dict(_rules(graph))
-        return take_apart(graph, context, rules) if rules else graph
+        return decompose(graph, context, rules) if rules else graph
 
 
 def _rules(graph: Graph) -> Iterator[tuple[str, Rule]]:
@@ -49,26 +49,26 @@ def _split(graph: Graph, op: Op) -> NdSbp | None:
     """Return the requested SBP of the logits if it splits the class axis, else None."""
     value = op.inputs[0]
     maker, last = graph.ops[value.op], len(graph.type_of(value).shape) - 1
-    asked = maker.sbp[value.index] if maker.sbp else None
+    requested = maker.sbp[value.index] if maker.sbp else None
     same = maker.placement == op.placement
-    return asked if asked and same and S(last) in asked else None
+    return requested if requested and same and S(last) in requested else None
 
 
 def _loss(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
     """Emit the ops for ``prob`` and the loss; they subtract the maximum logit against overflow."""
     logits, label = (Sym(maker, v) for v in op.inputs)
-    x, classes = as_type(logits, logits.dtype.accumulate), len(logits.shape) - 1
+    x, classes = cast_to(logits, logits.dtype.accumulate), len(logits.shape) - 1
     whole = _whole(layout, classes)
-    label = constrain(label, whole)
+    label = with_sbp(label, whole)
     shifted = x - _over_classes("reduce_max", x, whole)
     powers = maker.one("exp", shifted)
     total = _over_classes("reduce_sum", powers, whole)
     index = maker.one("reshape", label, shape=(*label.shape, 1))
-    chosen = constrain(maker.one("dim_gather", shifted, index, dim=classes), whole)
+    chosen = with_sbp(maker.one("dim_gather", shifted, index, dim=classes), whole)
     loss = maker.one("reshape", maker.one("log", total) - chosen, shape=label.shape)
-    known = as_type(_is_class(label, op.attrs["depth"]), loss.dtype)
-    prob = constrain(as_type(powers / total, logits.dtype), layout)
-    return prob, as_type(loss / known, logits.dtype)
+    known = cast_to(_is_class(label, op.attrs["depth"]), loss.dtype)
+    prob = with_sbp(cast_to(powers / total, logits.dtype), layout)
+    return prob, cast_to(loss / known, logits.dtype)
 
 
 def _whole(layout: NdSbp, classes: int) -> NdSbp:
@@ -78,12 +78,12 @@ def _whole(layout: NdSbp, classes: int) -> NdSbp:
 
 def _over_classes(reduction: str, x: Sym, whole: NdSbp) -> Sym:
     reduced = x.maker.one(reduction, x, axis=(len(x.shape) - 1,), keepdims=True)
-    return constrain(reduced, whole)
+    return with_sbp(reduced, whole)
 
 
 def _is_class(label: Sym, depth: int) -> Sym:
     """Return 1 for each label that is a valid class, else 0, which makes the loss infinite."""
-    label = as_type(label, int64)
+    label = cast_to(label, int64)
     below = label.maker.one("scalar_logical_less", label, operand=depth)
     return below * label.maker.one("scalar_logical_greater_equal", label, operand=0)
 
@@ -92,6 +92,6 @@ def _gradient(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
     prob, label, dy = (Sym(maker, v) for v in op.inputs)
     depth, dtype = op.attrs["depth"], prob.dtype.name
     wide = maker.one("reshape", dy, shape=(*dy.shape, 1))
-    label = constrain(label, _whole(layout, len(label.shape)))
-    hot = asked(maker, layout, "one_hot", label, depth=depth, dtype=dtype)
-    return (constrain(prob - hot, layout) * wide,)
+    label = with_sbp(label, _whole(layout, len(label.shape)))
+    hot = emit_with_sbp(maker, layout, "one_hot", label, depth=depth, dtype=dtype)
+    return (with_sbp(prob - hot, layout) * wide,)

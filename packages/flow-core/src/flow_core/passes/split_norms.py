@@ -20,7 +20,7 @@ from flow_core.ir.graph import Graph, Op
 from flow_core.ir.update_rules import BY_TYPE, DIFF, MODEL, RATE, optional_inputs
 from flow_core.ops.build import Maker, Sym
 from flow_core.passes.base import PassContext
-from flow_core.passes.rewrite import Parts, Rule, as_type, constrain, take_apart
+from flow_core.passes.rewrite import Parts, Rule, cast_to, decompose, with_sbp
 from flow_core.sharding.sbp import NdSbp, Split
 
 
@@ -41,7 +41,7 @@ class SplitNorms:
         for op in graph.ops.values():
             if op.type in _RULES and (layout := self._split(graph, op)) is not None:
                 rules[op.name] = partial(_apart, layout=layout)
-        return take_apart(graph, context, rules, required=True) if rules else graph
+        return decompose(graph, context, rules, required=True) if rules else graph
 
     def _split(self, graph: Graph, op: Op) -> NdSbp | None:
         """Return the SBP of an update's variable if the variable is split, else None."""
@@ -77,7 +77,7 @@ class _Update:
 
     @property
     def model(self) -> Sym:
-        return as_type(self.inputs[MODEL], self.wide)
+        return cast_to(self.inputs[MODEL], self.wide)
 
     def state(self, index: int) -> Sym:
         """Return the state at an index; states with a single element come last."""
@@ -86,7 +86,7 @@ class _Update:
     def diff(self) -> Sym:
         """Return the gradient with scales and penalties applied, split like the variable."""
         attrs, (scale, _) = self.op.attrs, self._optional()
-        diff = as_type(constrain(self.inputs[DIFF], self.layout), self.wide)
+        diff = cast_to(with_sbp(self.inputs[DIFF], self.layout), self.wide)
         if attrs["scale"] != 1.0:
             diff = diff * attrs["scale"]
         if scale is not None:
@@ -107,12 +107,12 @@ class _Update:
     def emit(self, type_: str, change: Sym, factor: Sym, *states: Sym, **attrs: float) -> None:
         """Emit an update op of another type for a change, scaled by a factor."""
         skip = self.skip()
-        given = (self.inputs[MODEL], change, self.inputs[RATE], *states, as_type(factor, self.wide))
+        given = (self.inputs[MODEL], change, self.inputs[RATE], *states, cast_to(factor, self.wide))
         change.maker.all(type_, *given, *(() if skip is None else (skip,)), **attrs)
 
     def put(self, state: Sym, new: Sym) -> None:
         """Overwrite a state unless the update is skipped."""
-        maker, skip, new = new.maker, self.skip(), as_type(new, state.dtype)
+        maker, skip, new = new.maker, self.skip(), cast_to(new, state.dtype)
         if skip is not None:
             condition = maker.one("reshape", skip, shape=(1,) * max(1, len(state.shape)))
             new = maker.one("where", condition, state, new)
@@ -155,12 +155,12 @@ def _lamb(u: _Update) -> None:
     maker, betas = diff.maker, (attrs["beta1"], attrs["beta2"])
     shares = (diff, maker.one("square", diff))
     moments = [
-        as_type(u.state(i), u.wide) * beta + share * (1 - beta)
+        cast_to(u.state(i), u.wide) * beta + share * (1 - beta)
         for i, (beta, share) in enumerate(zip(betas, shares, strict=True))
     ]
     powers = [_power(u.state(2 + i), beta) for i, beta in enumerate(betas)]
     m, v = (
-        moment * as_type(1 / (1 - power), u.wide)
+        moment * cast_to(1 / (1 - power), u.wide)
         for moment, power in zip(moments, powers, strict=True)
     )
     change = m / maker.one("sqrt", v + attrs["epsilon"])
@@ -177,12 +177,12 @@ def _power(state: Sym, beta: float) -> Sym:
 
     The result is in float64 because ``1 - power`` would lose digits in a smaller type.
     """
-    return as_type(as_type(_number(state, float64) * beta, state.dtype), float64)
+    return cast_to(cast_to(_number(state, float64) * beta, state.dtype), float64)
 
 
 def _number(x: Sym, dtype: DType) -> Sym:
     """Return a one-element value as a scalar of an element type."""
-    return as_type(x.maker.one("reshape", x, shape=()), dtype)
+    return cast_to(x.maker.one("reshape", x, shape=()), dtype)
 
 
 def _norm(x: Sym) -> Sym:
