@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from flow_core.authoring.pass_api import Rewriter, like
+from flow_core.authoring.pass_api import Rewriter, like_op
 
 
 @dataclass(frozen=True)
@@ -17,5 +17,5 @@ class Square:
         for op in graph.of_type("broadcast_mul"):
             first, second = op.inputs
             if first == second:
-                rewriter.replace(op, like(op, "square", {}, (first,)))
+                rewriter.replace(op, like_op(op, "square", {}, (first,)))
         return rewriter.finish()

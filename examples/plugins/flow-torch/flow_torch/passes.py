@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from flow_core.authoring.pass_api import Rewriter, like
+from flow_core.authoring.pass_api import Rewriter, like_op
 from flow_core.authoring.specs import KernelQuery, tensor_type
 from flow_core.base.dtypes import int64
 from flow_torch.ops import CONV, POOL_GRAD, POOL_OP
@@ -40,7 +40,7 @@ class FuseConvolutions:
         *chain, last = (conv, add) if relu is None else (conv, add, relu)
         attrs = {name: conv.attrs[name] for name in CONV.attrs if name != "relu"}
         attrs["relu"] = relu is not None
-        rewriter.replace(last, like(last, CONV.type, attrs, (*conv.inputs, add.inputs[1])))
+        rewriter.replace(last, like_op(last, CONV.type, attrs, (*conv.inputs, add.inputs[1])))
         for op in chain:
             rewriter.drop(op, last.name)
 
@@ -66,6 +66,6 @@ class KeepPoolIndices:
         attrs = {name: pool.attrs[name] for name in ("pool_size", "strides")}
         attrs["padding"] = tuple(pool_padding(pool.attrs, x.shape[2:], y.shape[2:]))
         types = (y, tensor_type(y.shape, int64))
-        rewriter.replace(pool, like(pool, POOL_OP.type, attrs, pool.inputs), types)
+        rewriter.replace(pool, like_op(pool, POOL_OP.type, attrs, pool.inputs), types)
         inputs = (pool.inputs[0], pool.output(1), grad.inputs[2])
-        rewriter.replace(grad, like(grad, POOL_GRAD.type, attrs, inputs))
+        rewriter.replace(grad, like_op(grad, POOL_GRAD.type, attrs, inputs))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flow_core.base.dtypes import float32
 from flow_core.base.errors import GraphError, SourceLine
 from flow_core.ir.graph import NO_ATTRS, Graph, Op, Value, tensor_type, verify
-from flow_core.ir.rewriter import Rewriter, like
+from flow_core.ir.rewriter import Rewriter, like_op
 from flow_core.ir.text import parse_graph, print_graph
 from flow_core.sharding.topology import Placement
 
@@ -155,7 +155,7 @@ def test_new_ops_inherit_the_line_of_the_adjacent_op() -> None:
 def test_effects_can_be_added_and_removed() -> None:
     graph = graph_of("a = x()", "b = y()", effects="a")
     rewriter = Rewriter(graph)
-    rewriter.replace(graph.ops["a"], like(graph.ops["a"], "z", {}, ()), effect=False)
+    rewriter.replace(graph.ops["a"], like_op(graph.ops["a"], "z", {}, ()), effect=False)
     rewriter.add(scalar("n"), (), effect=True)
     assert rewriter.finish().effects == ("n",)
 

@@ -1,6 +1,6 @@
 """The API for passes: options, the rewriter, decomposition, and rewrites that need kernels."""
 
-from flow_core.ir.rewriter import Rewriter, like
+from flow_core.ir.rewriter import Rewriter, like_op
 from flow_core.passes.base import Pass, PassContext
 from flow_core.passes.options import option
 from flow_core.passes.rewrite import Parts, Rule, cast_to, decompose, emit_with_sbp, with_sbp
@@ -18,7 +18,7 @@ __all__ = [
     "constants_of_variables",
     "decompose",
     "emit_with_sbp",
-    "like",
+    "like_op",
     "option",
     "with_sbp",
 ]

@@ -343,6 +343,6 @@ def _refuse(op: Op, found: str) -> None:
     raise GraphError(f"rewriting a graph at op {op.name!r}", found=found)
 
 
-def like(op: Op, type_: str, attrs: Mapping[str, AttrValue], inputs: Iterable[Value]) -> Op:
+def like_op(op: Op, type_: str, attrs: Mapping[str, AttrValue], inputs: Iterable[Value]) -> Op:
     """Return an op of another type with the name, placement and control edges of ``op``."""
     return Op(op.name, type_, tuple(inputs), Attrs(attrs), op.placement, control=op.control)

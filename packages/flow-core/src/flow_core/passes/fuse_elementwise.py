@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flow_core.ir.graph import Graph, Op, TensorType, Value
-from flow_core.ir.rewriter import Rewriter, like
+from flow_core.ir.rewriter import Rewriter, like_op
 from flow_core.ops.system.fused import Member, encode
 from flow_core.passes.base import PassContext
 from flow_core.passes.options import option
@@ -152,4 +152,4 @@ def _fused(graph: Graph, run: list[Op], outputs: list[Value]) -> tuple[Op, tuple
         ]
         members.append(Member(op.type, tuple(refs), op.attrs, graph.types[op.name][0]))
     attrs = {"body": encode(members), "outputs": tuple(position[v.op] for v in outputs)}
-    return like(run[-1], "fused", attrs, inputs), tuple(inputs)
+    return like_op(run[-1], "fused", attrs, inputs), tuple(inputs)

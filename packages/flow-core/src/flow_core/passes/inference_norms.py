@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flow_core.ir.graph import Graph, Op, Value
-from flow_core.ir.rewriter import Rewriter, like
+from flow_core.ir.rewriter import Rewriter, like_op
 from flow_core.ops.build import Emitter, Maker, Sym
 from flow_core.passes.rewrite import cast_to
 from flow_core.plugins.specs import OpSpec
@@ -97,5 +97,5 @@ class NormParts:
     def finish(self, type_: str, *inputs: Sym, **attrs: Any) -> None:
         """Emit the last op, under the norm's name, and replace the norm by it."""
         types = self.rewriter.graph.types[self.norm.name][:1]
-        last = like(self.norm, type_, attrs, [x.value for x in inputs])
+        last = like_op(self.norm, type_, attrs, [x.value for x in inputs])
         self.rewriter.replace(self.norm, last, types, effect=False)

@@ -20,7 +20,7 @@ from flow_core.base.errors import located
 from flow_core.ir.graph import NO_ATTRS, Graph, Op, Value
 from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
-from flow_core.passes.split_norms import takes_apart
+from flow_core.passes.split_norms import decomposes
 from flow_core.plugins.specs import SbpContext
 from flow_core.sharding.sbp import B, NdSbp, Split
 from flow_core.sharding.topology import Placement
@@ -136,7 +136,7 @@ def _splits(graph: Graph, context: PassContext, update: Op, split: NdSbp) -> boo
         rules = context.specs[update.type].sbp(SbpContext(types, (), update.attrs))
     valid = {rule.inputs[0] for rule in rules}
     shape = types[0].shape
-    return (all(s in valid for s in split) or takes_apart(update)) and all(
+    return (all(s in valid for s in split) or decomposes(update)) and all(
         n >= prod(p for s, p in zip(split, sizes, strict=True) if s == Split(axis))
         for axis, n in enumerate(shape)
     )

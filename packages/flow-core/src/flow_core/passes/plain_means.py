@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flow_core.base.missing_kernels import HOST
 from flow_core.ir.graph import Graph, Op
-from flow_core.ir.rewriter import Rewriter, like
+from flow_core.ir.rewriter import Rewriter, like_op
 from flow_core.ops.build import Emitter, Maker, Sym
 from flow_core.ops.math.reduce import mean_count
 from flow_core.passes.base import PassContext
@@ -35,7 +35,7 @@ class PlainMeans:
             axes = {"axis": op.attrs["axis"], "keepdims": op.attrs["keepdims"]}
             factor = 1.0 / max(1, mean_count(op.attrs, x.shape))
             mean = maker.one("reduce_sum", wide, **axes) * factor
-            last = like(op, "cast", {"dtype": x.dtype.name}, [mean.value])
+            last = like_op(op, "cast", {"dtype": x.dtype.name}, [mean.value])
             rewriter.replace(op, last, graph.types[op.name])
         return rewriter.finish()
 

@@ -52,7 +52,7 @@ class SplitNorms:
         return asked if several and is_split else None
 
 
-def takes_apart(op: Op) -> bool:
+def decomposes(op: Op) -> bool:
     """Return whether this pass can decompose an update into ops on parts of the variable."""
     return op.type in _RULES
 

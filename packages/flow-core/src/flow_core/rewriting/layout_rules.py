@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flow_core.ir.graph import Op, Value
-from flow_core.ir.rewriter import like
+from flow_core.ir.rewriter import like_op
 from flow_core.rewriting.layouts import LAST, TO_LAST, Layouts, wide_type
 
 CHANNELS = TO_LAST.index(1)
@@ -18,7 +18,7 @@ def pool(work: Layouts, op: Op) -> bool:
         return False
     inputs = tuple(work.wide(v, op) for v in op.inputs)
     (y,) = work.outputs(op)
-    new = like(op, op.type, op.attrs.with_(data_format=LAST), inputs)
+    new = like_op(op, op.type, op.attrs.with_(data_format=LAST), inputs)
     work.replace(op, new, (wide_type(y),))
     return True
 
@@ -30,7 +30,7 @@ def norm(work: Layouts, op: Op) -> bool:
         return False
     inputs = [work.wide(v, op) if i < wide else v for i, v in enumerate(op.inputs)]
     y, *vectors = work.outputs(op)
-    new = like(op, op.type, op.attrs.with_(axis=CHANNELS), inputs)
+    new = like_op(op, op.type, op.attrs.with_(axis=CHANNELS), inputs)
     work.replace(op, new, (wide_type(y), *vectors))
     return True
 
@@ -41,7 +41,7 @@ def bias_add(work: Layouts, op: Op) -> bool:
     if x not in work.moved or op.attrs["axis"] % 4 != 1:
         return False
     (y,) = work.outputs(op)
-    new = like(op, op.type, op.attrs.with_(axis=CHANNELS), (work.nhwc[x], bias))
+    new = like_op(op, op.type, op.attrs.with_(axis=CHANNELS), (work.nhwc[x], bias))
     work.replace(op, new, (wide_type(y),))
     return True
 
@@ -54,7 +54,7 @@ def reduce(work: Layouts, op: Op) -> bool:
     kept = [a for a in range(4) if a not in {b % 4 for b in axes}]
     if not set(kept) <= {0, 1}:
         return False
-    new = like(op, op.type, op.attrs.with_(axis=_moved_to_last(axes)), (work.nhwc[x],))
+    new = like_op(op, op.type, op.attrs.with_(axis=_moved_to_last(axes)), (work.nhwc[x],))
     work.rewriter.replace(op, new)
     return True
 
@@ -71,7 +71,7 @@ def broadcast_like(work: Layouts, op: Op) -> bool:
     if wide not in work.moved or set(axes) != {2, 3} or len(work.rewriter.type_of(x).shape) > 2:
         return False
     attrs = op.attrs.with_(broadcast_axes=(1, 2))
-    work.replace(op, like(op, op.type, attrs, (x, work.nhwc[wide])), (wide_type(y),))
+    work.replace(op, like_op(op, op.type, attrs, (x, work.nhwc[wide])), (wide_type(y),))
     return True
 
 
@@ -90,7 +90,7 @@ def _along_axis(work: Layouts, op: Op, activations: tuple[Value, ...]) -> bool:
         return False
     axis = TO_LAST.index(op.attrs["axis"] % 4)
     inputs = [work.wide(v, op) for v in activations]
-    new = like(op, op.type, op.attrs.with_(axis=axis), (*inputs, *op.inputs[len(inputs) :]))
+    new = like_op(op, op.type, op.attrs.with_(axis=axis), (*inputs, *op.inputs[len(inputs) :]))
     types = work.outputs(op)
     work.replace(op, new, tuple(map(wide_type, types)), len(types))
     return True

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.authoring.pass_api import PassContext, Rewriter, like, option
+from flow_core.authoring.pass_api import PassContext, Rewriter, like_op, option
 from flow_core.authoring.specs import Graph, Op
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Choice, Search
@@ -69,4 +69,4 @@ class CudnnPass(ABC):
 def planned(op: Op, choice: Choice) -> Op:
     """Return an op with its chosen plan as attributes."""
     attrs = {**op.attrs, "plan": choice.plan, "workspace": choice.workspace}
-    return like(op, op.type, attrs, op.inputs)
+    return like_op(op, op.type, attrs, op.inputs)

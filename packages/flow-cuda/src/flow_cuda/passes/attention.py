@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.pass_api import PassContext, Rewriter, like_op
 from flow_core.authoring.specs import Graph, KernelQuery, Op, TensorType, Value, tensor_type
 from flow_core.base.dtypes import float32
 from flow_cuda.cudnn.pass_base import CudnnPass, planned
@@ -279,7 +279,7 @@ class _Planner:
         given = tuple(known[v] if v in known else self.graph.type_of(v) for v in inputs)
         problem = attention_problem(KernelQuery(type_, attrs, given, types))
         choice = self.plans.choose(problem, self.search)
-        return None if choice is None else planned(like(at, type_, attrs, inputs), choice)
+        return None if choice is None else planned(like_op(at, type_, attrs, inputs), choice)
 
     def _put_forward(self, m: Match, new: Op, types: tuple[TensorType, ...]) -> None:
         """Replace the last product of the pattern by the forward op."""

@@ -19,7 +19,7 @@ from flow_core.authoring.inference_norms import (
     channel_axis,
     channel_of,
 )
-from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.pass_api import PassContext, Rewriter, like_op
 from flow_core.authoring.specs import Graph, KernelQuery, Op, Value, tensor_type
 from flow_core.base.dtypes import float32
 from flow_cuda.cudnn.pass_base import CudnnPass, planned
@@ -58,7 +58,7 @@ class ConvSums(CudnnPass):
             query = _query(rewriter.graph, conv)
             choice = plans.choose(conv_problem(query), allowed) if takes_sums(query) else None
             if choice is not None:
-                op = planned(like(conv, query.op, query.attrs, conv.inputs), choice)
+                op = planned(like_op(conv, query.op, query.attrs, conv.inputs), choice)
                 rewriter.replace(conv, op, query.outputs)
                 _normalize(NormParts.of(rewriter, context.specs, norm))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.authoring.pass_api import PassContext, Rewriter, like, option
+from flow_core.authoring.pass_api import PassContext, Rewriter, like_op, option
 from flow_core.authoring.specs import Graph, KernelQuery, Op, TensorType, Value
 from flow_cuda.cudnn.pass_base import CudnnPass, Form, planned
 from flow_cuda.cudnn.plans import DnnError, DnnPlans
@@ -101,7 +101,7 @@ class _Planner:
         if len({t.dtype for t in inputs}) > 1:
             return None  # the bias has another type
         compute = self._compute(types[0].dtype.name)
-        new = like(new, new.type, {**new.attrs, "compute": compute}, new.inputs)
+        new = like_op(new, new.type, {**new.attrs, "compute": compute}, new.inputs)
         problem = conv_problem(KernelQuery(new.type, new.attrs, inputs, types))
         choice = self.plans.choose(problem, self._search(problem.kind))
         return None if choice is None else planned(new, choice)
@@ -156,7 +156,11 @@ def _forward(rewriter: Rewriter, op: Op) -> Iterator[Form]:
 
     def form(last: Op, between: tuple[Op, ...], inputs: tuple[Value, ...], relu: bool) -> Form:
         activation = "relu" if relu else ""
-        return last, between, like(last, "cudnn_conv", {**attrs, "activation": activation}, inputs)
+        return (
+            last,
+            between,
+            like_op(last, "cudnn_conv", {**attrs, "activation": activation}, inputs),
+        )
 
     add = rewriter.only_reader(op.output(), "bias_add")
     if add is not None and _adds_to_channels(rewriter.graph, add, op):
@@ -197,11 +201,11 @@ def _data_grad(rewriter: Rewriter, op: Op) -> Iterator[Form]:
     """Yield the form of an input gradient or of a transposed convolution; both compute the same."""
     space = _space(rewriter.graph.type_of(op.output()), op)
     attrs = {**_window(op), "space": space}
-    yield op, (), like(op, "cudnn_conv_data_grad", attrs, op.inputs[:2])
+    yield op, (), like_op(op, "cudnn_conv_data_grad", attrs, op.inputs[:2])
 
 
 def _filter_grad(rewriter: Rewriter, op: Op) -> Iterator[Form]:
-    yield op, (), like(op, "cudnn_conv_filter_grad", _window(op), op.inputs)
+    yield op, (), like_op(op, "cudnn_conv_filter_grad", _window(op), op.inputs)
 
 
 DIMS = (1, 2, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.pass_api import PassContext, Rewriter, like_op
 from flow_core.authoring.specs import KernelQuery, Op
 from flow_cuda.cudnn.pass_base import CudnnPass, planned
 from flow_cuda.cudnn.plans import DnnPlans
@@ -36,7 +36,7 @@ class LayerNorms(CudnnPass):
             made = graph.types[op.name][:1]
             begin = op.attrs["begin_norm_axis"] % len(made[0].shape)
             attrs = {"begin": begin, "epsilon": op.attrs["epsilon"]}
-            new = like(op, "cudnn_layer_norm", attrs, op.inputs)
+            new = like_op(op, "cudnn_layer_norm", attrs, op.inputs)
             query = KernelQuery(new.type, new.attrs, graph.input_types(op), made)
             fits = takes_layer_norm(query)
             choice = plans.choose(layer_norm_problem(query), allowed) if fits else None

@@ -28,7 +28,7 @@ from flow_core.authoring.layouts import (
     wide_type,
 )
 from flow_core.authoring.layouts import layout_rules as rules
-from flow_core.authoring.pass_api import PassContext, like, option
+from flow_core.authoring.pass_api import PassContext, like_op, option
 from flow_core.authoring.specs import Graph, Op, TensorType
 from flow_cuda.device.config import allows_tf32, settings
 
@@ -138,7 +138,7 @@ def _filter_grad(work: Layouts, op: Op) -> bool:
 
 
 def _last(op: Op, *inputs: Any) -> Op:
-    return like(op, op.type, op.attrs.with_(data_format=LAST), inputs)
+    return like_op(op, op.type, op.attrs.with_(data_format=LAST), inputs)
 
 
 def configured() -> CudaLayout:

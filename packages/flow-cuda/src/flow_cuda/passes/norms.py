@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flow_core.authoring.pass_api import PassContext, Rewriter, like, option
+from flow_core.authoring.pass_api import PassContext, Rewriter, like_op, option
 from flow_core.authoring.specs import KernelQuery, Op, Value
 from flow_cuda.cudnn.pass_base import CudnnPass, Form, planned
 from flow_cuda.cudnn.plans import DnnPlans
@@ -88,14 +88,14 @@ class _Planner:
         if self.adds and add is not None and last is not None and self._late(op, last):
             others = [v for v in add.inputs if v != op.output()]
             if len(others) == 1 and self._type(others[0]) == self._type(op.output()):
-                new = like(op, "cudnn_norm", relu_attrs, (*op.inputs, *others))
+                new = like_op(op, "cudnn_norm", relu_attrs, (*op.inputs, *others))
                 yield last, (add, last), new
         if relu is not None:
-            yield op, (relu,), like(op, "cudnn_norm", relu_attrs, op.inputs)
-        yield op, (), like(op, "cudnn_norm", {**relu_attrs, "activation": ""}, op.inputs)
+            yield op, (relu,), like_op(op, "cudnn_norm", relu_attrs, op.inputs)
+        yield op, (), like_op(op, "cudnn_norm", {**relu_attrs, "activation": ""}, op.inputs)
 
     def _grads(self, op: Op) -> Iterator[Form]:
-        yield op, (), like(op, "cudnn_norm_grad", {"axis": op.attrs["axis"]}, op.inputs)
+        yield op, (), like_op(op, "cudnn_norm_grad", {"axis": op.attrs["axis"]}, op.inputs)
 
     def _type(self, value: Value) -> Any:
         return self.rewriter.type_of(value)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.pass_api import PassContext, Rewriter, like_op
 from flow_core.authoring.specs import Graph, KernelQuery, Op, TensorType, Value
 from flow_cuda.device.config import settings
 from flow_cuda.kernels.matmul import can_finish
@@ -110,7 +110,7 @@ class _Joins:
         attrs = {**product.attrs, "activation": kind, "saved": grad is not None}
         out = self._type(last.output())
         types = (out, saved_type(out, kind)) if grad else (out,)
-        new = like(last, "cuda_matmul", attrs, (*product.inputs, add.inputs[1]))
+        new = like_op(last, "cuda_matmul", attrs, (*product.inputs, add.inputs[1]))
         if self._replace(last, new, types):
             for dropped in (product, add) if activation else (product,):
                 self.rewriter.drop(dropped)
@@ -149,7 +149,7 @@ class _Joins:
         attrs = {**product.attrs, "activation": kind, "summed": total is not None}
         types = (out, *((self._type(total.output()),) if total else ()))
         inputs = (*product.inputs, Value(forward.name, 1))
-        self.rewriter.replace(grad, like(grad, "cuda_matmul_grad", attrs, inputs), types)
+        self.rewriter.replace(grad, like_op(grad, "cuda_matmul_grad", attrs, inputs), types)
         for dropped in (product, *aliases, *((total,) if total else ())):
             self.rewriter.drop(dropped)
         if total:
@@ -170,7 +170,7 @@ class _Joins:
                 continue
             types = tuple(self._type(op.output()) for op in (product, total))
             attrs = {**product.attrs, "side": side}
-            made = like(product, "cuda_matmul_sum", attrs, product.inputs)
+            made = like_op(product, "cuda_matmul_sum", attrs, product.inputs)
             if self._replace(product, made, types):
                 self.rewriter.before(first).move(made)
                 self.rewriter.drop(total)

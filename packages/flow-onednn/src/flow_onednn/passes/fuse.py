@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from flow_core.authoring.pass_api import KernelRewriter, PassContext, like, option
+from flow_core.authoring.pass_api import KernelRewriter, PassContext, like_op, option
 from flow_core.authoring.specs import AttrValue, Graph, KernelSpec, Op, Value, tensor_type
 from flow_core.base.dtypes import uint8
 from flow_onednn import binding
@@ -104,7 +104,7 @@ def matmul_with_update(rewriter: KernelRewriter, op: Op) -> bool:
         return False  # skip_if
     attrs: dict[str, AttrValue] = {k: op.attrs[k] for k in ("transpose_a", "transpose_b")}
     attrs["scale"] = update.attrs["scale"] * op.attrs["alpha"]
-    new = like(update, "onednn_matmul_sgd", attrs, (model, *op.inputs, rate, *factor))
+    new = like_op(update, "onednn_matmul_sgd", attrs, (model, *op.inputs, rate, *factor))
     if not rewriter.replace_if_accepted(update, new, ()):
         return False
     rewriter.drop(op)
@@ -132,7 +132,7 @@ def _with_bias(
         if act is not None:
             attrs["activation"], last = name, act
     type_ = rewriter.type_of(last.output())
-    new = like(last, _FUSED[op.type], attrs, (*op.inputs, add.inputs[1]))
+    new = like_op(last, _FUSED[op.type], attrs, (*op.inputs, add.inputs[1]))
     if not rewriter.replace_if_accepted(last, new, (type_,)):
         return False
     for gone in (op, add):
@@ -149,7 +149,7 @@ def filter_and_bias_grad(rewriter: KernelRewriter, grad: Op) -> bool:
         return False
     (total,) = sums
     types = (*rewriter.types[grad.name], rewriter.type_of(total.output()))
-    new = like(grad, grad.type, grad.attrs.with_(bias=True), grad.inputs)
+    new = like_op(grad, grad.type, grad.attrs.with_(bias=True), grad.inputs)
     if not rewriter.is_untouched(total) or not rewriter.replace_if_accepted(grad, new, types):
         return False
     if rewriter.position[total.name] < rewriter.position[grad.name]:
@@ -171,9 +171,9 @@ def pool_with_places(rewriter: KernelRewriter, pool: Op) -> bool:
     (grad,) = grads
     attrs = {**pool.attrs, "space": shapes[1][1:3], "places": size}
     types = (rewriter.type_of(y), tensor_type((size,), uint8))
-    places = rewriter.replace(pool, like(pool, "onednn_max_pool", attrs, (x,)), types).output(1)
+    places = rewriter.replace(pool, like_op(pool, "onednn_max_pool", attrs, (x,)), types).output(1)
     back = {**pool.attrs, "space": shapes[0][1:3]}
-    rewriter.replace(grad, like(grad, "onednn_max_pool_grad", back, (grad.inputs[2], places)))
+    rewriter.replace(grad, like_op(grad, "onednn_max_pool_grad", back, (grad.inputs[2], places)))
     return True
 
 
@@ -190,7 +190,7 @@ def norm_add_relu(rewriter: KernelRewriter, norm: Op) -> bool:
     if len(others) != 1 or rewriter.type_of(others[0]) != image:
         return False
     attrs = {k: norm.attrs[k] for k in ("epsilon", "momentum")}
-    new = like(norm, "onednn_norm_add_relu", attrs, (*norm.inputs, *others))
+    new = like_op(norm, "onednn_norm_add_relu", attrs, (*norm.inputs, *others))
     if not rewriter.replace_if_accepted(norm, new):
         return False
     rewriter.before(relu).move(new)
@@ -212,7 +212,7 @@ def norm_with_relu(rewriter: KernelRewriter, norm: Op) -> bool:
         return False
     attrs["mask"] = size
     types = (*rewriter.types[norm.name], tensor_type((size,), uint8))
-    new = like(norm, "onednn_norm_relu", attrs, norm.inputs)
+    new = like_op(norm, "onednn_norm_relu", attrs, norm.inputs)
     if norm.attrs["axis"] % len(image.shape) != len(image.shape) - 1:
         return False
     if not rewriter.replace_if_accepted(norm, new, types):
@@ -233,7 +233,7 @@ def _fuse_gradient(rewriter: KernelRewriter, norm: Op, relu: Op) -> None:
             continue
         inputs = (x, mask.inputs[1], mean, inverse, gamma, Value(norm.name, 3))
         attrs = {"epsilon": grad.attrs["epsilon"]}
-        new = like(grad, "onednn_norm_relu_grad", attrs, inputs)
+        new = like_op(grad, "onednn_norm_relu_grad", attrs, inputs)
         if rewriter.replace_if_accepted(grad, new):
             rewriter.drop(mask)
 
@@ -260,7 +260,7 @@ def sparse_update(rewriter: KernelRewriter, total: Op) -> bool:
     data, index = total.inputs
     attrs = {k: total.attrs[k] for k in ("axis", "first")}
     attrs |= {k: update.attrs[k] for k in ("scale", *extra)}
-    new = like(update, sparse, attrs, (model, index, data, rate, *more))
+    new = like_op(update, sparse, attrs, (model, index, data, rate, *more))
     if not rewriter.replace_if_accepted(update, new, ()):
         return False
     rewriter.drop(total)
@@ -275,7 +275,7 @@ def sum_into_rows(rewriter: KernelRewriter, total: Op) -> bool:
     (base,) = (v for v in add.inputs if v != total.output())
     data, index = total.inputs
     attrs = {"axis": total.attrs["axis"], "first": total.attrs["first"]}
-    new = like(add, "onednn_add_to_rows", attrs, (base, index, data))
+    new = like_op(add, "onednn_add_to_rows", attrs, (base, index, data))
     if not rewriter.replace_if_accepted(add, new):
         return False
     rewriter.drop(total)
@@ -307,7 +307,7 @@ def told_copies(rewriter: KernelRewriter, op: Op) -> bool:
         attrs["memory"] = OWN_MEMORY
     if op.type in ("matmul", "batch_matmul"):
         attrs["activation"] = ""
-    rewriter.replace(op, like(op, fused, attrs, op.inputs))
+    rewriter.replace(op, like_op(op, fused, attrs, op.inputs))
     return True
 
 
@@ -316,7 +316,7 @@ def rounded(math: str, rewriter: KernelRewriter, op: Op) -> bool:
     attrs: dict[str, AttrValue] = {**op.attrs, "math": math}
     if op.type in ("matmul", "batch_matmul"):
         attrs["activation"] = ""
-    new = like(op, _FUSED.get(op.type, op.type), attrs, op.inputs)
+    new = like_op(op, _FUSED.get(op.type, op.type), attrs, op.inputs)
     return rewriter.replace_if_accepted(op, new)
 
 

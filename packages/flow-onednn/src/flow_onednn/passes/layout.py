@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from flow_core.authoring.layouts import LAST, Layouts, LayoutTable, to_channels_last, wide_type
 from flow_core.authoring.layouts import layout_rules as rules
-from flow_core.authoring.pass_api import PassContext, like
+from flow_core.authoring.pass_api import PassContext, like_op
 from flow_core.authoring.specs import AttrValue, Graph, KernelSpec, Op
 
 
@@ -47,7 +47,7 @@ def _as_written(work: Layouts, op: Op, type_: str, **more: AttrValue) -> bool:
         return False
     attrs: dict[str, AttrValue] = {**_geometry(op), **more, "weights_last": True}
     inputs = [work.plain(v, op) for v in op.inputs[:2]]
-    return work.rewriter.replace_if_accepted(op, like(op, type_, attrs, inputs))
+    return work.rewriter.replace_if_accepted(op, like_op(op, type_, attrs, inputs))
 
 
 def _conv(work: Layouts, op: Op) -> bool:
@@ -57,7 +57,7 @@ def _conv(work: Layouts, op: Op) -> bool:
     (y,) = work.outputs(op)
     attrs = {**_geometry(op), "padding_after": after, "activation": ""}
     x = work.wide(op.inputs[0], op)
-    return work.attempt(op, like(op, "onednn_conv", attrs, (x, op.inputs[1])), wide_type(y))
+    return work.attempt(op, like_op(op, "onednn_conv", attrs, (x, op.inputs[1])), wide_type(y))
 
 
 def _conv_data_grad(work: Layouts, op: Op) -> bool:
@@ -66,7 +66,7 @@ def _conv_data_grad(work: Layouts, op: Op) -> bool:
         return _as_written(work, op, "onednn_conv_data_grad", space=dx.shape[1:3])
     attrs = {**_geometry(op), "space": dx.shape[2:]}
     dy = work.wide(op.inputs[0], op)
-    new = like(op, "onednn_conv_data_grad", attrs, (dy, op.inputs[1]))
+    new = like_op(op, "onednn_conv_data_grad", attrs, (dy, op.inputs[1]))
     return work.attempt(op, new, wide_type(dx))
 
 
@@ -75,7 +75,7 @@ def _conv_filter_grad(work: Layouts, op: Op) -> bool:
         return _as_written(work, op, "onednn_conv_filter_grad", bias=False)
     inputs = [work.wide(v, op) for v in op.inputs]
     attrs = {**_geometry(op), "bias": False}
-    new = like(op, "onednn_conv_filter_grad", attrs, inputs)
+    new = like_op(op, "onednn_conv_filter_grad", attrs, inputs)
     return work.rewriter.replace_if_accepted(op, new)  # filters keep their layout
 
 

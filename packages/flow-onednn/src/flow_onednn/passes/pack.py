@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flow_core.authoring.backends import side_by_side
-from flow_core.authoring.pass_api import PassContext, Rewriter, like
+from flow_core.authoring.pass_api import PassContext, Rewriter, like_op
 from flow_core.authoring.specs import Attrs, Graph, KernelQuery, KernelSpec, Op, tensor_type
 from flow_onednn.kernels.packed import PACK, PRODUCT, attrs_of, packed_size
 from flow_onednn.kernels.partitioned_matmul import same_rows
@@ -103,4 +103,4 @@ def _pack(rewriter: Rewriter, op: Op, problem: Problem, size: int) -> None:
     pack = Op(str(packed), PACK, (b,), Attrs(how), op.placement)
     types = (tensor_type((size,), rewriter.type_of(b).dtype),)
     rewriter.before(op).add(pack, types, origin=packed)
-    rewriter.replace(op, like(op, PRODUCT, attrs, (op.inputs[0], pack.output(), *bias)))
+    rewriter.replace(op, like_op(op, PRODUCT, attrs, (op.inputs[0], pack.output(), *bias)))

@@ -10,7 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from flow_core.authoring.pass_api import KernelRewriter, PassContext, constants_of_variables, like
+from flow_core.authoring.pass_api import (
+    KernelRewriter,
+    PassContext,
+    constants_of_variables,
+    like_op,
+)
 from flow_core.authoring.specs import Attrs, AttrValue, Graph, KernelSpec, Op, Value, tensor_type
 from flow_core.base.dtypes import float32
 from flow_onednn.kernels.convolution.packed import PACK, PRODUCT, packed_size
@@ -128,7 +133,7 @@ def _pack(rewriter: KernelRewriter, conv: Op, bounds: dict[Value, Value]) -> Non
     inputs = (x, pack.output(), pack.output(1), *bias, *residual, *known, *others)
     rewriter.before(conv).add(pack, types)
     made = (rewriter.type_of(conv.output()), tensor_type((1,), float32))
-    last = rewriter.replace(chain.last, like(chain.last, PRODUCT, attrs, inputs), made)
+    last = rewriter.replace(chain.last, like_op(chain.last, PRODUCT, attrs, inputs), made)
     bounds[last.output()] = last.output(1)
     for op in chain.ops[:-1]:
         rewriter.drop(op)

@@ -29,7 +29,7 @@ from flow_core.passes.gradient_accumulation import GradientAccumulation
 from flow_core.passes.indexed_slices import IndexedSlices
 from flow_core.passes.mixed_precision import MixedPrecision
 from flow_core.passes.optimizer_placement import Owned, SharedPlacement, owners
-from flow_core.passes.split_norms import SplitNorms, takes_apart
+from flow_core.passes.split_norms import SplitNorms, decomposes
 from flow_core.sharding.topology import Device
 
 TENSOR_FLOAT_32 = "enable_tensor_float_32_compute"
@@ -103,7 +103,7 @@ def _requested_passes(build: JobBuild) -> Iterator[Pass]:
     shared = _owners_in_other_jobs(build, compiles=placed is None)
     if shared:
         yield SharedPlacement(shared)
-    if any(map(takes_apart, build.builder.ops.values())):
+    if any(map(decomposes, build.builder.ops.values())):
         yield SplitNorms({name: layout.sbp for name, layout in build.session.layouts.items()})
     yield bucketing(build)
 
