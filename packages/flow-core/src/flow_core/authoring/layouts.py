@@ -9,8 +9,8 @@ from flow_core.rewriting.layouts import (
     Layouts,
     LayoutTable,
     Rule,
-    follow,
-    last,
+    channels_last_shape,
+    propagate,
     to_channels_last,
     wide_type,
 )
@@ -23,9 +23,9 @@ __all__ = [
     "LayoutTable",
     "Layouts",
     "Rule",
-    "follow",
-    "last",
+    "channels_last_shape",
     "layout_rules",
+    "propagate",
     "to_channels_last",
     "wide_type",
 ]

@@ -20,10 +20,10 @@ FIRST, LAST = "channels_first", "channels_last"
 TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
-def last(shape: Sequence[int]) -> tuple[int, ...]:
+def channels_last_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the NHWC shape of NCHW activations.
 
-    >>> last((8, 3, 5, 7))
+    >>> channels_last_shape((8, 3, 5, 7))
     (8, 5, 7, 3)
     """
     return tuple(shape[i] for i in TO_LAST)
@@ -31,7 +31,7 @@ def last(shape: Sequence[int]) -> tuple[int, ...]:
 
 def wide_type(type_: TensorType) -> TensorType:
     """Return the type of activations in NHWC."""
-    return tensor_type(last(type_.shape), type_.dtype)
+    return tensor_type(channels_last_shape(type_.shape), type_.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Layouts:
             return rule(self, op)
         if not any(v in self.moved for v in op.inputs):
             return False
-        return self.table.follows.get(op.type, follow)(self, op)
+        return self.table.follows.get(op.type, propagate)(self, op)
 
     def finish(self) -> Graph:
         """Return the new graph, whose results are in NCHW."""
@@ -181,7 +181,7 @@ Rule = Callable[[Layouts, Op], bool]
 """A function that rewrites an op to NHWC, and returns whether it was rewritten."""
 
 
-def follow(work: Layouts, op: Op) -> bool:
+def propagate(work: Layouts, op: Op) -> bool:
     """Rewrite an elementwise op if each input has the shape of its output or one element."""
     spec, types = work.specs[op.type], work.outputs(op)
     if not spec.elementwise or spec.random or spec.effect or len(types) != 1:
