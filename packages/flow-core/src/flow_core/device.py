@@ -263,7 +263,7 @@ class Workbench(Protocol):
         """Call a function with the device as the current device of the calling thread."""
 
 
-SLAB, ALIGN = 1 << 22, 256
+SLAB_BYTES, ALIGN = 1 << 22, 256
 """Minimum size of a scratch allocation, and the alignment of its parts, both in bytes."""
 
 
@@ -293,7 +293,7 @@ class Scratch:
         while self._at < len(self._slabs) and self._used + nbytes > self._slabs[self._at].nbytes:
             self._at, self._used = self._at + 1, 0
         if self._at == len(self._slabs):
-            self._slabs.append(self._allocate(max(SLAB, nbytes)))
+            self._slabs.append(self._allocate(max(SLAB_BYTES, nbytes)))
         found = self._slabs[self._at].view(self._used, shape, dtype)
         self._used += -(-nbytes // ALIGN) * ALIGN
         return found

@@ -15,7 +15,7 @@ from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import DeviceUnavailableError
 from flow_core.builtin.null_driver import NullComm
 from flow_core.builtin.staged import StagedComm
-from flow_core.device import SLAB, Comm
+from flow_core.device import SLAB_BYTES, Comm
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, CommSpec
 from flow_core.sharding.topology import Device
@@ -138,7 +138,7 @@ def test_exchanges_of_a_stream_share_staging_memory() -> None:
         exchange = comm_cases.all_gather((1 << 18, 1 << 18))(OPAQUE, as_dtype("float32"))
         comms.BoundExchange(kit, comm, replace(exchange, stream=stream), 0)
     held = [sum(slab.nbytes for slab in s._slabs) for s in comm._staging.values()]
-    assert held == [2 * SLAB] * 2
+    assert held == [2 * SLAB_BYTES] * 2
 
 
 # ----------------------------------------------------------------------------------- selection

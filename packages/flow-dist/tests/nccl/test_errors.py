@@ -255,7 +255,7 @@ def test_a_large_sum_is_counted_once(ordered: bool) -> None:
 
 def test_exchanges_take_turns_in_the_memory_for_packing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten exchanges that pack take the memory of one, and each gets its own numbers."""
-    monkeypatch.setattr(protocols, "SLAB", 256)
+    monkeypatch.setattr(protocols, "SLAB_BYTES", 256)
     columns = comm_cases.columns(DEVICES, float32)
     exchanges = [replace(columns, name=f"columns{i}") for i in range(10)]
 

@@ -17,7 +17,7 @@ from flow_core.comm.exchange import (
 )
 from flow_core.device import (
     ALIGN,
-    SLAB,
+    SLAB_BYTES,
     AgreedJob,
     Arena,
     Comm,
@@ -48,7 +48,7 @@ __all__ = [
     "ALIGN",
     "BOXING",
     "COMBINE",
-    "SLAB",
+    "SLAB_BYTES",
     "AgreedJob",
     "Arena",
     "Array",
