@@ -116,7 +116,7 @@ def alone(setup: Setup) -> Iterator[Row]:
     """Check every primitive with every element type, on a communicator for one device."""
     device = next(iter(setup.drivers))
     driver, library = setup.drivers[device], setup.groups.library
-    bench = setup.array(device, np.zeros(1, np.float32)).workbench
+    bench = setup.array(device, np.zeros(1, np.float32)).copier
     unique_id = library.unique_id()
     end = bench.within(lambda: library.join(1, unique_id, 0))
     rng, wrong = np.random.default_rng(0), []

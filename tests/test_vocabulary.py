@@ -27,6 +27,11 @@ ABOUT_PEOPLE = (ROOT / "CODE_OF_CONDUCT.md",)
 """Pages in which the words name people."""
 IDENTIFIERS = {
     "there": (r".*", "receiver, target, out, installed"),
+    "of_all": (r".*", "rowwise"),
+    "of_first": (r".*", "rowwise_in_first"),
+    "of_elements": (r".*", "elementwise_batchable"),
+    "settled_ops": (r".*", "constants_of_variables"),
+    "workbench": (r".*", "DeviceCopier, copier"),
 }
 """Retired names of variables and arguments: a pattern of paths, and what to write instead."""
 PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("docs/plugins/*.md")])

@@ -26,8 +26,10 @@ from flow_core.base.errors import FlowError
 from flow_cuda.codegen.program import Kernel
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.device.hardware import Access, DnnCall, Operands, Product, Span, product_access
+from flow_cuda.driver.copier import GpuCopier
 from flow_cuda.driver.cublaslt import LtProducts
-from flow_cuda.driver.workbench import GpuWorkbench
+from flow_cuda.simulator.cublaslt import SimulatedLt
+from flow_cuda.simulator.cudnn import SimulatedBench, SimulatedCudnn
 
 Clock = dict[str, int]
 HOST = "host"
@@ -510,9 +512,9 @@ class Simulator:
     # ---------------------------------------------------------------------- other libraries
 
     @property
-    def workbench(self) -> GpuWorkbench:
-        """The workbench of the simulated device."""
-        return GpuWorkbench(self)
+    def copier(self) -> GpuCopier:
+        """The copier of the simulated device."""
+        return GpuCopier(self)
 
     def uuid(self) -> str:
         """Return a name that identifies the device."""

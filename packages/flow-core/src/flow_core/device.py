@@ -208,11 +208,11 @@ def _steps(shape: Sequence[int]) -> tuple[int, ...]:
 Result = TypeVar("Result")
 
 
-class Workbench(Protocol):
+class DeviceCopier(Protocol):
     """Operations on a device whose memory the host cannot access, for comms of other packages.
 
-    Arrays of such a device have the attributes ``workbench``, which is their device's workbench,
-    and ``address``.  The driver can run all launches that a workbench returns in the same way as
+    Arrays of such a device have the attributes ``copier``, which is their device's copier,
+    and ``address``.  The driver can run all launches that a copier returns in the same way as
     launches of its own kernels, including inside captured graphs.
 
     Attributes:

@@ -51,7 +51,7 @@ class TestDevice(DeviceKit):
         return simulated_registry()
 
     def work(self, driver: GpuDriver, stream: Any, target: Any, value: int) -> Launch:
-        (launch,) = target.workbench.fill(strided(target), value)
+        (launch,) = target.copier.fill(strided(target), value)
         return launch
 
 

@@ -99,8 +99,8 @@ class Array:
     dtype: Any
 
     @property
-    def workbench(self) -> Bench:
-        return Bench(self.device)
+    def copier(self) -> Copier:
+        return Copier(self.device)
 
     def numpy(self) -> Any:
         nbytes = prod(self.shape) * self.dtype.itemsize
@@ -155,8 +155,8 @@ class Foreign:
 
 
 @dataclass(frozen=True)
-class Bench:
-    """`flow_core.device.Workbench` with numpy."""
+class Copier:
+    """`flow_core.device.DeviceCopier` with numpy."""
 
     device: FakeGpu
 

@@ -149,7 +149,7 @@ def test_a_verdict_ends_the_wait_for_a_rank() -> None:
     """The other rank never joins: no thread stays in NCCL forever."""
 
     def body(rank: Rank) -> None:
-        described = rank.groups._describe(DEVICES, benches(rank))
+        described = rank.groups._describe(DEVICES, copiers(rank))
         rank.world.gather(b"", "start")
         if rank.world.rank:
             rank.world.gather(
@@ -159,14 +159,14 @@ def test_a_verdict_ends_the_wait_for_a_rank() -> None:
             return
         threading.Timer(0.2, lambda: setattr(VERDICT, "error", JobStoppedError("x"))).start()
         with pytest.raises(JobStoppedError):
-            rank.groups.get(DEVICES, benches(rank))
+            rank.groups.get(DEVICES, copiers(rank))
 
     run(2, body)
 
 
-def benches(rank: Rank) -> dict[str, Any]:
+def copiers(rank: Rank) -> dict[str, Any]:
     one = tensor_type((1,), float32)
-    return {device: rank.array(device, one).workbench for device in rank.gpus}
+    return {device: rank.array(device, one).copier for device in rank.gpus}
 
 
 # ------------------------------------------------------------------------------ communicators

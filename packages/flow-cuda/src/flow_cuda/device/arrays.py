@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.authoring.backends import Workbench
+from flow_core.authoring.backends import DeviceCopier
 from flow_cuda.device.hardware import Hardware, Memory
 
 
@@ -71,9 +71,9 @@ class DeviceArray:
         )
 
     @property
-    def workbench(self) -> Workbench:
+    def copier(self) -> DeviceCopier:
         """Operations that communication backends may run on the array's device."""
-        return self.hardware.workbench
+        return self.hardware.copier
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

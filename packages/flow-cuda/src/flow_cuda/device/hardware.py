@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from flow_core.authoring.backends import Workbench
+from flow_core.authoring.backends import DeviceCopier
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_cuda.codegen.program import Kernel
@@ -273,7 +273,7 @@ class Hardware(Protocol):
         """Queue a graph launch."""
 
     @property
-    def workbench(self) -> Workbench:
+    def copier(self) -> DeviceCopier:
         """The operations that communication backends may run on the device."""
 
     def uuid(self) -> str:

@@ -29,11 +29,11 @@ from flow_cuda.device.hardware import (
     Span,
     Stream,
 )
+from flow_cuda.driver.copier import GpuCopier
 from flow_cuda.driver.cublaslt import TYPES, LtProducts, compute_type
 from flow_cuda.driver.cublaslt_library import CublasLt, CublasLtError
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.driver.relu_mask_check import masks_match
-from flow_cuda.driver.workbench import GpuWorkbench
 
 _DEFAULT_ALGORITHM = -1
 _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
@@ -273,9 +273,9 @@ class CupyHardware:
             graph.launch(stream)
 
     @property
-    def workbench(self) -> GpuWorkbench:
+    def copier(self) -> GpuCopier:
         """Operations that communication backends may run on the device."""
-        return GpuWorkbench(self)
+        return GpuCopier(self)
 
     def uuid(self) -> str:
         """Return the UUID, as printed by ``nvidia-smi -L``."""

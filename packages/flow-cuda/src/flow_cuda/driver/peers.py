@@ -37,7 +37,7 @@ from flow_core.base.errors import install_command
 from flow_cuda.device.hardware import Access, Hardware
 from flow_cuda.device.launch import CopyLaunch, HostNumber, Queued
 from flow_cuda.device.staging import HostCopies
-from flow_cuda.driver.workbench import GpuWorkbench, contiguous_array
+from flow_cuda.driver.copier import GpuCopier, contiguous_array
 
 LANE = "boxing"
 """The name of the stream, on each device, on which exchanges run."""
@@ -165,18 +165,18 @@ class _Endpoint:
     """A GPU's copies from and to the host, and its scratch memory, which exchanges reuse.
 
     Args:
-        bench: the device's workbench.
+        copier: the device's copier.
     """
 
-    def __init__(self, bench: GpuWorkbench) -> None:
-        self.bench = bench
-        self.scratch = Scratch(bench.scratch)
+    def __init__(self, copier: GpuCopier) -> None:
+        self.copier = copier
+        self.scratch = Scratch(copier.scratch)
         self._host_copies: HostCopies | None = None
 
     @property
     def host_copies(self) -> HostCopies:
         """Staged copies from and to the host."""
-        self._host_copies = self._host_copies or HostCopies(self.bench.hardware, CHUNK)
+        self._host_copies = self._host_copies or HostCopies(self.copier.hardware, CHUNK)
         return self._host_copies
 
     def scratch_like(self, box: Box) -> Strided:
@@ -199,11 +199,11 @@ class _Binding:
         exchange = self.exchange
         places = (*exchange.senders, *exchange.receivers)
         arrays = zip(places, (*self.inputs, *self.outputs), strict=True)
-        benches = {d: array.workbench for d, array in arrays if not _is_host(array)}
-        for device, bench in benches.items():
-            self.ends.setdefault(device, _Endpoint(bench)).scratch.reuse()
-            for other in benches.values():
-                bench.hardware.reach(other.hardware.index)
+        copiers = {d: array.copier for d, array in arrays if not _is_host(array)}
+        for device, copier in copiers.items():
+            self.ends.setdefault(device, _Endpoint(copier)).scratch.reuse()
+            for other in copiers.values():
+                copier.hardware.reach(other.hardware.index)
         yield from self._all_reduce() if exchange.collective == "all_reduce" else self._moves()
 
     def _moves(self) -> Iterator[Any]:
@@ -213,7 +213,7 @@ class _Binding:
             if _is_host(out):
                 yield partial(out.fill, np.array(value, out.dtype))
             else:
-                yield from self.ends[exchange.receivers[index]].bench.fill(strided(out), value)
+                yield from self.ends[exchange.receivers[index]].copier.fill(strided(out), value)
         for plan in block_gathers(exchange):
             yield from self._gather_plan(plan)
 
@@ -251,7 +251,7 @@ class _Binding:
                 part = scratch
             near.append(part)
         if not _is_host(out):
-            yield from self.ends[target].bench.combine(self.exchange.combine, out, near)
+            yield from self.ends[target].copier.combine(self.exchange.combine, out, near)
             return
         left = near[0]
         for right in near[1:]:
@@ -263,7 +263,7 @@ class _Binding:
         source, box = part
         if source == target:
             on_host = (partial(np.copyto, out, box),) if _is_host(out) else None
-            yield from on_host or self.ends[target].bench.copy(out, box)
+            yield from on_host or self.ends[target].copier.copy(out, box)
             return
         self.meter.links[source, target] += box.nbytes
         if not box.size:
@@ -271,7 +271,7 @@ class _Binding:
         row, end = box, out
         if not _is_host(box) and not box.is_contiguous:
             row = self.ends[source].scratch_like(box)
-            yield from self.ends[source].bench.copy(row, box)
+            yield from self.ends[source].copier.copy(row, box)
         if not _is_contiguous(out):
             end = self._scratch(target, out, box)
         yield self._copy_contiguous(source, row, target, end)
@@ -293,7 +293,7 @@ class _Binding:
         if _is_host(row):
             return partial(self.ends[target].host_copies.upload, contiguous_array(end), row)
         return CopyLaunch(
-            self.ends[target].bench.hardware, contiguous_array(end), contiguous_array(row)
+            self.ends[target].copier.hardware, contiguous_array(end), contiguous_array(row)
         )
 
 

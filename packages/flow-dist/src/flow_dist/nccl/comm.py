@@ -15,13 +15,13 @@ from typing import Any
 
 from flow_core.authoring.backends import (
     Comm,
+    DeviceCopier,
     DevicePair,
     Exchange,
     Launch,
     Meter,
     Scratch,
     Steps,
-    Workbench,
     World,
     check_arrays,
     sent_by,
@@ -136,8 +136,8 @@ class NcclComm(Comm):
         site = self._site(exchange, inputs, outputs)
         communicator = None
         if exchange.links():  # otherwise, no data leaves a device
-            communicator = self._groups.get(site.devices, site.benches)
-        if not site.benches:
+            communicator = self._groups.get(site.devices, site.copiers)
+        if not site.copiers:
             return ()
         stages = stages_of(exchange, site, self._ordered)
         counts = self._counts(exchange, stages, site)
@@ -148,21 +148,19 @@ class NcclComm(Comm):
 
     def _site(self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) -> Site:
         ends = zip((*exchange.senders, *exchange.receivers), (*inputs, *outputs), strict=True)
-        benches = {device: array.workbench for device, array in ends if array is not None}
-        sources, targets = (
+        copiers = {device: array.copier for device, array in ends if array is not None}
+        given, made = (
             tuple([None if array is None else strided(array) for array in arrays])
             for arrays in (inputs, outputs)
         )
         scratch = {
-            device: self._scratch.setdefault((device, exchange.stream), Scratch(bench.scratch))
-            for device, bench in benches.items()
+            device: self._scratch.setdefault((device, exchange.stream), Scratch(copier.scratch))
+            for device, copier in copiers.items()
         }
         for row in scratch.values():
             row.reuse()
         devices = tuple(sorted(exchange.devices))
-        return Site(
-            devices, benches, sources, targets, lambda device, *row: scratch[device].row(*row)
-        )
+        return Site(devices, copiers, given, made, lambda device, *row: scratch[device].row(*row))
 
     def _launches(
         self,
@@ -190,7 +188,7 @@ class NcclComm(Comm):
         if exchange.name not in communicator.exchanges:
             communicator.exchanges.append(exchange.name)
         self._communicators[id(communicator)] = communicator
-        return _Batch(exchange, stage.calls, site.benches, self._groups, communicator, counts)
+        return _Batch(exchange, stage.calls, site.copiers, self._groups, communicator, counts)
 
     def _counts(
         self, exchange: Exchange, stages: Sequence[Stage], site: Site
@@ -255,7 +253,7 @@ class _Batch:
         self,
         exchange: Exchange,
         calls: Sequence[Call],
-        benches: Mapping[Device, Workbench],
+        copiers: Mapping[Device, DeviceCopier],
         groups: Communicators,
         communicator: Communicator,
         counts: Callable[[], None] | None,
@@ -267,7 +265,7 @@ class _Batch:
         self._attempted = (
             f"{self.name} in {exchange.name!r}{at}, on {', '.join(map(str, communicator.devices))}"
         )
-        self._benches = {call.device: benches[call.device] for call in calls}
+        self._copiers = {call.device: copiers[call.device] for call in calls}
         self._counts = counts
         ranks = {groups.owner(device) for device in communicator.devices}
         self._site: Place | None = WATCH.site(
@@ -277,17 +275,17 @@ class _Batch:
         self._rows = [
             (library.primitive(call.primitive, communicator.ends[call.device]), call.arguments, i)
             for call in calls
-            for i, device in enumerate(self._benches)
+            for i, device in enumerate(self._copiers)
             if device == call.device
         ]
 
     def launch(self) -> Launch:
         """Return a launch of the batch, attributed to the first device."""
-        first = next(iter(self._benches))
+        first = next(iter(self._copiers))
         mine = [call for call in self._calls if call.device == first]
         reads = [box for call in mine for box in call.reads]
         writes = [box for call in mine for box in call.writes]
-        return self._benches[first].foreign(self.queue, self.name, reads, writes)
+        return self._copiers[first].foreign(self.queue, self.name, reads, writes)
 
     def queue(self, stream: int) -> None:
         """Enqueue the first device's calls on the given stream, and others on their own streams.
@@ -295,8 +293,8 @@ class _Batch:
         Raises:
             NcclError: a call failed; all communicators are aborted.
         """
-        benches = list(self._benches.values())
-        streams = [stream, *(bench.stream() for bench in benches[1:])]
+        copiers = list(self._copiers.values())
+        streams = [stream, *(copier.stream() for copier in copiers[1:])]
         if self._site is not None:  # the first call connects, and so waits for other ranks
             self._site.enter()
         try:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from flow_core.authoring.backends import Workbench, World
+from flow_core.authoring.backends import DeviceCopier, World
 from flow_core.authoring.specs import Device
 from flow_core.base.errors import FlowError
 from flow_dist.bootstrap.membership import LaunchError
@@ -187,26 +187,26 @@ class Communicators:
         """The communicators created so far."""
         return tuple(self._communicators.values())
 
-    def get(self, devices: Devices, benches: Mapping[Device, Workbench]) -> Communicator | None:
+    def get(self, devices: Devices, copiers: Mapping[Device, DeviceCopier]) -> Communicator | None:
         """Return the communicator for some devices; None if none of the devices is local.
 
         Args:
             devices: the members, in rank order.
-            benches: workbenches of the local members.
+            copiers: copiers of the local members.
 
         Raises:
             LaunchError: NCCL versions differ, or two devices are the same GPU.
             NcclError: NCCL cannot connect the devices.
         """
         if devices not in self._communicators:
-            self._communicators[devices] = self._create(devices, benches)
-        communicator = self._communicators[devices]
-        return communicator if communicator.ends else None
+            self._communicators[devices] = self._create(devices, copiers)
+        found = self._communicators[devices]
+        return found if found.ends else None
 
-    def _create(self, devices: Devices, benches: Mapping[Device, Workbench]) -> Communicator:
+    def _create(self, devices: Devices, copiers: Mapping[Device, DeviceCopier]) -> Communicator:
         what = f"connecting {len(devices)} devices by NCCL: {', '.join(map(str, devices))}"
         with self._named(what):
-            mine = self._describe(devices, benches)
+            mine = self._describe(devices, copiers)
         texts = [json.dumps(mine).encode()]
         if self._world is not None:
             texts = list(self._world.gather(texts[0], what))
@@ -216,32 +216,32 @@ class Communicators:
         communicator = Communicator(devices, self.library)
         members = {rank for rank, process in enumerate(descriptions) if process["places"]}
         with WATCH.site(what, "ncclCommInitRank", ranks=members, lane="collectives"):
-            self._join(communicator, unique_id, benches, what)
+            self._join(communicator, unique_id, copiers, what)
         return communicator
 
-    def _describe(self, devices: Devices, benches: Mapping[Device, Workbench]) -> dict[str, Any]:
+    def _describe(self, devices: Devices, copiers: Mapping[Device, DeviceCopier]) -> dict[str, Any]:
         """Describe this process for the others; the owner of the first member adds the id."""
         return {
             "version": self.library.version,
             "host": socket.gethostname(),
-            "places": {str(d): benches[d].place for d in devices if d in benches},
-            "id": self.library.unique_id().hex() if devices[0] in benches else "",
+            "places": {str(d): copiers[d].place for d in devices if d in copiers},
+            "id": self.library.unique_id().hex() if devices[0] in copiers else "",
         }
 
     def _join(
         self,
         communicator: Communicator,
         unique_id: bytes,
-        benches: Mapping[Device, Workbench],
+        copiers: Mapping[Device, DeviceCopier],
         what: str,
     ) -> None:
         """Initialize every local device in its own thread, as each device waits for all others."""
 
         def join(device: Device) -> Callable[[], Any]:
             size, rank = len(communicator.devices), communicator.rank(device)
-            return lambda: benches[device].within(lambda: self.library.join(size, unique_id, rank))
+            return lambda: copiers[device].within(lambda: self.library.join(size, unique_id, rank))
 
-        local = [device for device in communicator.devices if device in benches]
+        local = [device for device in communicator.devices if device in copiers]
         calls = [_Background(join(device)) for device in local]
         wait(lambda: all(call.over for call in calls))
         with self._named(what):

@@ -15,11 +15,11 @@ from typing import Any
 
 from flow_core.authoring.backends import (
     Block,
+    DeviceCopier,
     DevicePair,
     Exchange,
     Launch,
     Strided,
-    Workbench,
     neutral,
 )
 from flow_core.authoring.specs import Device
@@ -72,13 +72,13 @@ class Site:
 
     Attributes:
         devices: devices of the exchange, in rank order.
-        benches: workbenches of the local devices.
+        copiers: copiers of the local devices.
         inputs, outputs: arrays; None for devices of other processes.
         scratch: allocates a contiguous row of elements on a local device for the exchange.
     """
 
     devices: tuple[Device, ...]
-    benches: Mapping[Device, Workbench]
+    copiers: Mapping[Device, DeviceCopier]
     inputs: tuple[Strided | None, ...]
     outputs: tuple[Strided | None, ...]
     scratch: Callable[[Device, int, Any], Strided]
@@ -108,7 +108,7 @@ def _fills(exchange: Exchange, site: Site) -> Iterator[Launch]:
         box = site.outputs[index]
         if box is not None:
             value = neutral(operation, exchange.outputs[index].dtype)
-            yield from site.benches[exchange.receivers[index]].fill(box, value)
+            yield from site.copiers[exchange.receivers[index]].fill(box, value)
 
 
 # ------------------------------------------------------------------------------- collectives
@@ -149,7 +149,7 @@ class _Member:
 
     def local(self) -> list[Device]:
         """The local devices."""
-        return [device for device in self.devices if device in self.site.benches]
+        return [device for device in self.devices if device in self.site.copiers]
 
     def others(self, device: Device) -> list[Device]:
         return [other for other in self.devices if other != device]
@@ -399,8 +399,8 @@ def _pack(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) ->
     if row is None:
         row, parts = _scratch(site, device, boxes)
         for part, box in zip(parts, boxes, strict=True):
-            stage.before.extend(site.benches[device].copy(part, box))
-    return row
+            stage.before.extend(site.copiers[device].copy(part, box))
+    return found
 
 
 def _unpack(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) -> Strided:
@@ -409,8 +409,8 @@ def _unpack(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) 
     if row is None:
         row, parts = _scratch(site, device, boxes)
         for part, box in zip(parts, boxes, strict=True):
-            stage.after.extend(site.benches[device].copy(box, part))
-    return row
+            stage.after.extend(site.copiers[device].copy(box, part))
+    return found
 
 
 def _scratch(site: Site, device: Device, boxes: Sequence[Strided]) -> tuple[Strided, list[Strided]]:
@@ -440,19 +440,19 @@ def _phase(gathers: Sequence[Gather], combine: str, site: Site) -> Stage:
         for box in boxes:
             dtype = DTYPES[as_dtype(box.dtype).name]
             count = prod(box.shape)
-            if sender in site.benches:
+            if sender in site.copiers:
                 row = _pack(site, sender, stage, [box.view])
                 sent = ((receiver, row.nbytes),)
                 arguments = (_address(row), count, dtype, target)
                 stage.calls.append(Call("send", sender, arguments, (row,), sends=sent))
-            if receiver in site.benches:
+            if receiver in site.copiers:
                 whole = _only_target(gathers, receiver, box.key)
                 row = whole or site.scratch(receiver, count, box.dtype)
                 arrived[target, box.key] = row.reshape(box.shape)
                 arguments = (_address(row), count, dtype, source)
                 stage.calls.append(Call("receive", receiver, arguments, writes=(row,)))
     for gather in gathers:
-        if gather.target.device in site.benches:
+        if gather.target.device in site.copiers:
             stage.after.extend(_combine(gather, combine, site, arrived, ranks))
     return stage
 
@@ -475,15 +475,15 @@ def _combine(
     ranks: Mapping[Device, int],
 ) -> Sequence[Launch]:
     """Return launches that combine parts into a local target, which may be one of the parts."""
-    target, bench = gather.target, site.benches[gather.target.device]
+    target, copier = gather.target, site.copiers[gather.target.device]
     rank, copies = ranks[target.device], []
     parts = [p.view if p.device == target.device else arrived[rank, p.key] for p in gather.parts]
     if len(parts) > 1:
         for i, part in enumerate(parts[2:], 2):  # read after the target is written
             if _address(part) == _address(target.view):
                 parts[i] = site.scratch(target.device, part.size, part.dtype).reshape(part.shape)
-                copies = list(bench.copy(parts[i], part))
-        return [*copies, *bench.combine(combine, target.view, parts)]
+                copies = list(copier.copy(parts[i], part))
+        return [*copies, *copier.combine(combine, target.view, parts)]
     if _address(parts[0]) == _address(target.view):
         return ()  # received in place
-    return bench.copy(target.view, parts[0])
+    return copier.copy(target.view, parts[0])

@@ -54,15 +54,15 @@ def test_boxes_are_combined_in_order(driver: GpuDriver, dtype: str, operation: s
     windows = [(slice(1, 4), slice(2, 5)), (slice(0, 3), slice(0, 3)), (slice(2, 5), slice(3, 6))]
     boxes = [strided(a)[w] for a, w in zip(arrays[:3], windows, strict=True)]
     target = strided(arrays[3])[windows[0]]
-    bench = arrays[0].workbench
-    for launch in bench.combine(operation, target, boxes):
+    copier = arrays[0].copier
+    for launch in copier.combine(operation, target, boxes):
         launch()
     want = values[3].copy()
     parts = [v[w] for v, w in zip(values[:3], windows, strict=True)]
     ufunc = UFUNC[operation]
     want[windows[0]] = ufunc(ufunc(parts[0], parts[1]), parts[2])
     np.testing.assert_array_equal(driver.copy_out(arrays[3]), want)
-    for launch in bench.combine(operation, strided(arrays[0]), [strided(a) for a in arrays[:2]]):
+    for launch in copier.combine(operation, strided(arrays[0]), [strided(a) for a in arrays[:2]]):
         launch()
     np.testing.assert_array_equal(driver.copy_out(arrays[0]), ufunc(*values[:2]))
 
@@ -72,11 +72,11 @@ def test_boxes_are_combined_in_order(driver: GpuDriver, dtype: str, operation: s
 def test_boxes_are_copied_and_filled(driver: GpuDriver, dtype: str) -> None:
     source, target = numbers((4, 3, 5), dtype), numbers((5, 4, 2), dtype)
     arrays = put(driver, source), put(driver, target)
-    bench = arrays[0].workbench
+    copier = arrays[0].copier
     given, made = strided(arrays[0])[1:3, :, 1:3], strided(arrays[1])[2:4, 1:4]
     rows = strided(arrays[1])[0:1], strided(arrays[0])[0:1].reshape(-1)[:8].reshape((1, 4, 2))
-    launches = [*bench.copy(made, given), *bench.copy(*rows)]
-    assert bench.copy(made[0:0], given[0:0]) == ()
+    launches = [*copier.copy(made, given), *copier.copy(*rows)]
+    assert copier.copy(made[0:0], given[0:0]) == ()
     for launch in launches:
         launch()
     want = target.copy()
@@ -84,17 +84,17 @@ def test_boxes_are_copied_and_filled(driver: GpuDriver, dtype: str) -> None:
     want[0] = source[0].reshape(-1)[:8].reshape(4, 2)
     np.testing.assert_array_equal(driver.copy_out(arrays[1]), want)
     for value in (0, 7):
-        for launch in bench.fill(strided(arrays[0]), value):
+        for launch in copier.fill(strided(arrays[0]), value):
             launch()
         assert (driver.copy_out(arrays[0]) == value).all()
 
 
 def test_scratch_is_device_memory(driver: GpuDriver) -> None:
-    bench = put(driver, np.zeros(3, np.float32)).workbench
-    row = bench.scratch(64).view(8, (4,), np.float64)
+    copier = put(driver, np.zeros(3, np.float32)).copier
+    row = copier.scratch(64).view(8, (4,), np.float64)
     driver.copy_in(row, np.arange(4.0))
     np.testing.assert_array_equal(driver.copy_out(row), np.arange(4.0))
-    assert bench.place == driver.hardware.uuid()
+    assert copier.place == driver.hardware.uuid()
 
 
 def test_foreign_work_is_queued_captured_and_checked(driver: GpuDriver) -> None:
@@ -104,17 +104,17 @@ def test_foreign_work_is_queued_captured_and_checked(driver: GpuDriver) -> None:
 
     def call(handle: int) -> None:
         calls.append(handle)
-        for launch in box.array.workbench.fill(box, 1):
+        for launch in box.array.copier.fill(box, 1):
             enqueue(hardware, handle, launch, box)
 
-    launch = array.workbench.foreign(call, "library", [box], [box])
+    launch = array.copier.foreign(call, "library", [box], [box])
     assert isinstance(launch, Queued)
     step = driver.compile([launch])
     for _ in range(4):
         driver.copy_in(array, np.zeros(4, np.float32))
         step()
         np.testing.assert_array_equal(driver.copy_out(array), np.ones(4))
-    assert calls == 2 * [array.workbench.stream()]
+    assert calls == 2 * [array.copier.stream()]
     other = hardware.handle(hardware.stream("other"))
     launch()
     with pytest.raises(OrderError):
@@ -134,6 +134,6 @@ def test_nvrtc_compiles_the_kernels(driver: GpuDriver) -> None:
     kernels = []
     for dtype in DTYPES:
         box = strided(put(driver, numbers((2, 3), dtype)))
-        (launch,) = box.array.workbench.combine("sum", box, [box, box])
+        (launch,) = box.array.copier.combine("sum", box, [box, box])
         kernels.append(launch.function.kernel)
     assert b".entry" in nvrtc.compile_text(translation_unit(kernels), "compute_80")

@@ -1,4 +1,4 @@
-"""The implementation of `flow_core.device.Workbench` on a GPU, for communication backends."""
+"""The implementation of `flow_core.device.DeviceCopier` on a GPU, for communication backends."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class ForeignLaunch(Queued):
 
 
 @dataclass(frozen=True, slots=True)
-class GpuWorkbench:
-    """The `flow_core.device.Workbench` of one device."""
+class GpuCopier:
+    """The `flow_core.device.DeviceCopier` of one device."""
 
     hardware: Hardware
 
