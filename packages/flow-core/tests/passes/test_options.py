@@ -103,6 +103,43 @@ def test_a_request_of_an_unregistered_pass_is_refused() -> None:
         compile_plan(replace(request, requested=(*request.requested, Rounding())))
 
 
+def test_a_job_sets_options_of_passes_by_the_names_of_pass_and_option() -> None:
+    config = flow.function_config()
+    config.fuse_elementwise.limit(1)
+    config.bucket_all_reduces.threshold_mb(2)
+
+    @flow.global_function("predict", config)
+    def relu(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        return flow.nn.relu(-x)
+
+    compiled = relu.compile()
+    assert compiled.request.settings["fuse_elementwise.limit"] == 1
+    assert {op.type for op in compiled.graph.ops.values()} == {"input", "negative", "relu"}
+    changed = {row.spec.name: row.options() for row in pass_list(compiled.request) if row.run}
+    assert changed["fuse_elementwise"] == {"limit": 1}
+    assert changed["bucket_all_reduces"] == {"threshold_mb": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("set_it", "found"),
+    [
+        (lambda c: c.fuse_elementwise.limits(1), "an unknown name"),
+        (lambda c: c.fuse_element.limit(1), "an unknown name"),
+        (lambda c: c.fuse_elementwise.limit("1"), "'1'"),
+        (lambda c: c.fuse_elementwise.limit(True), "True"),
+        (lambda c: c.fuse_elementwise.limit(), "no value"),
+        (lambda c: c.fuse_elementwise(1), "a call"),
+        (lambda c: c.bucket_all_reduces.threshold_mb("2"), "'2'"),
+        (lambda c: c.fuse_elementwise.check_finite("all"), "an unknown name"),
+        (lambda c: c.mixed_precision.half("float16"), "an unknown name"),
+    ],
+)
+def test_wrong_options_of_passes_are_refused(set_it: Any, found: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        set_it(flow.function_config())
+    assert found in caught.value.found
+
+
 def test_an_unknown_setting_of_a_job_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown name"):
         flow.function_config().math_mod("bfloat16")

@@ -60,7 +60,9 @@ def pass_list(request: CompileRequest) -> tuple[ListedPass, ...]:
     found = []
     for spec in registry.passes:
         origin, run = registry.origins["passes", spec.name], requested.pop(spec.name, None)
-        if run is None and spec.default:
+        if run is not None:
+            run = configured(run, request.settings, f"compiling job {request.job!r}")
+        elif spec.default:
             run = _PluginPass(spec.name, origin, request, spec)
         found.append(ListedPass(spec, origin, run))
     if requested:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from flow_core.base.errors import PluginResultError, nearest
+from flow_core.passes.base import Pass
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Pass)
 _OPTION = "flow_core.option"
 
 
@@ -19,7 +21,8 @@ class Option:
     Attributes:
         name: the name of the field that holds the option.
         doc: the option's effect.
-        setting: the name of the job's setting that sets the option; empty if none does.
+        setting: the name of the job's setting that sets the option; empty for the setting
+            ``PASS.OPTION``, named after the pass and the option.
     """
 
     name: str
@@ -39,7 +42,8 @@ def option(default: T, doc: str, setting: str = "") -> T:
     Args:
         default: the value of the option without a setting.
         doc: the option's effect.
-        setting: the name of the setting of ``flow.function_config()`` that sets the option.
+        setting: the name of the setting of ``flow.function_config()`` that sets the option; by
+            default ``PASS.OPTION``, named after the pass and the option.
     """
     found: T = field(default=default, metadata={_OPTION: (doc, setting)})
     return found
@@ -53,7 +57,7 @@ def options_of(item: object) -> Iterator[Option]:
                 yield Option(row.name, *row.metadata[_OPTION])
 
 
-def configured(item: T, settings: Mapping[str, Any], attempted: str) -> T:
+def configured(item: P, settings: Mapping[str, Any], attempted: str) -> P:
     """Return a pass with the options that settings set.
 
     Args:
@@ -73,6 +77,7 @@ def configured(item: T, settings: Mapping[str, Any], attempted: str) -> T:
                 allowed=f"a setting that passes may read: {', '.join(sorted(settings))}",
                 hint=nearest(row.setting, settings) or None,
             )
-        if row.setting:
-            values[row.name] = settings[row.setting]
+        key = row.setting or f"{item.name}.{row.name}"
+        if key in settings:
+            values[row.name] = settings[key]
     return replace(item, **values) if values else item  # type: ignore[type-var]

@@ -13,6 +13,7 @@ from flow_core.base.config import CHECK_FEEDS, HOST_FALLBACK
 from flow_core.base.dtypes import DType, as_dtype, float32
 from flow_core.base.errors import ConfigError, InferenceError, nearest, user_line
 from flow_core.compiler.select import SELECTORS
+from flow_core.frontend.config.pass_options import options_of_pass
 from flow_core.frontend.config.scope import Entering, Scope
 from flow_core.ir.graph import AttrValue
 from flow_core.ir.initializers import Initializer
@@ -328,6 +329,26 @@ SETTINGS: dict[str, Setting] = {
 _GROUPS = {name.split(".")[0] for name in SETTINGS if "." in name}
 
 
+def _setting_of_pass(name: str) -> Setting | None:
+    """Return the setting ``PASS.OPTION`` of a pass of a plugin; None if there is no such option."""
+    group, _, option = name.rpartition(".")
+    options = (options_of_pass(group) if group else None) or {}
+    return Setting(name, None, check=_like(options[option])) if option in options else None
+
+
+def _like(default: Any) -> Callable[[str, Any], Any]:
+    """Return a check that a value has the type of an option's default."""
+
+    def check(name: str, value: Any) -> Any:
+        if type(default) is float:
+            return _number(name, value)
+        if default is not None and type(value) is not type(default):
+            raise _wrong(name, value, f"a value like {default!r}, of type {type(default).__name__}")
+        return value
+
+    return check
+
+
 class FunctionConfig:
     """Settings of a job; call an attribute to set it, as in OneFlow.
 
@@ -414,12 +435,18 @@ class _Path:
     _values: dict[str, Any]
 
     def __init__(self, values: dict[str, Any], name: str) -> None:
-        if name not in SETTINGS and name not in _GROUPS:
+        if (
+            name not in SETTINGS
+            and name not in _GROUPS
+            and options_of_pass(name) is None
+            and _setting_of_pass(name) is None
+        ):
             raise ConfigError(
                 f"function_config.{name}",
                 at=user_line(3),
                 found="an unknown name",
-                allowed="the names that `flow doctor --config` lists",
+                allowed="the names that `flow doctor --config` lists, or PASS.OPTION for an option "
+                "of a pass",
                 hint=nearest(name, SETTINGS) or None,
             )
         object.__setattr__(self, "_values", values)
@@ -432,9 +459,11 @@ class _Path:
         raise _assigned(f"{self._name}.{name}", value)
 
     def __call__(self, value: object = _NOT_GIVEN) -> None:
-        setting = SETTINGS.get(self._name)
+        setting = SETTINGS.get(self._name) or _setting_of_pass(self._name)
         if setting is None:
+            options = options_of_pass(self._name) or ()
             below = sorted(n for n in SETTINGS if n.startswith(f"{self._name}."))
+            below += [f"{self._name}.{option}" for option in options]
             raise _wrong(self._name, "a call", ", ".join(below))
         if value is _NOT_GIVEN:
             value = setting.default
@@ -472,7 +501,7 @@ def pass_settings(config: FunctionConfig) -> dict[str, AttrValue]:
     others = {name: found.pop(name) for name in names}
     for name in filter(config.is_set, names):
         found[PSEUDO_HALF] = others[name] != (name in TRUE_HALF)
-    return found
+    return found | {name: v for name, v in config.settings.items() if name not in SETTINGS}
 
 
 def indexed_tables(config: FunctionConfig) -> tuple[str, ...]:
