@@ -28,8 +28,6 @@ from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.device.hardware import Access, DnnCall, Operands, Product, Span, product_access
 from flow_cuda.driver.copier import GpuCopier
 from flow_cuda.driver.cublaslt import LtProducts
-from flow_cuda.simulator.cublaslt import SimulatedLt
-from flow_cuda.simulator.cudnn import SimulatedBench, SimulatedCudnn
 
 Clock = dict[str, int]
 HOST = "host"

@@ -149,7 +149,7 @@ class NcclComm(Comm):
     def _site(self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) -> Site:
         ends = zip((*exchange.senders, *exchange.receivers), (*inputs, *outputs), strict=True)
         copiers = {device: array.copier for device, array in ends if array is not None}
-        given, made = (
+        sources, targets = (
             tuple([None if array is None else strided(array) for array in arrays])
             for arrays in (inputs, outputs)
         )
@@ -160,7 +160,9 @@ class NcclComm(Comm):
         for row in scratch.values():
             row.reuse()
         devices = tuple(sorted(exchange.devices))
-        return Site(devices, copiers, given, made, lambda device, *row: scratch[device].row(*row))
+        return Site(
+            devices, copiers, sources, targets, lambda device, *row: scratch[device].row(*row)
+        )
 
     def _launches(
         self,

@@ -200,8 +200,8 @@ class Communicators:
         """
         if devices not in self._communicators:
             self._communicators[devices] = self._create(devices, copiers)
-        found = self._communicators[devices]
-        return found if found.ends else None
+        communicator = self._communicators[devices]
+        return communicator if communicator.ends else None
 
     def _create(self, devices: Devices, copiers: Mapping[Device, DeviceCopier]) -> Communicator:
         what = f"connecting {len(devices)} devices by NCCL: {', '.join(map(str, devices))}"

@@ -400,7 +400,7 @@ def _pack(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) ->
         row, parts = _scratch(site, device, boxes)
         for part, box in zip(parts, boxes, strict=True):
             stage.before.extend(site.copiers[device].copy(part, box))
-    return found
+    return row
 
 
 def _unpack(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) -> Strided:
@@ -410,7 +410,7 @@ def _unpack(site: Site, device: Device, stage: Stage, boxes: Sequence[Strided]) 
         row, parts = _scratch(site, device, boxes)
         for part, box in zip(parts, boxes, strict=True):
             stage.after.extend(site.copiers[device].copy(box, part))
-    return found
+    return row
 
 
 def _scratch(site: Site, device: Device, boxes: Sequence[Strided]) -> tuple[Strided, list[Strided]]:
