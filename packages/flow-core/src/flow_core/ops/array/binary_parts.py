@@ -180,6 +180,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"base_shift": 2, "out_num": 2, "axis": 0},
         reference=_split,
         samples=_split_samples,
+        host=True,
         doc="The header and the first ``size`` rows as bytes, in ``out_num`` parts; then the "
         "number of bytes in each part.",
     ),
@@ -191,6 +192,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={"shape": REQUIRED, "dtype": REQUIRED, "axis": 0},
         reference=_concat,
         samples=_concat_samples,
+        host=True,
         doc="The array that was split into parts, and its number of rows. The inputs are the "
         "parts, then the number of bytes in each. ``axis`` is None if all rows are there.",
     ),
