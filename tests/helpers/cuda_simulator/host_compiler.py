@@ -48,12 +48,7 @@ def compiler() -> str | None:
 
 @functools.cache
 def _version(path: str) -> str:
-<<<<<<< ours
     return processes.run([path, "--version"], check=True).stdout.splitlines()[0]
-=======
-    done = processes.run([path, "--version"], check=True)
-    return str(done.stdout.splitlines()[0])
->>>>>>> theirs
 
 
 def host_call(kernel: Kernel) -> str:
@@ -119,11 +114,7 @@ def _compile(compiler: str, text: str) -> bytes:
         source, made = Path(scratch, "kernels.cpp"), Path(scratch, "kernels.so")
         source.write_text(text)
         command = [compiler, *FLAGS, str(source), "-o", str(made)]
-<<<<<<< ours
         done = processes.run(command)
-=======
-        done = processes.run(command, timeout=600)
->>>>>>> theirs
         if done.returncode:
             raise HostCompileError(f"running {' '.join(command)}", found=done.stderr.strip()[:3000])
         return made.read_bytes()

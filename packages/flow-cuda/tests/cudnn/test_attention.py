@@ -95,6 +95,8 @@ def on_device(driver: GpuDriver, values: Any) -> Any:
 
 
 def attention(q: Any, k: Any, v: Any, mask: Any, form: str) -> Any:
+    if form in ("function", "causal function"):
+        return flow.nn.attention(q, k, v, mask, causal=form != "function")
     scores = flow.matmul(q, k, transpose_b=True)
     if form != "plain":
         scores = scores * SIZE**-0.5
@@ -156,7 +158,7 @@ def counts(job: Any) -> dict[str, int]:
 ALL = {"cudnn_attention": 2, "cudnn_attention_grad": 2}
 NONE = {"softmax": 2, "batch_matmul": 12, "softmax_grad": 2}
 EXPECTED = {
-    "plain": ALL, "scaled": ALL, "mask": ALL,
+    "plain": ALL, "scaled": ALL, "mask": ALL, "function": ALL, "causal function": ALL,
     "learned mask": NONE, "dropout": NONE, "read elsewhere": NONE,
 }  # fmt: skip
 
