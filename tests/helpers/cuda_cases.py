@@ -47,8 +47,8 @@ NO_ERRORS = "a kernel of a GPU raises no errors: losses of such labels are NaN"
 DEVIATIONS = (
     *(Deviation(op, ("nan",), WEIGHTS, ("nan", "-nan", *INFINITE))
       for op in (
-          "adam_update", "lamb_update", "lars_update", "momentum_update", "rmsprop_update",
-          "sgd_update",
+          "adagrad_update", "adam_update", "lamb_update", "lars_update", "lion_update",
+          "momentum_update", "rmsprop_update", "sgd_update",
       )),
     *(Deviation(op, ("nan",), TERMS, INFINITE, everywhere=False)
       for op in (

@@ -28,9 +28,9 @@ DEVIATIONS = (
       )),
     *(Deviation(op, ("nan",), TERMS, INFINITE)
       for op in (
-          "adam_update", "lamb_update", "lars_update", "momentum_update", "normalization",
-          "normalization_grad", "rmsprop_update", "sgd_update", "softmax_cross_entropy",
-          "sparse_softmax_cross_entropy_grad",
+          "adagrad_update", "adam_update", "lamb_update", "lars_update", "lion_update",
+          "momentum_update", "normalization", "normalization_grad", "rmsprop_update", "sgd_update",
+          "softmax_cross_entropy", "sparse_softmax_cross_entropy_grad",
       )),
     *(Deviation(op, ("nan",), TERMS, INFINITE, everywhere=False)
       for op in (
@@ -39,8 +39,8 @@ DEVIATIONS = (
       )),
     *(Deviation(op, ("nan",), TERMS, ("nan", "-nan", *INFINITE), everywhere=False)
       for op in (
-          "summed_adam_update", "summed_momentum_update", "summed_rmsprop_update",
-          "summed_sgd_update",
+          "summed_adagrad_update", "summed_adam_update", "summed_lion_update",
+          "summed_momentum_update", "summed_rmsprop_update", "summed_sgd_update",
       )),
     Deviation("normalization_grad", ("lost",), TERMS, ("largest", "lowest"), ("float64",), False),
     *(Deviation(op, ("refused",), REFUSED, LABELS)

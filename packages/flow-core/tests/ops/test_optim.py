@@ -72,6 +72,19 @@ def rmsprop(c: Case) -> tuple[Any, list[Any]]:
     return c.model - c.rate * change, after
 
 
+def adagrad(c: Case) -> tuple[Any, list[Any]]:
+    r = regularized(c)
+    total = c.states[0] + r**2
+    change = r / (np.sqrt(total) + c.attrs["epsilon"]) + c.attrs["weight_decay"] * c.model
+    return c.model - c.rate * change, [total]
+
+
+def lion(c: Case) -> tuple[Any, list[Any]]:
+    r, (m,), b1, b2 = regularized(c), c.states, c.attrs["beta1"], c.attrs["beta2"]
+    change = np.sign(b1 * m + (1 - b1) * r) + c.attrs["weight_decay"] * c.model
+    return c.model - c.rate * change, [b2 * m + (1 - b2) * r]
+
+
 def lars(c: Case) -> tuple[Any, list[Any]]:
     r, decay = regularized(c), c.attrs["weight_decay"]
     size, change = (np.sqrt(np.mean(x * x)) if x.size else 0.0 for x in (c.model, r))
@@ -96,6 +109,8 @@ RULES: dict[str, Callable[[Case], tuple[Any, list[Any]]]] = {
     "adam_update": adam,
     "rmsprop_update": rmsprop,
     "centered_rmsprop_update": rmsprop,
+    "adagrad_update": adagrad,
+    "lion_update": lion,
     "lars_update": lars,
     "lamb_update": lamb,
 }
@@ -120,7 +135,7 @@ def arrays_of(type_: str, shape: tuple[int, ...], dtype: str, diff_dtype: str) -
         arrays.append(np.array([3], np.int64))
     gradient = 0.1 * rng.normal(size=shape)
     for name in row.states:
-        state = gradient**2 + 0.5 if name in ("v", "mean_square") else gradient
+        state = gradient**2 + 0.5 if name in ("v", "mean_square", "sum_of_squares") else gradient
         arrays.append(state.astype(wide))
     arrays += [np.array(number, wide) for number in (0.7, 0.9)[: len(row.numbers)]]
     return arrays

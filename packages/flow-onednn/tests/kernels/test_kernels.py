@@ -74,7 +74,8 @@ DEVIATIONS = (
     *(Deviation(op, ("nan", "lost"), PADDING, ("nan", "-nan", *INFINITE), everywhere=False)
       for op in ("conv2d", "onednn_conv")),
     *(Deviation(op, ("nan",), WEIGHTS, ("-nan", "nan", *INFINITE))
-      for op in ("adam_update", "lamb_update", "lars_update", "momentum_update", "sgd_update")),
+      for op in ("adagrad_update", "adam_update", "lamb_update", "lars_update", "lion_update",
+                 "momentum_update", "sgd_update")),
     *(Deviation(op, ("nan",), WEIGHTS, ("-nan", "nan", *INFINITE), everywhere=False)
       for op in (*(row.type for row in JOINED), "onednn_matmul_sgd", "onednn_sparse_adam",
                  "onednn_sparse_sgd", "summed_sgd_update")),

@@ -12,6 +12,10 @@ states, and has no output.  With r = scale * scale_by_tensor * model_diff + l1 *
 * ``rmsprop_update``: mean_square = d * mean_square + (1 - d) * r**2;
   model -= lr * (r / sqrt(mean_square + epsilon) + weight_decay * model); the centered form
   keeps mean_gradient likewise and subtracts its square from mean_square under the root
+* ``adagrad_update``: sum_of_squares += r**2;
+  model -= lr * (r / (sqrt(sum_of_squares) + epsilon) + weight_decay * model)
+* ``lion_update``: change = sign(beta1 * m + (1 - beta1) * r); m = beta2 * m + (1 - beta2) * r;
+  model -= lr * (change + weight_decay * model)
 * ``lars_update``: local = lr * lars_coefficient * |model| / (epsilon + |r| [+ weight_decay *
   |model| after the first step]) with |x| the root of the mean square, and local = lr *
   zero_ratio if |model| or |r| is 0 and zero_ratio is not;
@@ -105,6 +109,8 @@ TABLE: tuple[Update, ...] = (
         _RMSPROP,
         unit=("decay_rate",),
     ),
+    Update("adagrad_update", ("sum_of_squares",), {"epsilon": 1e-10}),
+    Update("lion_update", ("m",), {"beta1": 0.9, "beta2": 0.99}, unit=("beta1", "beta2")),
     Update(
         "lars_update",
         ("momentum",),

@@ -10,6 +10,7 @@ import pytest
 
 from flow_core.api.array import regularizers
 from flow_core.api.optim import optimizer as api
+from flow_core.api.optim.adagrad_lion import Adagrad, Lion
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import InferenceError, JobError
 from flow_core.builtin.numpy_kernels.training import optim, schedules
@@ -182,6 +183,18 @@ def centered_rmsprop(memory: Memory, name: str, g: Any, step: int) -> None:
     memory[name] -= 0.1 * g / np.sqrt(s - mean * mean + 1e-8)
 
 
+def adagrad(memory: Memory, name: str, g: Any, step: int) -> None:
+    s = memory.setdefault(f"{name}-sum_of_squares", np.zeros_like(g))
+    s += g * g
+    memory[name] -= 0.1 * (g / (np.sqrt(s) + 1e-10) + 0.05 * memory[name])
+
+
+def lion(memory: Memory, name: str, g: Any, step: int) -> None:
+    m = memory.setdefault(f"{name}-m", np.zeros_like(g))
+    memory[name] -= 0.1 * np.sign(0.9 * m + 0.1 * g)
+    m += 0.01 * (g - m)
+
+
 def lars(memory: Memory, name: str, g: Any, step: int) -> None:
     m = memory.setdefault(f"{name}-momentum", np.zeros_like(g))
     w = memory[name]
@@ -216,6 +229,8 @@ CASES: dict[str, tuple[Any, Formula]] = {
     "AdamW": (api.AdamW(RATE, weight_decay=0.05, weight_decay_excludes=["bias$"]), adamw),
     "RMSProp": (api.RMSProp(RATE, decay_rate=0.9), rmsprop),
     "centered RMSProp": (api.RMSProp(RATE, decay_rate=0.9, centered=True), centered_rmsprop),
+    "Adagrad": (Adagrad(RATE, weight_decay=0.05), adagrad),
+    "Lion": (Lion(RATE), lion),
     "LARS": (api.LARS(RATE, lars_coefficient=0.02), lars),
     "LAMB": (api.LAMB(RATE), lamb),
 }

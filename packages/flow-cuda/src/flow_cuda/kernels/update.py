@@ -33,6 +33,8 @@ FUNCTIONS = {
     "adam_update": "adam",
     "rmsprop_update": "rmsprop",
     "centered_rmsprop_update": "rmsprop",
+    "adagrad_update": "adagrad",
+    "lion_update": "lion",
 }
 """The kernel function of each update that consists of a single kernel."""
 

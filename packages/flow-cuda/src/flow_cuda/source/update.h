@@ -105,6 +105,35 @@ FN void rmsprop(W *w, const G *g, S *square, S *mean, const float *rate, const F
     }
 }
 
+template <class W, class G, class S, class F>
+FN void adagrad(W *w, const G *g, S *squares, const float *rate, const F *factor, const i64 *skip,
+                i64 n, Terms terms, double epsilon, Part part = whole()) {
+    typedef typename In<W>::type V;
+    UNLESS_SKIPPED
+    double scale = SCALE, lr = *rate;
+    EACH_OF(part, i, n) {
+        V now = load(w + i), step = slope(g, now, i, scale, terms);
+        V total = (V)load(squares + i) + step * step;
+        store(squares + i, total);
+        V change = step / (sqrt_(total) + (V)epsilon);
+        store(w + i, now * (V)(1 - lr * terms.decay) - (V)lr * change);
+    }
+}
+
+template <class W, class G, class S, class F>
+FN void lion(W *w, const G *g, S *m, const float *rate, const F *factor, const i64 *skip, i64 n,
+             Terms terms, double beta1, double beta2, Part part = whole()) {
+    typedef typename In<W>::type V;
+    UNLESS_SKIPPED
+    double scale = SCALE, lr = *rate;
+    EACH_OF(part, i, n) {
+        V now = load(w + i), step = slope(g, now, i, scale, terms), average = (V)load(m + i);
+        V change = sign_(average * (V)beta1 + step * (V)(1 - beta1));
+        store(m + i, average * (V)beta2 + step * (V)(1 - beta2));
+        store(w + i, now * (V)(1 - lr * terms.decay) - (V)lr * change);
+    }
+}
+
 // Sums of squares of the variable and of its gradient, a pair per part.
 template <class W, class G, class F, class A>
 FN void norms(const W *w, const G *g, const F *factor, A *sums, i64 n, i64 parts, Terms terms,

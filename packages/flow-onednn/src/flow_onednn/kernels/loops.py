@@ -63,7 +63,7 @@ def upcast_loop_kernel(
 
 # --- updates
 
-UPDATES = {"sgd_update": "sgd", "momentum_update": "momentum", "adam_update": "adam"}
+UPDATES = {f"{name}_update": name for name in ("adagrad", "adam", "lion", "momentum", "sgd")}
 """The C function of each update op."""
 
 

@@ -214,6 +214,10 @@ void momentum(float *w, const float *g, float *m, const float *rate, const float
 void adam(float *w, const float *g, float *m, float *v, const float *rate, const float *factor,
     long n, double scale, double l1, double l2, double decay, double beta1, double beta2,
     double epsilon);
+void adagrad(float *w, const float *g, float *squares, const float *rate, const float *factor,
+    long n, double scale, double l1, double l2, double decay, double epsilon);
+void lion(float *w, const float *g, float *m, const float *rate, const float *factor, long n,
+    double scale, double l1, double l2, double decay, double beta1, double beta2);
 void lars(float *w, const float *g, float *m, const float *rate, const float *factor,
     const int64_t *step, double *sums, long n, int parts, double scale, double l1, double l2,
     double decay, double beta, double epsilon, double coefficient, double zero_ratio);

@@ -63,6 +63,31 @@ void adam(float *w, const float *g, float *m, float *v, const float *rate, const
     })
 }
 
+void adagrad(float *w, const float *g, float *squares, const float *rate, const float *factor,
+             long n, double scale, double l1, double l2, double decay, double epsilon) {
+    float lr = *rate, s = (float)scaled(scale, factor), a = (float)l1, b = (float)l2;
+    float d = (float)((double)lr * decay), e = (float)epsilon;
+    EACH(n, {
+        float r = s * g[i] + a * sign_(w[i]) + b * w[i];
+        float total = squares[i] + r * r;
+        squares[i] = total;
+        w[i] -= lr * (r / (sqrtf(total) + e)) + d * w[i];
+    })
+}
+
+void lion(float *w, const float *g, float *m, const float *rate, const float *factor, long n,
+          double scale, double l1, double l2, double decay, double beta1, double beta2) {
+    float lr = *rate, s = (float)scaled(scale, factor), a = (float)l1, b = (float)l2;
+    float d = (float)((double)lr * decay), keep1 = (float)beta1, keep2 = (float)beta2;
+    float rest1 = (float)(1.0 - beta1), rest2 = (float)(1.0 - beta2);
+    EACH(n, {
+        float r = s * g[i] + a * sign_(w[i]) + b * w[i];
+        float change = keep1 * m[i] + rest1 * r;
+        m[i] = keep2 * m[i] + rest2 * r;
+        w[i] -= lr * (change != change ? change : sign_(change)) + d * w[i];
+    })
+}
+
 // --- updates scaled by norms; sums of squares are in double, one pair per part, and added in order
 
 typedef struct { float a, l1, l2; } Terms;

@@ -266,7 +266,24 @@ class JobBuild:
                 f"minimize in job {self.name!r}", at=line, found="no loss", allowed=allowed
             )
         blobs = [_checked_loss(self, loss, line) for loss in losses]
-        self.train_requests.append(train_request(optimizer, blobs, line))
+        request = train_request(optimizer, blobs, line)
+        for earlier in self.train_requests:
+            self._check_other(request, earlier)
+        self.train_requests.append(request)
+
+    def _check_other(self, request: TrainRequest, earlier: TrainRequest) -> None:
+        """Raise `JobError` if two requests update a variable by the gradient of one loss."""
+        losses = [loss for loss in request.losses if loss in earlier.losses]
+        own, others = _updated(request), _updated(earlier)
+        if losses and (own is None or others is None or own & others):
+            raise JobError(
+                f"minimize in job {self.name!r}",
+                at=request.line,
+                found=f"the loss {losses[0].op!r}, which minimize at {earlier.line} already has: "
+                "its gradient would be applied twice",
+                allowed="one minimize for a loss and a variable",
+                hint="remove one; or limit both optimizers by variables=[...]",
+            )
 
     def _become_train_job(self, line: SourceLine | None) -> None:
         """Turn a predict job into a train job, as OneFlow does at a call of ``minimize``."""
@@ -360,6 +377,12 @@ def train_request(
     return TrainRequest(
         optimizer, values, line, elements.pop(), placements[0] if placements else None
     )
+
+
+def _updated(request: TrainRequest) -> set[str] | None:
+    """Return the names of the variables that a request updates, None for all."""
+    groups = [group.variables for group in request.optimizer.options().groups]
+    return None if None in groups else {name for names in groups for name in names}
 
 
 def _elements(loss: BlobDef) -> float:

@@ -71,6 +71,22 @@ def _rmsprop(
     return model - rate * change, *new
 
 
+def _adagrad(
+    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
+) -> tuple[Array, ...]:
+    total = states[0] + r * r
+    change = r / (np.sqrt(total) + attrs["epsilon"]) + _times(attrs["weight_decay"], model)
+    return model - rate * change, total
+
+
+def _lion(
+    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
+) -> tuple[Array, ...]:
+    beta1, beta2 = attrs["beta1"], attrs["beta2"]
+    change = np.sign(beta1 * states[0] + (1 - beta1) * r) + _times(attrs["weight_decay"], model)
+    return model - rate * change, beta2 * states[0] + (1 - beta2) * r
+
+
 def _root_mean_square(x: Array) -> float:
     return float(np.sqrt(np.sum(x * x) / max(x.size, 1)))
 
@@ -106,6 +122,8 @@ FORMULAS: Mapping[str, Formula] = {
     "adam_update": _adam,
     "rmsprop_update": _rmsprop,
     "centered_rmsprop_update": _rmsprop,
+    "adagrad_update": _adagrad,
+    "lion_update": _lion,
     "lars_update": _lars,
     "lamb_update": _lamb,
 }
@@ -164,7 +182,7 @@ ATTRS: tuple[Mapping[str, Any], ...] = (
 )
 LARS = {"lars_coefficient": 0.5, "epsilon": 0.1}
 """With the default coefficient, a variable changes by less than the tolerance of 16-bit types."""
-SQUARES = ("v", "mean_square")
+SQUARES = ("v", "mean_square", "sum_of_squares")
 
 
 def _signed(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:

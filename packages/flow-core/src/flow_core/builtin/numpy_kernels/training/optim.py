@@ -47,6 +47,8 @@ def _parts(query: KernelQuery, whole: bool) -> dict[str, Part]:
     for index in (MODEL, *_state_indices(row)):
         if query.inputs[index].dtype != wide:
             parts[f"input{index}"] = (tile, wide.numpy)
+    if query.op == "lion_update":
+        parts["other"] = (tile, wide.numpy)
     if not row.local:
         parts["squares"] = ((2, -(-size // PART)), np.float64)
         parts["doubles"] = ((min(size, PART),), np.float64)
@@ -114,6 +116,10 @@ class Frame:
     def constants(self, *values: float) -> tuple[Array, ...]:
         """Return constant 0-d arrays."""
         return tuple(np.array(value, self.wide.numpy) for value in values)
+
+    def other(self, tile: Tile) -> Any:
+        """Return a second temporary array of the size of a tile, for updates that have one."""
+        return self._scratch["other"][: tile.temp.size]
 
     @property
     def squares(self) -> Array:
@@ -360,6 +366,57 @@ def _square_sums(values: Array, doubles: Array, sums: Array) -> Iterator[Launch]
         yield partial(np.dot, part, part, number(sums[index : index + 1]))
 
 
+def _adagrad(f: Frame) -> Iterator[Launch]:
+    rate, keep, part = f.numbers(3)
+    (epsilon,) = f.constants(f.attrs["epsilon"])
+    decay = f.attrs["weight_decay"]
+
+    def numbers() -> tuple[float, ...]:
+        now, scale = f.rate.item(), f.scale()
+        return now * scale, 1.0 - now * decay, scale
+
+    yield _setting((rate, keep, part), numbers)
+    for t in f.tiles():
+        (total,) = t.states
+        yield from t.enter
+        yield call(np.multiply, t.diff, part, out=t.temp)
+        yield call(np.multiply, t.temp, t.temp, out=t.temp)
+        yield call(np.add, total, t.temp, out=total)
+        yield call(np.sqrt, total, out=t.temp)
+        yield call(np.add, t.temp, epsilon, out=t.temp)
+        yield call(np.divide, t.diff, t.temp, out=t.temp)
+        yield from _step(f, t, rate, keep)
+        yield from t.leave
+
+
+def _lion(f: Frame) -> Iterator[Launch]:
+    rate, keep, part1, part2 = f.numbers(4)
+    rest1, rest2 = 1.0 - f.attrs["beta1"], 1.0 - f.attrs["beta2"]
+    beta1, beta2 = f.constants(f.attrs["beta1"], f.attrs["beta2"])
+    decay = f.attrs["weight_decay"]
+
+    def numbers() -> tuple[float, ...]:
+        now, scale = f.rate.item(), f.scale()
+        return now, 1.0 - now * decay, rest1 * scale, rest2 * scale
+
+    yield _setting((rate, keep, part1, part2), numbers)
+    for t in f.tiles():
+        (m,), change = t.states, f.other(t)
+        yield from t.enter
+        yield call(np.multiply, t.diff, part1, out=t.temp)
+        yield call(np.multiply, m, beta1, out=change)
+        yield call(np.add, change, t.temp, out=change)
+        yield from _average(t, m, beta2, part2)
+        yield call(np.sign, change, out=t.temp)
+        yield from _step(f, t, rate, keep)
+        yield from t.leave
+
+
+def _square(f: Frame, row: int, t: Tile, values: Array) -> Launch:
+    """Return a launch that writes the sum of squares of a tile's values to `Frame.squares`."""
+    return partial(np.dot, values, values, number(f.squares[row, t.index : t.index + 1]))
+
+
 def _norms(f: Frame) -> tuple[float, float]:
     first, second = f.squares
     return sqrt(np.add.reduce(first)), sqrt(np.add.reduce(second))
@@ -545,6 +602,8 @@ KERNELS: tuple[KernelSpec, ...] = (
     _update_kernel("adam_update", _adam),
     _update_kernel("rmsprop_update", _rmsprop),
     _update_kernel("centered_rmsprop_update", _rmsprop),
+    _update_kernel("adagrad_update", _adagrad),
+    _update_kernel("lion_update", _lion),
     _update_kernel("lars_update", _lars),
     _update_kernel("lamb_update", _lamb, whole=True),
     kernel(
