@@ -24,6 +24,7 @@ CALLS: dict[str, public_math.Call] = {k: v for family in FAMILIES for k, v in fa
 ELSEWHERE = {
     "nn.Module": "a class",
     "nn.random_mask_like": "random: test_dropout",
+    "scan": "takes a function: test_scan",
 }
 """Functions without a call in the tables, and where they are tested."""
 ROW = """have no call: add a row to a table of tests/helpers/public_math.py, public_arrays.py,

@@ -21,6 +21,7 @@ from flow_core.api.array.index import *
 from flow_core.api.array.initializers import *
 from flow_core.api.array.padding import *
 from flow_core.api.array.parts import *
+from flow_core.api.array.scanning import *
 from flow_core.api.array.select import *
 from flow_core.api.array.shape import *
 from flow_core.api.array.source import *
