@@ -16,6 +16,8 @@ from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 Bind = Callable[[BindContext], Launch | Sequence[Launch]]
+Part = tuple[tuple[int, ...], Any]
+"""The shape and the numpy type of a part of a workspace."""
 Batchable = Callable[[KernelQuery, Sequence[KernelQuery]], bool]
 
 

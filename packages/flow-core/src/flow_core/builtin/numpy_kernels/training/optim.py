@@ -8,7 +8,7 @@ arrays by the first launch, so that all other launches are plain NumPy calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import sqrt
 from typing import Any
@@ -16,19 +16,16 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.base.dtypes import DType, float64
+from flow_core.base.dtypes import DType
 from flow_core.builtin.calls import call
-from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel, scalar
+from flow_core.builtin.numpy_kernels.binding import Part, carve, carved_bytes, kernel
+from flow_core.builtin.numpy_kernels.training import gradients
 from flow_core.builtin.numpy_kernels.training.schedules import TILE, number
 from flow_core.device import Launch
-from flow_core.ir.graph import tensor_type
 from flow_core.ir.update_rules import BY_TYPE, DIFF, MODEL, RATE, Update, optional_inputs
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 NUMBERS = 8
-PART = 1 << 13
-"""Number of elements per sum of squares: BLAS computes sums of so few in one thread."""
-Part = tuple[tuple[int, ...], Any]
 Body = Callable[["Frame"], Iterator[Launch]]
 
 
@@ -50,8 +47,8 @@ def _parts(query: KernelQuery, whole: bool) -> dict[str, Part]:
     if query.op == "lion_update":
         parts["other"] = (tile, wide.numpy)
     if not row.local:
-        parts["squares"] = ((2, -(-size // PART)), np.float64)
-        parts["doubles"] = ((min(size, PART),), np.float64)
+        parts["squares"] = ((2, -(-size // gradients.PART)), np.float64)
+        parts["doubles"] = ((min(size, gradients.PART),), np.float64)
     if whole:
         parts["whole"] = ((size,), wide.numpy)
     return parts
@@ -128,8 +125,8 @@ class Frame:
 
     def square(self, row: int, tile: Tile, values: Array) -> Iterator[Launch]:
         """Yield launches that write sums of squares of a tile's values to a row of `squares`."""
-        sums = self.squares[row, tile.index * (TILE // PART) :]
-        return _square_sums(values, self._scratch["doubles"], sums)
+        sums = self.squares[row, tile.index * (TILE // gradients.PART) :]
+        return gradients.square_sums(values, self._scratch["doubles"], sums)
 
     def scale(self) -> float:
         """Return the factor by which ``diff`` of all tiles must be multiplied in this step."""
@@ -352,20 +349,6 @@ def _variance(f: Frame, t: Tile, beta: Array, part: Array, epsilon: Array) -> It
     yield call(np.add, t.temp, epsilon, out=t.temp)
 
 
-def _square_sums(values: Array, doubles: Array, sums: Array) -> Iterator[Launch]:
-    """Yield launches that write the sum of squares of each part of a vector to ``sums``.
-
-    The sums are computed in float64, because the square of 1e20 is not a float32.
-    """
-    for index, start in enumerate(range(0, values.size, PART)):
-        part = values[start : start + PART]
-        if part.dtype != doubles.dtype:
-            wide = doubles[: part.size]
-            yield partial(np.copyto, wide, part)
-            part = wide
-        yield partial(np.dot, part, part, number(sums[index : index + 1]))
-
-
 def _adagrad(f: Frame) -> Iterator[Launch]:
     rate, keep, part = f.numbers(3)
     (epsilon,) = f.constants(f.attrs["epsilon"])
@@ -532,70 +515,6 @@ def _update_kernel(op: str, body: Body, whole: bool = False) -> KernelSpec:
     )
 
 
-def _regularize(ctx: BindContext) -> Iterator[Launch]:
-    (model, diff), (out,) = ctx.inputs, ctx.outputs
-    (term,) = carve(ctx.workspace, (out.shape, out.dtype))
-    l1, l2 = (scalar(ctx.attrs[name], out) for name in ("l1", "l2"))
-    yield call(np.sign, model, out=term)
-    yield call(np.multiply, term, l1, out=term)
-    yield call(np.add, diff, term, out=out)
-    yield call(np.multiply, model, l2, out=term)
-    yield call(np.add, out, term, out=out)
-
-
-def _square_sum_parts(query: KernelQuery) -> tuple[Part, Part]:
-    size = query.inputs[0].size
-    return ((min(size, PART),), np.float64), ((-(-size // PART),), np.float64)
-
-
-def _square_sum(ctx: BindContext) -> Iterator[Launch]:
-    flat, (out,) = ctx.inputs[0].reshape(-1), ctx.outputs
-    doubles, sums = carve(ctx.workspace, *_square_sum_parts(ctx.query))
-    yield from _square_sums(flat, doubles, sums)
-    yield partial(_rounded_sum, sums, out)
-
-
-def _multi_square_sum_query(query: KernelQuery, index: int) -> KernelQuery:
-    wide = tensor_type((), float64)
-    return replace(query, op="square_sum", inputs=(query.inputs[index],), outputs=(wide,))
-
-
-def _multi_square_sum_bytes(query: KernelQuery) -> tuple[int, Part]:
-    """Return the bytes for the largest input, and the part that holds one sum per input."""
-    count = len(query.inputs)
-    asked = (_multi_square_sum_query(query, i) for i in range(count))
-    own = max(carved_bytes(*_square_sum_parts(q)) for q in asked)
-    return own, ((count,), np.float64)
-
-
-def _multi_square_sum(ctx: BindContext) -> Iterator[Launch]:
-    own, part = _multi_square_sum_bytes(ctx.query)
-    (sums,) = carve(ctx.workspace[own:], part)
-    for i, x in enumerate(ctx.inputs):
-        query = _multi_square_sum_query(ctx.query, i)
-        yield from _square_sum(
-            replace(ctx, query=query, inputs=(x,), outputs=(number(sums[i : i + 1]),))
-        )
-    yield partial(_rounded_sum, sums, ctx.outputs[0])
-
-
-def _rounded_sum(sums: Array, out: Array) -> None:
-    out[()] = np.add.reduce(sums)
-
-
-def _clip_factor(ctx: BindContext) -> tuple[Launch, ...]:
-    (x,), (out,) = ctx.inputs, ctx.outputs
-    return (
-        call(np.sqrt, x, out=out),
-        call(np.divide, scalar(ctx.attrs["clip_norm"], out), out, out=out),
-        call(np.minimum, out, scalar(1.0, out), out=out),
-    )
-
-
-def _listed(bind: Callable[[BindContext], Iterable[Launch]]) -> Any:
-    return lambda ctx: tuple(bind(ctx))
-
-
 KERNELS: tuple[KernelSpec, ...] = (
     _update_kernel("sgd_update", _sgd),
     _update_kernel("momentum_update", _momentum),
@@ -606,20 +525,5 @@ KERNELS: tuple[KernelSpec, ...] = (
     _update_kernel("lion_update", _lion),
     _update_kernel("lars_update", _lars),
     _update_kernel("lamb_update", _lamb, whole=True),
-    kernel(
-        "l1_l2_regularize_gradient", _listed(_regularize), workspace=lambda q: q.outputs[0].nbytes
-    ),
-    kernel(
-        "square_sum",
-        _listed(_square_sum),
-        workspace=lambda q: carved_bytes(*_square_sum_parts(q)),
-    ),
-    kernel(
-        "multi_square_sum",
-        _listed(_multi_square_sum),
-        workspace=lambda q: (
-            _multi_square_sum_bytes(q)[0] + carved_bytes(_multi_square_sum_bytes(q)[1])
-        ),
-    ),
-    kernel("global_norm_clip_factor", _clip_factor),
+    *gradients.KERNELS,
 )
