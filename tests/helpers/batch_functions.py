@@ -42,6 +42,13 @@ ANY_SIZE: dict[str, Function] = {
     "zeros_like": lambda x: x + flow.ones_like(x),
     "matmul": lambda x: flow.matmul(x, x, transpose_b=True),
     "columns": lambda x: flow.slice(x, [None, 1], [None, 2]),
+    "einsum": lambda x: flow.einsum("bij,bkj,bl->kb", *[flow.reshape(x, (-1, 2, 3))] * 2, x),
+    "cumsum": lambda x: flow.cumsum(x, 0),
+    "roll": lambda x: flow.roll(x, (0, 2), (0, 1)),
+    "attention": lambda x: nn.attention(*[flow.reshape(x, (-1, 1, 2, 3))] * 3, causal=True),
+    "scan": lambda x: flow.scan(
+        lambda s, e: (s + e, s), flow.zeros_like(x[:, 0]), flow.transpose(x)
+    )[1],
 }  # fmt: skip
 """Functions whose ops are the same for all batch sizes."""
 

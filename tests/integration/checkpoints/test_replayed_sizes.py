@@ -46,7 +46,14 @@ def replayed(path: Path, rows: int) -> Any:
         return session.run("job", x=batch(rows))[0]
 
 
-SIZED = {**batch_functions.ANY_SIZE, **batch_functions.BY_SIZE}
+LAYERS: dict[str, Callable[[Any], Any]] = {
+    "multi_head_attention": lambda x: flow.layers.multi_head_attention(
+        flow.reshape(x, (-1, 3, 2)), 2, num_key_value_heads=1, head_size=4, rotary_base=100
+    ),
+    "lstm": lambda x: flow.layers.lstm(flow.reshape(x, (-1, 3, 2)), 4)[0],
+    "gru": lambda x: flow.layers.gru(flow.reshape(x, (-1, 3, 2)), 4)[1],
+}
+SIZED = {**batch_functions.ANY_SIZE, **batch_functions.BY_SIZE, **LAYERS}
 
 
 @pytest.mark.parametrize("name", SIZED)

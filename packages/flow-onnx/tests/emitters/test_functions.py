@@ -20,6 +20,10 @@ def rows(x: Any) -> Any:
     return flow.reshape(x, (8, 36))
 
 
+def sequence(x: Any) -> Any:
+    return flow.reshape(x, (2, 4, 36))
+
+
 def index(x: Any) -> Any:
     """Return integers from 0 to 3."""
     return flow.cast(flow.math.floor(flow.clamp(x + 2.0, 0.0, 3.0)), flow.int32)
@@ -90,6 +94,16 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "smooth_l1": lambda x: flow.smooth_l1_loss(x, flow.zeros_like(x), 0.7),
     "range": lambda x: flow.slice(x, [0, 0, 0, 0], [1, 1, 1, 6]) + flow.range(6, dtype=flow.float),
     "log_softmax": lambda x: flow.nn.logsoftmax(x, axis=1),
+    "norm": lambda x: flow.linalg.norm(x, 3, 1),
+    "attention": lambda x: flow.nn.attention(x, x, x, causal=True),
+    "multi_head_attention": lambda x: flow.layers.multi_head_attention(
+        sequence(x), 4, num_key_value_heads=2, head_size=8, causal=True, rotary_base=10000
+    ),
+    "rms_norm": flow.layers.rms_norm,
+    "swiglu": lambda x: flow.layers.swiglu(sequence(x), 6),
+    "lstm": lambda x: flow.layers.lstm(sequence(x), 5)[0],
+    "gru": lambda x: flow.layers.gru(sequence(x), 5)[0],
+    "scan": lambda x: flow.scan(lambda s, e: (s * 0.5 + e, s), x[0], x)[1],
 }
 
 
