@@ -58,6 +58,13 @@ def test_representatives_and_the_others_are_all_cases(pytester: pytest.Pytester)
     }  # fmt: skip
 
 
+def test_most_deselected_cases_are_never_made(pytester: pytest.Pytester) -> None:
+    pytester.makeini(f"[pytest]\n{MARKERS}")
+    pytester.makepyfile(test_cases=CASES)
+    done = pytester.runpytest_inprocess(*PLUGINS, "--cases=representative")
+    done.stdout.fnmatch_lines(["collected 9 items / 1 deselected / 8 selected"])
+
+
 def test_a_failed_case_shows_how_to_add_it(pytester: pytest.Pytester) -> None:
     pytester.makeini(f"[pytest]\n{MARKERS}")
     pytester.makepyfile(test_cases=CASES)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-FOLDER = Path(__file__).parent
+PREFIX = "packages/flow-cuda/tests/"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(FOLDER):
+        if item.nodeid.startswith(PREFIX):
             item.add_marker(pytest.mark.slow)

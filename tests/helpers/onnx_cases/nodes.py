@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -578,6 +579,15 @@ def all_cases() -> dict[str, list[Case]]:
 
 def versions(op: str, last: int) -> Sequence[int]:
     """Return the opsets in which an operator changed, from 7 on, which ONNX Runtime supports."""
-    since = {s.since_version for s in defs.get_all_schemas_with_history()
-             if s.name == op and not s.domain}  # fmt: skip
+    since = _versions()[op]
     return sorted({max(7, min(since)), *(n for n in since if 7 < n <= last), last})
+
+
+@cache
+def _versions() -> Mapping[str, set[int]]:
+    """Return all opsets in which ONNX's own operators changed."""
+    found: dict[str, set[int]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        if not schema.domain:
+            found.setdefault(schema.name, set()).add(schema.since_version)
+    return found

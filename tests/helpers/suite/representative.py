@@ -45,14 +45,30 @@ def subset_of(text: str) -> tuple[int, int]:
     return number, count
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Create no items for most cases that are deselected: most cases are, and items take time.
+
+    One case remains, which `pytest_collection_modifyitems` deselects: without any, pytest would
+    create an item without arguments.
+    """
+    test, config = metafunc.definition, metafunc.config
+    calls = getattr(metafunc, "_calls", [])
+    if not in_subset(config, test.nodeid):
+        calls[1:] = []
+    elif config.getoption(CASES) == "representative" and len(calls) > 1:
+        marker = test.get_closest_marker("representative")
+        named = [call for call in calls if names(marker, f"{test.name}[{call.id}]")]
+        calls[:] = named or calls[:1]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests outside of the subset, and the cases outside of the chosen set.
 
     Raises:
         pytest.UsageError: a marker names no case.
     """
-    number, count = config.getoption(SUBSET)
-    chosen = [item for item in items if place_of(test_of(item)) % count == number]
+    chosen = [item for item in items if in_subset(config, test_of(item))]
     if config.getoption(CASES) != "all":
         named = {item: is_representative(item) for item in items}
         check(named)
@@ -69,6 +85,12 @@ def test_of(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
+def in_subset(config: pytest.Config, test: str) -> bool:
+    """Return whether a test is in the subset of the option."""
+    number, count = config.getoption(SUBSET)
+    return place_of(test) % count == number
+
+
 def place_of(name: str) -> int:
     """Return a number that the name alone determines."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
@@ -76,8 +98,12 @@ def place_of(name: str) -> int:
 
 def is_representative(item: pytest.Item) -> bool:
     """Return whether a case has no marker, or one that names it."""
-    marker = item.get_closest_marker("representative")
-    return marker is None or "[" not in item.name or bool(re.search(marker.args[0], item.name))
+    return names(item.get_closest_marker("representative"), item.name)
+
+
+def names(marker: pytest.Mark | None, name: str) -> bool:
+    """Return whether a marker is missing, or names a case, or the test has no cases."""
+    return marker is None or "[" not in name or bool(re.search(marker.args[0], name))
 
 
 def check(named: dict[pytest.Item, bool]) -> None:
