@@ -97,10 +97,6 @@ def test_other_types_are_no_half_types(wrong: object) -> None:
     assert caught.value.at.file == __file__
 
 
-@pytest.mark.representative(
-    r"\[(none-float16|static-float16|static-bfloat16|dynamic-bfloat16)\]",
-    "each type and each loss scale",
-)
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize(
     "policy",

@@ -134,10 +134,6 @@ def values(job: Any) -> Any:
     return {name: v.numpy() for name, v in flow.get_all_variables().items() if len(name) == 1}
 
 
-@pytest.mark.representative(
-    r"\[(naive|centered|inverse|constant warm-up)\]",
-    "a message without fields, one with a flag, a decay and a warm-up",
-)
 @pytest.mark.parametrize("name", EQUAL)
 def test_both_ways_give_the_same_numbers(name: str) -> None:
     conf, optimizer = EQUAL[name]

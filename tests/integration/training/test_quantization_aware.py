@@ -88,10 +88,6 @@ def expected(v: dict[str, Any], symmetric: bool, rows: bool) -> Any:
     return rounded(flat @ rounded(v["out-weight"], weight=True).T)
 
 
-@pytest.mark.representative(
-    r"\[(one-True-True|one-False-True|two-True-False|two-False-False)\]",
-    "each setting with each value, on one device and on two",
-)
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("rows", [True, False])
 @pytest.mark.parametrize("place", [("cpu", "0:0"), ("gpu", "0:0-1")], ids=["one", "two"])
