@@ -55,7 +55,7 @@ def test_the_function_sees_a_micro_batch_and_results_are_packed() -> None:
 
     x = np.arange(12, dtype=np.float32).reshape(6, 2)
     y, loss, w = job(x)
-    assert seen == [(2, 2)]
+    assert seen == [(2, 2), (6, 2)]
     np.testing.assert_array_equal(y, x.sum(1, keepdims=True))
     np.testing.assert_array_equal(loss, x.sum(1).reshape(3, 2).mean(1))
     np.testing.assert_array_equal(w, np.ones((2, 1)))
@@ -135,12 +135,11 @@ def test_a_learning_rate_of_what_is_fed_is_refused() -> None:
 def test_errors_say_that_the_function_sees_a_micro_batch() -> None:
     @flow.global_function("train", config(2))
     def job(x: tp.Numpy.Placeholder((8, 2, 3))) -> tp.Numpy:
-        flat = flow.reshape(x, (8, 6))
-        w = flow.get_variable("w", (6, 1), initializer=flow.ones_initializer())
-        loss = flow.matmul(flat, w)
+        w = flow.get_variable("w", (8, 2, 3), initializer=flow.ones_initializer())
+        loss = x * w
         flow.optimizer.SGD(0.1, momentum=0).minimize(loss)
         return loss
 
-    with pytest.raises(FlowError, match="does not reshape") as caught:
+    with pytest.raises(FlowError, match="broadcast") as caught:
         job(np.zeros((8, 2, 3), np.float32))
     assert any("1/2 of the rows" in note for note in caught.value.__notes__)

@@ -3,14 +3,15 @@
 The graph is traced for one micro-batch.  Ops that depend on fed values or draw random numbers get
 one copy per micro-batch.  Gradients are added in the order of the micro-batches, each as soon as it
 is computed.  Ops that depend on the sums of gradients, such as updates, run once.  Results that
-depend on fed values are concatenated along axis 0; scalar results form a vector with one element
-per micro-batch.
+depend on fed values are concatenated along the batch's axis, or along axis 0 if they have none;
+scalar results form a vector with one element per micro-batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from flow_core.base.errors import GraphError
 from flow_core.ir.graph import Attrs, Graph, Op, Origin, Value
@@ -40,10 +41,12 @@ class GradientAccumulation:
     Attributes:
         steps: the number of micro-batches.
         sums: names of the ``identity`` ops whose inputs are summed over the micro-batches.
+        axes: for each result of the graph, the axis along which it is concatenated; 0 if absent.
     """
 
     steps: int
     sums: tuple[str, ...]
+    axes: tuple[int, ...] = ()
     name: str = "gradient_accumulation"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
@@ -59,7 +62,9 @@ class GradientAccumulation:
             self._micro_batch(work, index)
         for op in later:
             rewriter.move(op)
-        rewriter.results = tuple([self._packed(work, v) for v in graph.results])
+        rewriter.results = tuple(
+            [self._packed(work, v, axis) for v, axis in zip_longest(graph.results, self.axes)]
+        )
         return rewriter.finish()
 
     def _later(self, graph: Graph) -> list[Op]:
@@ -108,7 +113,7 @@ class GradientAccumulation:
         if self.steps == 1:
             work.rewriter.replace_value(marker.output(), gradient)
 
-    def _packed(self, work: _Expansion, value: Value) -> Value:
+    def _packed(self, work: _Expansion, value: Value, axis: int | None) -> Value:
         """Return a result of the whole step: its values for all micro-batches, concatenated."""
         if value.op not in work.copied:
             return value
@@ -126,7 +131,7 @@ class GradientAccumulation:
                 for i, v in enumerate(parts)
             ]
         (packed,) = work.emitter.emit(
-            "concat", parts, {"axis": 0}, placement=placement, name=name, line=line
+            "concat", parts, {"axis": axis or 0}, placement=placement, name=name, line=line
         )
         return packed
 

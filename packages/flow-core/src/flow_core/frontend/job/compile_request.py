@@ -61,7 +61,7 @@ def compile_request(
     """
     session, config = build.session, build.config
     graph = replace(build.builder.build(), results=tuple(results))
-    requested = tuple(_requested_passes(build))
+    requested = tuple(_requested_passes(build, graph))
     return CompileRequest(
         job=build.name,
         graph=graph if effects else replace(graph, effects=()),
@@ -84,7 +84,7 @@ def compile_request(
     )
 
 
-def _requested_passes(build: JobBuild) -> Iterator[Pass]:
+def _requested_passes(build: JobBuild, graph: Graph) -> Iterator[Pass]:
     """Yield the passes whose options settings of the job or the session compute."""
     if build.config.get(MIXED):
         made = frozenset(build.builder.ops) - build.forward if build.forward else frozenset()
@@ -96,7 +96,8 @@ def _requested_passes(build: JobBuild) -> Iterator[Pass]:
         yield IndexedSlices(tables)
     parts = micro_batches(build.config, build.kind)
     if parts > 1:
-        yield GradientAccumulation(parts, tuple(build.gradient_sums))
+        axes = tuple(build.packed.get(value, 0) for value in graph.results)
+        yield GradientAccumulation(parts, tuple(build.gradient_sums), axes)
     placed = optimizer_placement(build.config) if build.kind == "train" else None
     if placed is not None:
         yield placed

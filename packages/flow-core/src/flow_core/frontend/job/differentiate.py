@@ -9,6 +9,7 @@ from dataclasses import replace
 from flow_core.base.errors import JobError, SourceLine
 from flow_core.frontend.config.function_config import micro_batches, quantization
 from flow_core.frontend.job.config_training import configured_training
+from flow_core.frontend.job.micro_batches import scale_losses
 from flow_core.frontend.job.tracing import Traced
 from flow_core.frontend.job.train import TrainVariable, build_training
 from flow_core.frontend.trace.job_build import JobBuild, TrainRequest, train_request
@@ -38,7 +39,8 @@ def differentiate(traced: Traced) -> dict[Value, Value]:
     """
     build, line = traced.build, traced.line
     if build.kind == "train":
-        requests = _train_requests(build, line)
+        scale_losses(build, _train_requests(build, line))
+        requests = build.train_requests
         placement = requests[0].placement or _placement_of(build, requests[0].losses[0])
         _add_step_variable(build, _of_numbers(build, placement))
         _quantize(build, traced.fetched)

@@ -7,6 +7,7 @@ from typing import Any
 
 from flow_core.annotations import structure
 from flow_core.base.errors import CompatibilityWarning
+from flow_core.frontend.job.micro_batches import batch_axis
 from flow_core.frontend.job.tracing import Traced
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.job_build import JobBuild, Watch
@@ -28,11 +29,11 @@ class Fetches:
         watcher: calls the handlers of the watched blobs after a step, None if there are none.
     """
 
-    __slots__ = ("_returned", "_rounded", "_structure", "_watched", "values", "watcher")
+    __slots__ = ("_build", "_returned", "_structure", "_watched", "values", "watcher")
 
     def __init__(self, traced: Traced, gradients: Mapping[Value, Value]) -> None:
         self.values: list[Value] = []
-        self._rounded = traced.build.rounded
+        self._build = traced.build
         self._structure = traced.returned.structure
         self._returned = [self._add(blob, blob.parts) for blob in traced.returned.blobs]
         self._watched = [
@@ -45,7 +46,10 @@ class Fetches:
     def _add(self, blob: BlobDef, parts: Sequence[Value]) -> Fetched:
         """Add the values of a blob or of its gradient, and return their position."""
         first = len(self.values)
-        self.values.extend(self._rounded.get(part, part) for part in parts)
+        values = [self._build.rounded.get(part, part) for part in parts]
+        self.values.extend(values)
+        axes = [batch_axis(self._build, part) for part in blob.parts]
+        self._build.packed.update(zip(values, axes, strict=True))
         where = slice(first, len(self.values))
         if blob.rows is not None:
             self.values.extend(blob.rows.count.parts)

@@ -249,7 +249,13 @@ class JobFunction(Generic[P, R]):
                 build = self._build(session)
                 build.fed, build.step = fed, self._step
                 variant = Variant(
-                    session, self.function, self.signature, build, wanted, self._check_kind
+                    session,
+                    self.function,
+                    self.signature,
+                    build,
+                    lambda: self._build(session),
+                    wanted,
+                    self._check_kind,
                 )
                 self._variants[wanted] = variant
                 self._drop_oldest()

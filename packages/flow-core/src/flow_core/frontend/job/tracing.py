@@ -108,7 +108,7 @@ def trace(
 @contextmanager
 def _explained(build: JobBuild, line: SourceLine | None) -> Iterator[None]:
     """Add the job's name to `FlowError`s of its function; wrap other exceptions in a `JobError`."""
-    job, parts = build.name, micro_batches(build.config, build.kind)
+    job, parts = build.name, _parts(build)
     try:
         yield
     except FlowError as error:
@@ -226,7 +226,7 @@ def _micro_shape(
     build: JobBuild, parameter: str, shape: Sequence[int], line: SourceLine | None
 ) -> tuple[int, ...]:
     """Return the shape that a parameter has in one micro-batch, as the job function sees it."""
-    parts = micro_batches(build.config, build.kind)
+    parts = _parts(build)
     if parts == 1:
         return tuple(shape)
     if not shape or shape[0] % parts:
@@ -238,6 +238,11 @@ def _micro_shape(
             hint=f"change the batch size, or function_config.{MICRO_BATCHES}",
         )
     return (shape[0] // parts, *shape[1:])
+
+
+def _parts(build: JobBuild) -> int:
+    """Return the number of micro-batches, of one of which the job function sees the rows."""
+    return 1 if build.sees_whole else micro_batches(build.config, build.kind)
 
 
 def _return_line(function: Callable[..., object]) -> SourceLine | None:

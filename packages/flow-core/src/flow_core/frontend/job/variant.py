@@ -14,9 +14,9 @@ from flow_core.frontend.job.compile import compile_graph
 from flow_core.frontend.job.differentiate import differentiate, log_notes
 from flow_core.frontend.job.feeding import Shapes, StagingBuffers
 from flow_core.frontend.job.fetches import Fetches
+from flow_core.frontend.job.micro_batches import trace_micro_batch
 from flow_core.frontend.job.plan_agreement import SharedSelection, check_same_plan
 from flow_core.frontend.job.progress import stage
-from flow_core.frontend.job.tracing import trace
 from flow_core.frontend.job.zero_weights import warn_of_zero_weights
 from flow_core.frontend.session.session import Session
 from flow_core.frontend.trace.job_build import JobBuild, Kind, TrainRequest
@@ -36,6 +36,7 @@ class Variant:
         function: the job's function.
         signature: the parsed annotations of the function.
         build: the job's graph, still empty.
+        fresh: a function that returns another empty graph of the job.
         shapes: the shapes.
         check_kind: a function that is called with the session and the kind of the traced job.
 
@@ -56,14 +57,15 @@ class Variant:
         function: Callable[..., object],
         signature: JobSignature,
         build: JobBuild,
+        fresh: Callable[[], JobBuild],
         shapes: Shapes,
         check_kind: Callable[[Session, Kind], None],
     ) -> None:
         self.session, self.shapes = session, shapes
         with stage(build.name, "tracing"):
-            self.traced = trace(function, signature, build, shapes)
-        build.fed = None
-        check_kind(session, build.kind)
+            self.traced = trace_micro_batch(function, signature, shapes, build, fresh)
+        self.traced.build.fed = None
+        check_kind(session, self.traced.build.kind)
         self.fetches = Fetches(self.traced, differentiate(self.traced))
         self.compiled: Compiled | None = None
         self.executable: Executable | None = None

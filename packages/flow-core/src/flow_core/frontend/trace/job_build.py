@@ -104,6 +104,10 @@ class JobBuild:
         evaluated: whether the job function has read values of blobs.
         methods: methods of blobs that need more than the graph.
         before: the ops of the first trace if the job is traced again for other shapes.
+        sees_whole: whether the function sees the whole batch even if there are micro-batches.
+        whole: the ops of a trace for the whole batch if the job is traced for a micro-batch; None
+            if the function cannot be traced for it.
+        packed: for a fetched value, the axis along which micro-batches are concatenated if not 0.
     """
 
     def __init__(
@@ -142,6 +146,9 @@ class JobBuild:
         self.evaluated = False
         self.methods = methods
         self.before: GraphBuilder | None = None
+        self.sees_whole = False
+        self.whole: GraphBuilder | None = None
+        self.packed: dict[Value, int] = {}
 
     def add(
         self,
