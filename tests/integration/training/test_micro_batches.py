@@ -91,6 +91,7 @@ EQUAL: dict[str, Callable[[Any, Any, Any], Any]] = {
     "a product over the batch": lambda x, w, v: m.reduce_mean(
         flow.matmul(flat(x) * w, flat(x), transpose_a=True)
     ),
+    "a gradient without the batch": lambda x, w, v: flat(x) + w,
     "a constant reshape": lambda x, w, v: m.square(flow.reshape(x, (ROWS, 6)) * w),
     "two constant reshapes": lambda x, w, v: m.square(
         flow.reshape(flow.reshape(x, (2 * ROWS, 3)), (ROWS, -1)) * w

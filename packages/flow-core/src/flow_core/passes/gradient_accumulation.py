@@ -60,6 +60,8 @@ class GradientAccumulation:
         rewriter.at_end()
         for index in range(self.steps):
             self._micro_batch(work, index)
+        for name in self.sums:
+            self._multiply(work, graph.ops[name])
         for op in later:
             rewriter.move(op)
         rewriter.results = tuple(
@@ -112,6 +114,16 @@ class GradientAccumulation:
         work.totals[marker.name] = gradient
         if self.steps == 1:
             work.rewriter.replace_value(marker.output(), gradient)
+
+    def _multiply(self, work: _Expansion, marker: Op) -> None:
+        """Sum a gradient that is the same for every micro-batch, such as that of a bias."""
+        (gradient,) = marker.inputs
+        if gradient.op not in work.copied:
+            work.emitter.emit(
+                "scalar_mul", (gradient,), {"operand": float(self.steps)},
+                placement=marker.placement, name=marker.name,
+                line=work.graph.lines.get(marker.name),
+            )  # fmt: skip
 
     def _packed(self, work: _Expansion, value: Value, axis: int | None) -> Value:
         """Return a result of the whole step: its values for all micro-batches, concatenated."""

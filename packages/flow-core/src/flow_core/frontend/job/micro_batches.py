@@ -27,8 +27,15 @@ from flow_core.frontend.job.tracing import Traced, trace
 from flow_core.frontend.trace.job_build import JobBuild, TrainRequest
 from flow_core.frontend.trace.resizing import reshaped
 from flow_core.ir.graph import GraphBuilder, Op, TensorType, Value
-from flow_core.plugins.specs import OpSpec, SbpContext
-from flow_core.sharding.sbp import B, P, S, Sbp, Signature, Split
+from flow_core.plugins.specs import (
+    LocalContext,
+    OpSpec,
+    Part,
+    SbpContext,
+    local_attrs,
+    no_rules,
+)
+from flow_core.sharding.sbp import B, P, S, Sbp, Signature, Split, local_region
 
 Function = Callable[..., object]
 
@@ -269,10 +276,12 @@ class Relations:
             return [mixed or MIXED] * len(types)
         if all(r.kind == "fixed" for r in given):
             return [self._fixed(op, whole, i, given) for i in range(len(types))]
+        if op.type in IDENTITIES:
+            return given
         rules = self._rules(whole)
         wanted = tuple(r.sbp for r in given)
         for rule in rules:
-            if rule.inputs == wanted:
+            if rule.inputs == wanted and self._is_part(op, whole, rule):
                 weight = self._weight(op, whole, given, rules)
                 if weight is None:
                     return [MIXED] * len(types)
@@ -287,6 +296,22 @@ class Relations:
         inputs = tuple(map(types.type_of, whole.inputs))
         context = SbpContext(inputs, types.types[whole.name], whole.attrs, self._parts)
         return tuple(spec.sbp(context))
+
+    def _is_part(self, op: Op, whole: Op, rule: Signature) -> bool:
+        """Return whether the op of a micro-batch computes what a device would compute by a rule."""
+        types = self._whole
+        inputs, outputs = [types.type_of(v) for v in whole.inputs], types.types[whole.name]
+
+        def local(sbps: Sequence[Sbp], whole_types: Sequence[TensorType], k: int) -> list[Part]:
+            pairs = zip(sbps, whole_types, strict=True)
+            return [Part(t, local_region(t.shape, (s,), (self._parts,), k)) for s, t in pairs]
+
+        for k in (0, self._parts - 1):
+            parts = tuple(local(rule.inputs, inputs, k)), tuple(local(rule.outputs, outputs, k))
+            attrs = local_attrs(self._specs[op.type], LocalContext(whole.attrs, *parts))
+            if any(op.attrs[n] != attrs[n] for n in op.attrs if n not in OWN.get(op.type, SHAPE)):
+                return False
+        return True
 
     def _axis(self, op: Op, output: int) -> int | None:
         """Return the batch's axis of an output, None if there is none, -1 if there are several."""
@@ -361,17 +386,37 @@ class Relations:
         return Relation("sum", axis, weight, trained, sums[0].source)
 
     def _unruled(self, op: Op, given: Sequence[Relation], output: int) -> Relation:
-        """Return the relation of an output for which there is no SBP rule."""
+        """Return the relation of an output for which there is no fitting SBP rule.
+
+        An op without any rules, such as one that calls a function of the program, is assumed to
+        compute row by row.
+        """
         source = next((r.source for r in given if r.kind == "sum"), None)
         if source is not None:
             return Relation("mixed", source=source, culprit=op.name)
-        axis = self._axis(op, output)
+        axis, has_rules = self._axis(op, output), self._specs[op.type].sbp is not no_rules
+        if axis == -1 or (has_rules and op.type not in STATISTICS):
+            return Relation("mixed", source=op.name, culprit=op.name)
         if axis is None or any(r.weight != 1.0 for r in given):
             return MIXED
-        if axis < 0:
-            return Relation("mixed", source=op.name, culprit=op.name)
         return Relation("rows", axis)
 
+
+SHAPE = frozenset({"shape", "place"})
+"""Attributes that follow from the types, or that `GradientAccumulation` sets."""
+
+OWN: Mapping[str, frozenset[str]] = {
+    "one_hot": frozenset({"classes", "first"}),
+    "reduce_mean": frozenset({"count"}),
+    "scalar_mul": frozenset({"operand"}),
+}
+"""Attributes that may differ because their effect is known, by op type."""
+
+IDENTITIES = frozenset({"tuple_identity"})
+"""Ops whose results are their inputs."""
+
+STATISTICS = frozenset({"normalization"})
+"""Ops with statistics of the batch, which are known to be those of a micro-batch."""
 
 NUMBERS = {"constant": "value"}
 """Ops whose result is a number times an array of ones, and the attribute with the number."""
