@@ -437,6 +437,7 @@ def programs(session: nox.Session) -> None:
     """
     sync(session, "--all-packages")
     session.install(*PROGRAMS)
+    session.install("--no-deps", str(ROOT / "examples" / "plugins" / "flow-yolo"))
     env = QUIET | {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
     page = ("--update", "docs/programs.md")
     session.run("python", "-m", "public_programs.run", *page, *session.posargs, env=env)

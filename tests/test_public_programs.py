@@ -27,6 +27,7 @@ PROGRAMS = {
     "hangs.py": "import time; time.sleep(60)",
     "reads.py": "print('loss:', open('made').read())",
     "writes.py": "open('made', 'w').write('7')",
+    "imports.py": "import sys; del sys.path[0]; import ends",
     "old.py": "import numpy as np; print('loss:', np.float(3))",
 }
 
@@ -61,6 +62,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         ("ends.py", {"fails": "no such library", "lines": 0}, "fails", [2.5, 0.1]),
         ("hangs.py", {"seconds": 1}, "fails", []),
         ("reads.py", {"before": [["writes.py"]]}, "runs", [7]),
+        ("imports.py", {"path": ["folder"]}, "runs", [2.5, 0.1]),
+        ("imports.py", {}, "fails", []),
         ("old.py", {}, "runs", [3]),
     ],
 )

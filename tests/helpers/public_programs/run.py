@@ -50,6 +50,7 @@ class Program:
         before: arguments of programs to run to their ends first, in the same folder.
         lines: number of losses after which the program is stopped; 0 to run to the end.
         data: names of functions of `synthetic`, which write data into the folder.
+        path: folders of the repository from which the program imports modules.
         gpus: numbers of emulated GPUs.
         field: field of application.
         note: what differs from the program's own setting.
@@ -66,6 +67,7 @@ class Program:
     before: list[list[str]] = field(default_factory=list)
     lines: int = 3
     data: list[str] = field(default_factory=list)
+    path: list[str] = field(default_factory=list)
     gpus: list[int] = field(default_factory=lambda: [1, 2])
     field: str = ""
     note: str = ""
@@ -140,13 +142,14 @@ def run_program(program: Program, checkout: Path, gpus: int, python: str) -> Out
         folder = copy / program.folder
         for maker in program.data:
             MAKERS[maker](folder)
+        folders = (HERE / "shims", *(copy / part for part in program.path))
         command = [python, "-u", *(part.format(gpus=gpus) for part in program.command)]
         env = {
             **os.environ,
             "ONEFLOW_EMULATE_GPUS": str(gpus),
             "MPLBACKEND": "Agg",
             "PYTHONWARNINGS": "ignore",
-            "PYTHONPATH": str(HERE / "shims"),
+            "PYTHONPATH": os.pathsep.join(map(str, folders)),
         }
         for first in program.before:
             with contextlib.suppress(processes.TimeoutExpired):

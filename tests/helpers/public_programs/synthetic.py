@@ -75,6 +75,27 @@ def clicks(folder: Path) -> None:
             )
 
 
+def boxes(folder: Path) -> None:
+    """Write a list of four pictures with true boxes, and an empty library of oneflow_yolov3.
+
+    The program asks for a library of compiled ops, which the plugin flow-yolo provides.
+    """
+    from PIL import Image
+
+    rng, paths = _rng(), []
+    for part in ("images", "labels"):
+        (folder / "synthetic" / part).mkdir(parents=True, exist_ok=True)
+    for i in range(4):
+        path = folder / "synthetic" / "images" / f"{i}.jpg"
+        Image.fromarray(rng.integers(0, 256, (120, 160, 3), dtype=np.uint8)).save(path)
+        rows = [(rng.integers(0, 80), *rng.uniform(0.2, 0.6, 4)) for _ in range(3)]
+        text = "\n".join(" ".join(f"{x:.4g}" for x in row) for row in rows)
+        (folder / "synthetic" / "labels" / f"{i}.txt").write_text(text)
+        paths.append(str(path.absolute()))
+    (folder / "synthetic" / "train.txt").write_text("\n".join(paths))
+    (folder / "oneflow_yolov3" / "liboneflow_yolov3.so").write_bytes(b"")
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
-    maker.__name__: maker for maker in (mnist, mnist_idx, facades, tokens, clicks)
+    maker.__name__: maker for maker in (mnist, mnist_idx, facades, tokens, clicks, boxes)
 }

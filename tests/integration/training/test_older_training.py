@@ -195,6 +195,8 @@ def test_settings_of_the_session_that_mean_nothing_or_cannot_be() -> None:
     assert flow.env.current_resource()["enable_debug_mode"] is True
     with pytest.raises(NotImplementedError, match="plugin"):
         flow.config.load_library("my_ops.so")
+    with pytest.raises(NotImplementedError, match="install the plugin flow-yolo"):
+        flow.config.load_library("/anywhere/liboneflow_yolov3.so")
     with pytest.raises(ConfigError, match="an integer from 1 to"):
         flow.config.cpu_device_num(0)
 

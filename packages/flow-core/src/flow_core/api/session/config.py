@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -251,26 +252,38 @@ def host_fallback(val: str) -> None:
     default_session().resources.others["host_fallback"] = val
 
 
+PLUGINS = {"liboneflow_yolov3.so": ("flow-yolo", "yolo_box_diff")}
+"""Libraries of ops for OneFlow's runtime: the plugin that provides the ops, and one of them."""
+
+
 def load_library(val: str) -> None:
-    """Raise an error, since compiled ops of OneFlow cannot be loaded.
+    """Do nothing if an installed plugin provides the ops of a library.
+
+    Compiled ops of OneFlow cannot be loaded.  The plugin flow-yolo, an example in the folder
+    ``examples/plugins``, provides those of oneflow_yolov3.
 
     Args:
         val: the path of a library.
 
     Raises:
-        UnsupportedError: always.
+        UnsupportedError: no plugin provides the ops, or the plugin is not installed.
 
     >>> flow.config.load_library("my_ops.so")
     Traceback (most recent call last):
         ...
     flow_core.base.errors.UnsupportedError: ...
     """
+    plugin, op = PLUGINS.get(os.path.basename(val), ("", ""))
+    if op in default_session().registry.ops:
+        return
     raise UnsupportedError(
         "config.load_library",
         at=user_line(2),
         found=f"{val!r}, a library for OneFlow's own runtime",
         allowed="ops and kernels of plugins",
-        hint="kernels in Python: flow.experimental.custom_op_module; others: write a plugin that "
+        hint=f"install the plugin {plugin}, which provides its ops, from examples/plugins/{plugin}"
+        if plugin
+        else "kernels in Python: flow.experimental.custom_op_module; others: write a plugin that "
         "registers the op, see `flow doctor` and the page of all hooks",
     )
 
