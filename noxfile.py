@@ -437,7 +437,8 @@ def programs(session: nox.Session) -> None:
     """
     sync(session, "--all-packages")
     session.install(*PROGRAMS)
-    session.install("--no-deps", str(ROOT / "examples" / "plugins" / "flow-yolo"))
+    folders = (ROOT / "examples" / "plugins" / name for name in ("flow-tutorial", "flow-yolo"))
+    session.install("--no-deps", *map(str, folders))
     env = QUIET | {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
     page = ("--update", "docs/programs.md")
     session.run("python", "-m", "public_programs.run", *page, *session.posargs, env=env)

@@ -252,15 +252,20 @@ def host_fallback(val: str) -> None:
     default_session().resources.others["host_fallback"] = val
 
 
-PLUGINS = {"liboneflow_yolov3.so": ("flow-yolo", "yolo_box_diff")}
+PLUGINS = {
+    "final_myop.so": ("flow-tutorial", "myop"),
+    "final_relu.so": ("flow-tutorial", "myrelu"),
+    "liboneflow_yolov3.so": ("flow-yolo", "yolo_box_diff"),
+    "miniloader.so": ("flow-tutorial", "MiniReader"),
+}
 """Libraries of ops for OneFlow's runtime: the plugin that provides the ops, and one of them."""
 
 
 def load_library(val: str) -> None:
     """Do nothing if an installed plugin provides the ops of a library.
 
-    Compiled ops of OneFlow cannot be loaded.  The plugin flow-yolo, an example in the folder
-    ``examples/plugins``, provides those of oneflow_yolov3.
+    Compiled ops of OneFlow cannot be loaded.  Of the plugins in ``examples/plugins``, flow-yolo
+    provides the ops of oneflow_yolov3, and flow-tutorial those of OneFlow's documentation.
 
     Args:
         val: the path of a library.

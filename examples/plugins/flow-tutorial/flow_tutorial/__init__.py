@@ -1,0 +1,1 @@
+"""The ops that the documentation of OneFlow writes in C++."""
