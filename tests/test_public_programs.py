@@ -115,3 +115,6 @@ def test_a_page_gets_the_rows_of_the_programs_that_ran() -> None:
     assert [lines[0], lines[-1]] == ["text", "more"]
     added = updated(page, [(third, {1: Outcome("runs", [])})])
     assert added == f"{page}\n| name | `c` | vision | runs | - |  |"
+    other = Program("d", "owner/other", "c0", ".", [], field="text")
+    added = updated(f"{page}\n\nend", [(other, {1: Outcome("runs", [])})])
+    assert added == f"{page}\n| other | `d` | text | runs | - |  |\n\nend"

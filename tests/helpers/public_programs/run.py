@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -235,16 +236,23 @@ def updated(page: str, rows: list[tuple[Program, dict[int, Outcome]]]) -> str:
     """Return a page with new rows for the programs that ran, or failed as listed.
 
     The other rows stay: a program may be skipped, or fail for lack of one of its packages.
-    A program without a row gets one below the last row of its repository.
+    A program without a row gets one below the last row of its repository, or of the table.
     """
     lines = page.split("\n")
     for program, found in rows:
         if found and all(o.state in ("runs", "fails as listed") for o in found.values()):
             own = [i for i, line in enumerate(lines) if line.startswith(_key(program))]
             group = [i for i, line in enumerate(lines) if line.startswith(_repository(program))]
-            at = own[0] if own else group[-1] + 1
+            at = own[0] if own else (group or _rows(lines))[-1] + 1
             lines[at : at + len(own[:1])] = [row(program, found)]
     return "\n".join(lines)
+
+
+def _rows(lines: list[str]) -> list[int]:
+    """Return the numbers of the lines of the table, with its head."""
+    start = lines.index(HEAD[0])
+    inside = itertools.takewhile(lambda i: lines[i].startswith("|"), range(start, len(lines)))
+    return list(inside)
 
 
 def _cell(outcome: Outcome) -> str:
