@@ -481,7 +481,8 @@ def plugin_tests(session: nox.Session, folder: Path) -> None:
     """Install a plugin from its folder and run its tests there."""
     session.install(f"{folder}[test]")
     with session.chdir(folder):
-        session.run("python", "-m", "pytest", "-q", "-c", os.devnull, "--rootdir=.", "tests")
+        own = ("-c", os.devnull, "--rootdir=.", "--confcutdir=.")
+        session.run("python", "-m", "pytest", "-q", *own, "tests")
 
 
 @nox.session(python=PYTHONS[0], reuse_venv=False)
