@@ -79,11 +79,15 @@ def test_results_are_described() -> None:
 
 def test_examples_are_runnable() -> None:
     """The tests run these examples as doctests, and the build of the site does too."""
-    found = entries()
+    found = [e for e in entries() if not always_raises(e)]
     assert share(found, [e for e in found if is_runnable(e.object.__doc__)]) > EXAMPLES
 
 
-ARGS, RETURNS, EXAMPLES = 0.92, 0.87, 0.77
+def always_raises(entry: Entry) -> bool:
+    return getattr(entry.object, "__annotations__", {}).get("return") == "NoReturn"
+
+
+ARGS, RETURNS, EXAMPLES = 0.95, 0.9, 0.78
 """The smallest shares of public functions and classes with a section; 1 is the aim."""
 
 

@@ -21,7 +21,7 @@ TITLES = {
 }
 """The titles of the sections, in the order of a page."""
 LISTS = ("Args", "Attributes", "Raises")
-HEADING = re.compile(rf"^({'|'.join(TITLES)}):$")
+HEADING = re.compile(rf"^({'|'.join(TITLES)}):(?: (.*))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ def parse(text: str | None) -> Docstring:
         heading = HEADING.match(line)
         if heading:
             current = heading[1]
+            parts.setdefault(current, []).append(f"    {heading[2] or ''}".rstrip())
         elif current and line and not line.startswith(" "):
             current = ""  # the section has ended
         if not heading:

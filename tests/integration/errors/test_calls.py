@@ -159,7 +159,7 @@ def test_methods_are_named_after_the_class_of_the_object() -> None:
         (
             lambda x: untyped.layers.conv2d(x, 8, 3, data_format=3),
             "data_format=3 (int)",
-            'a text: "NCW", "NCHW" or',
+            'a text: "NCW", "NCHW"',
         ),
         (lambda x: untyped.nn.conv2d(x, 3, 1, "SAME"), "filters=3 (int)", "a blob: "),
         (

@@ -1,17 +1,26 @@
-"""Single calls as jobs, for examples: ``from flow_core.api.examples import run``."""
+"""Single calls as jobs, for examples: ``from flow_core.api.examples import rates, run``.
+
+In: public functions and schedules.  Out: their values as arrays and numbers.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from flow_core.annotations import placeholder
+from flow_core.api.array.initializers import zeros_initializer
+from flow_core.api.optim.learning_rates import LrScheduler
+from flow_core.api.optim.optimizer import SGD
 from flow_core.base.dtypes import as_dtype
 from flow_core.frontend.job.function import global_function
 from flow_core.frontend.session.session import default_session
+from flow_core.frontend.session.variables import get_variable
+from flow_core.frontend.trace.job_build import Kind
 
 
 def run(function: Callable[..., Any], *operands: Any, **arguments: Any) -> Any:
@@ -36,7 +45,6 @@ def run(function: Callable[..., Any], *operands: Any, **arguments: Any) -> Any:
         given = (blobs.get(f"x{i}", x) for i, x in enumerate(operands))
         return function(*given, **arguments)
 
-    job.__name__ = job.__qualname__ = f"example_{len(default_session().jobs)}"
     parameters = [
         inspect.Parameter(
             name,
@@ -45,9 +53,34 @@ def run(function: Callable[..., Any], *operands: Any, **arguments: Any) -> Any:
         )
         for name, array in arrays.items()
     ]
-    job.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    step: Any = global_function()(job)(**arrays)
+    step: Any = _job(job, "predict", parameters)(**arrays)
     return _arrays(step.get())
+
+
+def rates(schedule: LrScheduler, steps: int = 4) -> list[float]:
+    """Return the learning rates of the first steps of a train job, rounded to four digits.
+
+    >>> from flow_core.api.optim.learning_rates import PolynomialScheduler
+    >>> rates(PolynomialScheduler(1.0, steps=2, end_learning_rate=0.5))
+    [1.0, 0.75, 0.5, 0.5]
+    """
+
+    def job() -> Any:
+        w = get_variable(
+            f"rates_{len(default_session().jobs)}", (1,), initializer=zeros_initializer()
+        )
+        SGD(schedule, momentum=0).minimize(-w)
+        return w
+
+    step = _job(job, "train")
+    weights = [step().get().numpy().item() for _ in range(steps + 1)]
+    return [round(after - before, 4) for before, after in itertools.pairwise(weights)]
+
+
+def _job(function: Any, kind: Kind, parameters: Sequence[inspect.Parameter] = ()) -> Any:
+    function.__signature__ = inspect.Signature(parameters)
+    function.__name__ = function.__qualname__ = f"example_{len(default_session().jobs)}"
+    return global_function(type=kind)(function)
 
 
 def _is_fed(value: object) -> bool:

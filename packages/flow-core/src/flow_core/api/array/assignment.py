@@ -1,4 +1,7 @@
-"""Assignment to variables, and counts of non-finite elements."""
+"""Assignment to variables, and counts of non-finite elements.
+
+Returns: An int64 blob of shape (1,).
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,7 @@ def assign(ref: Blob, value: Blob, dtype: DType | None = None, name: str | None 
         value: a blob of the variable's shape and element type.
         dtype: has no effect, as in OneFlow.
 
-    Raises:
-        InferenceError: ``ref`` is not a variable, or the shapes or element types differ.
+    Raises: InferenceError: ``ref`` is not a variable, or the shapes or element types differ.
 
     >>> @flow.global_function()
     ... def job(x: tp.Numpy.Placeholder((2,))) -> None:
@@ -87,8 +89,6 @@ def count_not_finite(x: Blob, name: str | None = None) -> BlobDef:
     Args:
         x: a floating-point blob.
 
-    Returns: An int64 blob of shape (1,).
-
     >>> run(flow.count_not_finite, [1, np.nan, np.inf])
     array([2])
     """
@@ -100,8 +100,6 @@ def multi_count_not_finite(x: Sequence[Blob] | None = None, name: str | None = N
 
     Args:
         x: a list of floating-point blobs.
-
-    Returns: An int64 blob of shape (1,).
 
     >>> run(lambda x: flow.multi_count_not_finite([x, 1 / x]), [1, np.nan])
     array([2])

@@ -25,22 +25,10 @@ from flow_core.base.dtypes import float32 as float
 from flow_core.base.dtypes import float64 as double
 
 __all__ = [
-    "bfloat16",
-    "char",
-    "convert_oneflow_dtype_to_numpy_dtype",
-    "double",
-    "dtypes",
-    "float",
-    "float16",
-    "float32",
-    "float64",
-    "int8",
-    "int32",
-    "int64",
-    "record",
-    "tensor_buffer",
+    "bfloat16", "char", "convert_oneflow_dtype_to_numpy_dtype", "double", "dtypes", "float",
+    "float16", "float32", "float64", "int8", "int32", "int64", "record", "tensor_buffer",
     "uint8",
-]
+]  # fmt: skip
 
 
 def dtypes() -> list[DType]:

@@ -10,11 +10,9 @@ from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = [
-    "categorical_ordinal_encode",
-    "categorical_ordinal_encoder",
-    "indexed_slices_reduce_sum",
+    "categorical_ordinal_encode", "categorical_ordinal_encoder", "indexed_slices_reduce_sum",
     "unique_with_counts",
-]
+]  # fmt: skip
 
 
 def unique_with_counts(

@@ -21,20 +21,10 @@ from flow_core.ir.graph import AttrValue
 from flow_core.ops.array.sort import DIRECTIONS
 
 __all__ = [
-    "argsort",
-    "dim_gather",
-    "gather",
-    "gather_nd",
-    "in_top_k",
-    "one_hot",
-    "scatter_nd",
-    "sort",
-    "tensor_scatter_nd_add",
-    "tensor_scatter_nd_update",
-    "unsorted_batch_segment_sum",
-    "unsorted_segment_sum",
-    "unsorted_segment_sum_like",
-]
+    "argsort", "dim_gather", "gather", "gather_nd", "in_top_k", "one_hot", "scatter_nd", "sort",
+    "tensor_scatter_nd_add", "tensor_scatter_nd_update", "unsorted_batch_segment_sum",
+    "unsorted_segment_sum", "unsorted_segment_sum_like",
+]  # fmt: skip
 
 
 def gather(
@@ -252,8 +242,7 @@ def unsorted_batch_segment_sum(
 
     Returns: A blob of shape (*batch, num_segments, *rest) of the element type of ``data``.
 
-    Raises:
-        InferenceError: the shapes are not of this form, or ``num_segments`` is less than 1.
+    Raises: InferenceError: the shapes are not of this form, or ``num_segments`` is less than 1.
 
     >>> run(flow.unsorted_batch_segment_sum, [[1, 2, 4]], np.int32([[1, 0, 1]]), 2)
     array([[2., 5.]], dtype=float32)
@@ -299,8 +288,7 @@ def sort(
 
     Returns: A blob of the shape and element type of ``input``.
 
-    Raises:
-        InferenceError: the direction is unknown, or the axis is out of range or of size 0.
+    Raises: InferenceError: the direction is unknown, or the axis is out of range or of size 0.
 
     >>> run(flow.sort, [[3, 1, 2], [6, 5, 4]], direction="DESCENDING")
     array([[3., 2., 1.],
@@ -320,8 +308,7 @@ def argsort(
 
     Returns: int32 in the shape of ``input``.
 
-    Raises:
-        InferenceError: as for `sort`.
+    Raises: InferenceError: as for `sort`.
 
     >>> run(flow.argsort, [[3, 1, 2], [6, 5, 4]])
     array([[1, 2, 0],
@@ -340,8 +327,7 @@ def argmax(input: Blob, axis: int = -1, name: str | None = None) -> BlobDef:
     Returns: int32 in the shape of ``input`` without the axis, or of shape (1,) for a blob with one
         axis.
 
-    Raises:
-        InferenceError: the axis is out of range or of size 0.
+    Raises: InferenceError: the axis is out of range or of size 0.
 
     >>> run(flow.math.argmax, [[3, 1, 2], [6, 5, 4]])
     array([0, 0], dtype=int32)

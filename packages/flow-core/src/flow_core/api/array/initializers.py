@@ -69,8 +69,7 @@ def random_uniform_initializer(
         minval: lower bound, included.
         maxval: upper bound; included for integer types only.
 
-    Raises:
-        InferenceError: ``minval`` is larger than ``maxval``.
+    Raises: InferenceError: ``minval`` is larger than ``maxval``.
 
     >>> chosen = flow.random_uniform_initializer(-0.1, 0.1)
     >>> w = run(flow.get_variable, "w", (100, 50), initializer=chosen)
@@ -95,8 +94,7 @@ def random_normal_initializer(
         seed: must be None; pass ``random_seed`` to ``flow.get_variable`` instead.
         dtype: must be None; pass ``dtype`` to ``flow.get_variable`` instead.
 
-    Raises:
-        InferenceError: ``seed`` or ``dtype`` is given.
+    Raises: InferenceError: ``seed`` or ``dtype`` is given.
 
     >>> chosen = flow.random_normal_initializer(stddev=0.1)
     >>> w = run(flow.get_variable, "w", (100, 50), initializer=chosen)
@@ -176,8 +174,7 @@ def variance_scaling_initializer(
         scale: a positive factor.
         distribution: "truncated_normal", "random_normal" or "random_uniform".
 
-    Raises:
-        InferenceError: an argument has a value that is not listed here.
+    Raises: InferenceError: an argument has a value that is not listed here.
 
     >>> chosen = flow.variance_scaling_initializer(2.0)
     >>> w = run(flow.get_variable, "w", (100, 50), initializer=chosen)
@@ -210,8 +207,7 @@ def kaiming_initializer(
         negative_slope: slope of leaky_relu below 0.
         data_format: "NCHW" or "NHWC".
 
-    Raises:
-        InferenceError: an argument has a value that is not listed here.
+    Raises: InferenceError: an argument has a value that is not listed here.
 
     >>> chosen = flow.kaiming_initializer((100, 50))
     >>> w = run(flow.get_variable, "w", (100, 50), initializer=chosen)

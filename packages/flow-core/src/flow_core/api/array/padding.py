@@ -5,6 +5,8 @@ The functions are sequences of existing ops, so that every backend has kernels f
 Args:
     x: images.
     padding: one number for all sides, or four: left, right, top and bottom.
+
+Returns: The padded images, of the element type of ``x``.
 """
 
 from __future__ import annotations
@@ -74,13 +76,22 @@ def constant_pad2d(
 
     Args:
         constant_value: the number; truncated for integer types.
+
+    >>> run(flow.constant_pad2d, np.ones((1, 1, 1, 2)), (1, 0, 0, 1), 5)[0, 0]
+    array([[5., 1., 1.],
+           [5., 5., 5.]], dtype=float32)
     """
     left, right, top, bottom = _sides("constant_pad2d", x, padding)
     return pad(x, [(0, 0), (0, 0), (top, bottom), (left, right)], constant_value, name)
 
 
 def zero_pad2d(x: Blob, padding: int | Sequence[int], name: str | None = None) -> BlobDef:
-    """Pad images (N, C, H, W) with zeros; see `constant_pad2d`."""
+    """Pad images (N, C, H, W) with zeros; see `constant_pad2d`.
+
+    >>> run(flow.zero_pad2d, np.ones((1, 1, 1, 2)), (1, 0, 0, 1))[0, 0]
+    array([[0., 1., 1.],
+           [0., 0., 0.]], dtype=float32)
+    """
     return constant_pad2d(x, padding, 0, name)
 
 
@@ -90,6 +101,10 @@ def replication_pad2d(x: Blob, padding: int | Sequence[int], name: str | None = 
     Args:
         x: images with at least one pixel.
         name: name of the last op.
+
+    >>> run(flow.replication_pad2d, [[[[1, 2]]]], (1, 0, 0, 1))[0, 0]
+    array([[1., 1., 2.],
+           [1., 1., 2.]], dtype=float32)
     """
     left, right, top, bottom = _sides("replication_pad2d", x, padding)
     check(min(x.shape[2:]) > 0, "replication_pad2d", f"images {x.shape}", "at least one pixel")
@@ -122,6 +137,10 @@ def expand(x: Blob, expand_size: Sequence[int], name: str | None = None) -> Blob
     Raises:
         InferenceError: ``expand_size`` is shorter than the shape, changes an axis whose size is
             not 1, or has -1 for a new axis.
+
+    >>> run(flow.expand, [[1], [2]], (-1, 3))
+    array([[1., 1., 1.],
+           [2., 2., 2.]], dtype=float32)
     """
     asked = tuple(expand_size)
     own = (-1,) * (len(asked) - len(x.shape)) + x.shape
@@ -145,8 +164,11 @@ def diag(input: Blob, diagonal: int = 0, name: str | None = None) -> BlobDef:
 
     Returns: A matrix or a vector of the element type of the input.
 
-    Raises:
-        InferenceError: the input has another number of axes, or the diagonal is outside of it.
+    Raises: InferenceError: the input has another number of axes, or the diagonal is outside of it.
+
+    >>> run(flow.diag, [1, 2])
+    array([[1., 0.],
+           [0., 2.]], dtype=float32)
     """
     check(len(input.shape) in (1, 2), "diag", f"shape {input.shape}", "a vector or a matrix")
     row, column = max(-diagonal, 0), max(diagonal, 0)

@@ -18,13 +18,9 @@ from flow_core.frontend.trace.emit import emit_one
 from flow_core.ir.graph import AttrValue
 
 __all__ = [
-    "CoinFlip",
-    "bernoulli",
-    "coin_flip",
-    "gen_seed",
-    "generate_random_batch_permutation_indices",
-    "shuffle",
-]
+    "CoinFlip", "bernoulli", "coin_flip", "gen_seed",
+    "generate_random_batch_permutation_indices", "shuffle",
+]  # fmt: skip
 
 
 def _seed(seed: int | None) -> dict[str, AttrValue]:
@@ -130,8 +126,7 @@ def shuffle(value: Blob, seed: int | None = None, name: str | None = None) -> Bl
 
     Returns: A blob of the shape and element type of ``value``.
 
-    Raises:
-        InferenceError: ``value`` has no axes.
+    Raises: InferenceError: ``value`` has no axes.
 
     >>> sorted(run(flow.random.shuffle, [1, 2, 3, 4]).tolist())
     [1.0, 2.0, 3.0, 4.0]

@@ -22,17 +22,9 @@ from flow_core.ir.graph import AttrValue
 from flow_core.ops.array.select import LAST
 
 __all__ = [
-    "concat",
-    "pad",
-    "pad_grad",
-    "reflection_pad2d",
-    "reverse",
-    "same_padding",
-    "slice",
-    "slice_update",
-    "slice_v2",
-    "stack",
-]
+    "concat", "pad", "pad_grad", "reflection_pad2d", "reverse", "same_padding", "slice",
+    "slice_update", "slice_v2", "stack",
+]  # fmt: skip
 
 SliceRow = Sequence[int | None]
 
@@ -82,8 +74,7 @@ def stack(inputs: Sequence[Blob], axis: int = 0, name: str | None = None) -> Blo
 
     Returns: A blob with one more axis, of size ``len(inputs)``.
 
-    Raises:
-        InferenceError: there are no blobs, their shapes differ, or the axis is out of range.
+    Raises: InferenceError: there are no blobs, their shapes differ, or the axis is out of range.
 
     >>> run(lambda x, y: flow.stack([x, y]), [1, 2], [3, 4])
     array([[1., 2.],
@@ -135,8 +126,7 @@ def slice_v2(x: Blob, slice_tup_list: Sequence[SliceRow], name: str | None = Non
 
     Returns: A blob with as many axes as ``x``.
 
-    Raises:
-        InferenceError: a start or stop is out of range, a step is 0, or the slice is empty.
+    Raises: InferenceError: a start or stop is out of range, a step is 0, or the slice is empty.
 
     >>> run(lambda x: flow.slice_v2(x, [(None, None, None), (2, 0, -1)]), [[3, 1, 2], [6, 5, 4]])
     array([[2., 1.],
@@ -171,8 +161,7 @@ def logical_slice(x: Blob, slice_tup_list: Sequence[SliceRow], name: str | None 
 
     Returns: A blob with as many axes as ``x``.
 
-    Raises:
-        InferenceError: as for `slice_v2`, or a step is negative.
+    Raises: InferenceError: as for `slice_v2`, or a step is negative.
 
     >>> run(
     ...     lambda x: flow.experimental.logical_slice(x, [(0, 2, 1), (0, 3, 2)]),
@@ -196,8 +185,7 @@ def logical_slice_assign(
         slice_tup_list: (start, stop, step) for each axis, with steps greater than 0; see
             `slice_v2`.
 
-    Raises:
-        InferenceError: as for `logical_slice`, or ``value`` has another type.
+    Raises: InferenceError: as for `logical_slice`, or ``value`` has another type.
 
     >>> @flow.global_function()
     ... def job(x: tp.Numpy.Placeholder((2,))) -> None:
@@ -250,8 +238,7 @@ def reverse(input: Blob, axis: int | Sequence[int], name: str | None = None) -> 
 
     Returns: A blob of the shape and element type of ``input``.
 
-    Raises:
-        InferenceError: an axis is out of range.
+    Raises: InferenceError: an axis is out of range.
 
     >>> run(flow.reverse, [1, 2, 3], 0)
     array([3., 2., 1.], dtype=float32)
@@ -293,8 +280,7 @@ def pad(
 
     Returns: A blob whose size on axis i is ``before + x.shape[i] + after``.
 
-    Raises:
-        InferenceError: ``paddings`` is not one pair of non-negative numbers for each axis.
+    Raises: InferenceError: ``paddings`` is not one pair of non-negative numbers for each axis.
 
     >>> run(lambda x: flow.pad(x, [(1, 2)]), [1, 2])
     array([0., 1., 2., 0., 0.], dtype=float32)

@@ -15,20 +15,10 @@ from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = [
-    "amp_white_identity",
-    "broadcast_like",
-    "broadcast_to_compatible_with",
-    "cast_to_static_shape",
-    "dynamic_reshape",
-    "expand_dims",
-    "flatten",
-    "identity",
-    "identity_n",
-    "reshape",
-    "reshape_like",
-    "squeeze",
-    "transpose",
-]
+    "amp_white_identity", "broadcast_like", "broadcast_to_compatible_with",
+    "cast_to_static_shape", "dynamic_reshape", "expand_dims", "flatten", "identity",
+    "identity_n", "reshape", "reshape_like", "squeeze", "transpose",
+]  # fmt: skip
 
 
 check = checker("flow.")
@@ -55,8 +45,7 @@ def reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> BlobDef:
 
     Returns: A blob of the new shape.
 
-    Raises:
-        InferenceError: the number of elements differs, or more than one size is -1.
+    Raises: InferenceError: the number of elements differs, or more than one size is -1.
 
     >>> run(flow.reshape, [1, 2, 3, 4], (2, -1))
     array([[1., 2.],
@@ -90,8 +79,7 @@ def reshape_like(x: Blob, like: Blob, name: str | None = None) -> BlobDef:
 
     Returns: A blob of the shape of ``like`` and of the element type of ``x``.
 
-    Raises:
-        InferenceError: the numbers of elements differ.
+    Raises: InferenceError: the numbers of elements differ.
 
     >>> run(flow.reshape_like, [1, 2, 3, 4], [[0, 0], [0, 0]])
     array([[1., 2.],
@@ -108,8 +96,7 @@ def flatten(input: Blob, start_dim: int = 0, end_dim: int = -1, name: str | None
 
     Returns: A blob with fewer axes.
 
-    Raises:
-        InferenceError: an axis is out of range, or ``start_dim`` comes after ``end_dim``.
+    Raises: InferenceError: an axis is out of range, or ``start_dim`` comes after ``end_dim``.
 
     >>> run(flow.flatten, [[1, 2], [3, 4]])
     array([1., 2., 3., 4.], dtype=float32)
@@ -125,8 +112,7 @@ def squeeze(input: Blob, axis: Sequence[int] | None = None, name: str | None = N
 
     Returns: A blob without these axes.
 
-    Raises:
-        InferenceError: a given axis is out of range, or its size is not 1.
+    Raises: InferenceError: a given axis is out of range, or its size is not 1.
 
     >>> run(flow.squeeze, [[1, 2]])
     array([1., 2.], dtype=float32)
@@ -144,8 +130,7 @@ def expand_dims(input: Blob, axis: int, name: str | None = None) -> BlobDef:
 
     Returns: A blob with an additional axis.
 
-    Raises:
-        InferenceError: the axis is out of range.
+    Raises: InferenceError: the axis is out of range.
 
     >>> run(flow.expand_dims, [1, 2], 0)
     array([[1., 2.]], dtype=float32)

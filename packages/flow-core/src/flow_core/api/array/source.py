@@ -25,16 +25,9 @@ from flow_core.frontend.trace.job_build import current_job
 from flow_core.ir.graph import AttrValue
 
 __all__ = [
-    "constant",
-    "constant_like",
-    "constant_scalar",
-    "elem_cnt",
-    "ones",
-    "ones_like",
-    "range",
-    "zeros",
-    "zeros_like",
-]
+    "constant", "constant_like", "constant_scalar", "elem_cnt", "ones", "ones_like", "range",
+    "zeros", "zeros_like",
+]  # fmt: skip
 
 
 def _number(function: str, value: Any, dtype: DType) -> bool | int | float:

@@ -63,7 +63,7 @@ def completed(doc: str, parameters: Iterable[str], common: Shared, *, result: bo
     """
     text, parts = _split(doc)
     described = common.parameters
-    title = "Attributes" if "Attributes" in parts else "Args"
+    title = "Attributes" if "Attributes" in parts and "Args" not in parts else "Args"
     if title in parts:
         own = dict(_items(parts[title]))
         places = {name.strip("*`"): names for names in own for name in names.split(", ")}

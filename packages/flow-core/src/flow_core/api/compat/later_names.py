@@ -2,6 +2,24 @@
 and ranges of ops to profile.
 
 Each function emits a sequence of other ops; passes fuse these ops where that is faster.
+
+Args:
+    x: a blob.
+    labels: class numbers in [0, classes); int32, int64 or int8 of shape (...) or (..., 1).
+    logits: a floating-point blob of shape (..., classes).
+    value: a blob with a channel axis.
+    bias: a blob of shape (channels,) and of the element type of ``value``.
+    data_format: "NC..." (channels on axis 1, also the default) or "N...C" (on the last).
+    diagonal: the highest diagonal that is kept: 0 for the main diagonal.
+    fill_value: the number above this diagonal.
+    scale: the factor of ``x``.
+    rate: fraction of elements to drop, in [0, 1).
+    noise_shape: not supported, as in OneFlow.
+    seed: seed of this op, or None for the default.
+    mark_prefix: the name of the range.
+    name: name of the last op.
+
+Returns: A blob of the shape and type of the first argument.
 """
 
 from __future__ import annotations
@@ -19,14 +37,10 @@ from flow_core.api.nn.losses import sparse_softmax_cross_entropy_with_logits
 from flow_core.frontend.trace.blob import Blob, BlobDef
 
 __all__ = [
-    "distributed_sparse_softmax_cross_entropy_with_logits",
-    "fused_bias_add_dropout",
-    "fused_bias_add_gelu",
-    "fused_scale_tril_softmax_dropout",
-    "fused_self_attention_query_mul_key_and_value",
-    "nvtx_end",
-    "nvtx_start",
-]
+    "distributed_sparse_softmax_cross_entropy_with_logits", "fused_bias_add_dropout",
+    "fused_bias_add_gelu", "fused_scale_tril_softmax_dropout",
+    "fused_self_attention_query_mul_key_and_value", "nvtx_end", "nvtx_start",
+]  # fmt: skip
 
 ALL = (None, None, None)
 """A slice of a whole axis."""
@@ -36,9 +50,6 @@ def distributed_sparse_softmax_cross_entropy_with_logits(
     labels: Blob, logits: Blob, name: str | None = None
 ) -> BlobDef:
     """Call `sparse_softmax_cross_entropy_with_logits`, which also takes logits split by class.
-
-    Args:
-        labels, logits, name: see `sparse_softmax_cross_entropy_with_logits`.
 
     Returns: A blob with one number per example.
 
@@ -57,12 +68,6 @@ def fused_bias_add_gelu(
 ) -> BlobDef:
     """Return ``gelu(bias_add(value, bias))``.
 
-    Args:
-        value, bias, data_format: see `bias_add`.
-        name: name of the last op.
-
-    Returns: A blob of the shape and type of ``value``.
-
     >>> run(flow.nn.fused_bias_add_gelu, [[0, 1]], [0, 1]).round(4)
     array([[0.    , 1.9545]], dtype=float32)
     """
@@ -79,13 +84,6 @@ def fused_bias_add_dropout(
     name: str | None = None,
 ) -> BlobDef:
     """Return ``dropout(bias_add(value, bias), rate)``.
-
-    Args:
-        value, bias, data_format: see `bias_add`.
-        rate, noise_shape, seed: see `dropout`.
-        name: name of the last op.
-
-    Returns: A blob of the shape and type of ``value``.
 
     >>> run(flow.nn.fused_bias_add_dropout, [[0, 1]], [0, 1], rate=0.0)
     array([[0., 2.]], dtype=float32)
@@ -107,9 +105,6 @@ def fused_scale_tril_softmax_dropout(
 
     Args:
         x: floating-point attention scores, with the keys on the last axis.
-        diagonal, fill_value, scale: see `fused_scale_tril`.
-        rate, noise_shape, seed: see `dropout`.
-        name: name of the last op.
 
     Returns: A blob of the shape and type of ``x``.
 
@@ -158,12 +153,18 @@ def nvtx_start(x: Blob, mark_prefix: str, name: str | None = None) -> BlobDef:
 
     Args:
         x: a blob.
-        mark_prefix: the name of the range.
         name: name of the op; by default, ``mark_prefix`` and "_start".
+
+    >>> run(flow.profiler.nvtx_start, [1, 2], "block")
+    array([1., 2.], dtype=float32)
     """
     return identity(x, name or f"{mark_prefix}_start")
 
 
 def nvtx_end(x: Blob, mark_prefix: str, name: str | None = None) -> BlobDef:
-    """Return ``x``, in an op that marks the end of a range; see `nvtx_start`."""
+    """Return ``x``, in an op that marks the end of a range; see `nvtx_start`.
+
+    >>> run(flow.profiler.nvtx_end, [1, 2], "block")
+    array([1., 2.], dtype=float32)
+    """
     return identity(x, name or f"{mark_prefix}_end")

@@ -1,4 +1,10 @@
-"""Functions of OneFlow 0.4 about processes, the build, and ranges of the host to profile."""
+"""Functions of OneFlow 0.4 about processes, the build, and ranges of the host to profile.
+
+Args:
+    ssh_port, run_dir: without effect.
+    dtype: the element type of the variable.
+    range_name: the name of the range.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +21,16 @@ from flow_core.ir.initializers import Initializer
 from flow_core.plugins.specs import Available
 
 __all__ = [
-    "delete_worker_by_bootstrap",
-    "delete_worker_of_multi_process",
-    "empty_initializer",
-    "get_rank",
-    "get_world_size",
-    "has_rpc_backend_grpc",
-    "has_rpc_backend_local",
-    "init_bootstrap_confs",
-    "range_pop",
-    "range_push",
-    "with_cuda",
-    "with_xla",
-]
+    "delete_worker_by_bootstrap", "delete_worker_of_multi_process", "empty_initializer",
+    "get_rank", "get_world_size", "has_rpc_backend_grpc", "has_rpc_backend_local",
+    "init_bootstrap_confs", "range_pop", "range_push", "with_cuda", "with_xla",
+]  # fmt: skip
 
 
 def get_rank() -> int:
     """Return the rank of this process among those of the program.
 
-    Returns:
-        A number that is 0 for a single process.
+    Returns: A number that is 0 for a single process.
 
     >>> get_rank()
     0
@@ -46,8 +42,7 @@ def get_rank() -> int:
 def get_world_size() -> int:
     """Return the number of processes of the program.
 
-    Returns:
-        A number that is 1 for a single process.
+    Returns: A number that is 1 for a single process.
 
     >>> get_world_size()
     1
@@ -134,8 +129,7 @@ def range_push(range_name: str) -> None:
 def range_pop() -> None:
     """End the innermost range.
 
-    Raises:
-        ConfigError: no range has begun.
+    Raises: ConfigError: no range has begun.
     """
     if not _ranges:
         raise ConfigError(

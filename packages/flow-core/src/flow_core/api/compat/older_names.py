@@ -1,4 +1,8 @@
-"""Names that experimental and older OneFlow programs use; they work as OneFlow documents them."""
+"""Names that experimental and older OneFlow programs use; they work as OneFlow documents them.
+
+Args:
+    op_name: the name of the variable.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +29,9 @@ from flow_core.frontend.trace.mirrored_view import parts_of, to_mirrored, whole_
 from flow_core.sharding.sbp import B, P
 
 __all__ = [
-    "eager_assign_121",
-    "eager_nccl_all_reduce",
-    "get_interface_blob_value",
-    "inter_job_reuse_mem_strategy",
-    "set_interface_blob_value",
-    "ssp_variable_proxy",
-]
+    "eager_assign_121", "eager_nccl_all_reduce", "get_interface_blob_value",
+    "inter_job_reuse_mem_strategy", "set_interface_blob_value", "ssp_variable_proxy",
+]  # fmt: skip
 
 STRATEGIES = ("reuse_mem_priority", "mem_sharing_priority", "parallelism_priority",
               "custom_parallelism")  # fmt: skip
@@ -128,8 +128,7 @@ def ssp_variable_proxy(
 
     Returns: The variable, for `flow.assign`, and the stale value.
 
-    Raises:
-        InferenceError: ``buffer_size`` is less than 1.
+    Raises: InferenceError: ``buffer_size`` is less than 1.
     """
     var = checked_blob(var)
     if buffer_size < 1:
@@ -160,13 +159,9 @@ def _variable(function: str, op_name: str) -> Any:
 def get_interface_blob_value(op_name: str) -> Array:
     """Return a copy of a variable's value.
 
-    Args:
-        op_name: the name of the variable.
-
     Returns: An array.
 
-    Raises:
-        VariableError: no job of the session has a variable of this name.
+    Raises: VariableError: no job of the session has a variable of this name.
 
     >>> _ = run(flow.get_variable, "w", (2,), initializer=flow.ones_initializer())
     >>> flow.experimental.get_interface_blob_value("w")
@@ -182,11 +177,9 @@ def set_interface_blob_value(op_name: str, ndarray: Array) -> None:
     """Overwrite a variable.
 
     Args:
-        op_name: the name of the variable.
         ndarray: an array of its shape and type.
 
-    Raises:
-        VariableError: no job of the session has a variable of this name, or the shapes differ.
+    Raises: VariableError: no job of the session has a variable of this name, or the shapes differ.
 
     >>> @flow.global_function()
     ... def job() -> tp.Numpy:

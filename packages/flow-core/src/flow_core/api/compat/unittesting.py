@@ -1,4 +1,7 @@
-"""Helpers that OneFlow's own tests use: ``flow.unittest``."""
+"""Helpers that OneFlow's own tests use: ``flow.unittest``.
+
+Returns: A decorator for a test case or a test.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,10 @@ from flow_core.base.errors import DataError
 from flow_core.frontend.session.default import clear_default_session
 
 __all__ = [
-    "TestCase",
-    "env",
-    "num_nodes_required",
-    "register_test_cases",
-    "skip_unless_1n1d",
-    "skip_unless_1n2d",
-    "skip_unless_1n4d",
-    "skip_unless_2n1d",
-    "skip_unless_2n2d",
+    "TestCase", "env", "num_nodes_required", "register_test_cases", "skip_unless_1n1d",
+    "skip_unless_1n2d", "skip_unless_1n4d", "skip_unless_2n1d", "skip_unless_2n2d",
     "skip_unless_2n4d",
-]
+]  # fmt: skip
 
 T = TypeVar("T")
 _NODES = "__oneflow_test_case_num_nodes_required__"
@@ -86,15 +82,14 @@ class TestCase(unittest.TestCase):
     Args:
         methodName: see `unittest.TestCase`.
 
-    Example:
-        >>> class TestSums(flow.unittest.TestCase):
-        ...     def test_sum(self):
-        ...         self.assertEqual(1 + 1, 2)
-        >>> import unittest
-        >>> result = unittest.TestResult()
-        >>> _ = TestSums("test_sum").run(result)
-        >>> result.wasSuccessful()
-        True
+    >>> class TestSums(flow.unittest.TestCase):
+    ...     def test_sum(self):
+    ...         self.assertEqual(1 + 1, 2)
+    >>> import unittest
+    >>> result = unittest.TestResult()
+    >>> _ = TestSums("test_sum").run(result)
+    >>> result.wasSuccessful()
+    True
     """
 
     __test__ = False
@@ -115,14 +110,7 @@ def num_nodes_required(num_nodes: int) -> Decorator[Any]:
     Args:
         num_nodes: the number of machines.
 
-    Returns:
-        A decorator for a test.
-
-    Example:
-        >>> class TestSums(flow.unittest.TestCase):
-        ...     @flow.unittest.num_nodes_required(2)
-        ...     def test_sum(self):
-        ...         self.assertEqual(1 + 1, 2)
+    >>> test = flow.unittest.num_nodes_required(2)(lambda: None)
     """
 
     def mark(function: object) -> Any:
@@ -187,14 +175,7 @@ def _skip_unless(nodes: int, devices: int) -> Decorator[Any]:
 def skip_unless_1n1d() -> Decorator[Any]:
     """Skip a test unless the run has one machine and one device.
 
-    Returns:
-        A decorator for a test case or a test.
-
-    Example:
-        >>> @flow.unittest.skip_unless_1n1d()
-        ... class TestSums(flow.unittest.TestCase):
-        ...     def test_sum(self):
-        ...         self.assertEqual(1 + 1, 2)
+    >>> test = flow.unittest.skip_unless_1n1d()(lambda: None)
     """
     return _skip_unless(1, 1)
 
@@ -202,14 +183,7 @@ def skip_unless_1n1d() -> Decorator[Any]:
 def skip_unless_1n2d() -> Decorator[Any]:
     """Skip a test unless the run has one machine and two devices.
 
-    Returns:
-        A decorator for a test case or a test.
-
-    Example:
-        >>> @flow.unittest.skip_unless_1n2d()
-        ... class TestSums(flow.unittest.TestCase):
-        ...     def test_sum(self):
-        ...         self.assertEqual(1 + 1, 2)
+    >>> test = flow.unittest.skip_unless_1n2d()(lambda: None)
     """
     return _skip_unless(1, 2)
 
@@ -217,14 +191,7 @@ def skip_unless_1n2d() -> Decorator[Any]:
 def skip_unless_1n4d() -> Decorator[Any]:
     """Skip a test unless the run has one machine and four devices.
 
-    Returns:
-        A decorator for a test case or a test.
-
-    Example:
-        >>> @flow.unittest.skip_unless_1n4d()
-        ... class TestSums(flow.unittest.TestCase):
-        ...     def test_sum(self):
-        ...         self.assertEqual(1 + 1, 2)
+    >>> test = flow.unittest.skip_unless_1n4d()(lambda: None)
     """
     return _skip_unless(1, 4)
 
@@ -232,14 +199,7 @@ def skip_unless_1n4d() -> Decorator[Any]:
 def skip_unless_2n1d() -> Decorator[Any]:
     """Skip a test unless the run has two machines with one device each.
 
-    Returns:
-        A decorator for a test case or a test.
-
-    Example:
-        >>> @flow.unittest.skip_unless_2n1d()
-        ... class TestSums(flow.unittest.TestCase):
-        ...     def test_sum(self):
-        ...         self.assertEqual(1 + 1, 2)
+    >>> test = flow.unittest.skip_unless_2n1d()(lambda: None)
     """
     return _skip_unless(2, 1)
 
@@ -247,14 +207,7 @@ def skip_unless_2n1d() -> Decorator[Any]:
 def skip_unless_2n2d() -> Decorator[Any]:
     """Skip a test unless the run has two machines with two devices each.
 
-    Returns:
-        A decorator for a test case or a test.
-
-    Example:
-        >>> @flow.unittest.skip_unless_2n2d()
-        ... class TestSums(flow.unittest.TestCase):
-        ...     def test_sum(self):
-        ...         self.assertEqual(1 + 1, 2)
+    >>> test = flow.unittest.skip_unless_2n2d()(lambda: None)
     """
     return _skip_unless(2, 2)
 
@@ -262,13 +215,6 @@ def skip_unless_2n2d() -> Decorator[Any]:
 def skip_unless_2n4d() -> Decorator[Any]:
     """Skip a test unless the run has two machines with four devices each.
 
-    Returns:
-        A decorator for a test case or a test.
-
-    Example:
-        >>> @flow.unittest.skip_unless_2n4d()
-        ... class TestSums(flow.unittest.TestCase):
-        ...     def test_sum(self):
-        ...         self.assertEqual(1 + 1, 2)
+    >>> test = flow.unittest.skip_unless_2n4d()(lambda: None)
     """
     return _skip_unless(2, 4)

@@ -1,4 +1,13 @@
-"""OneFlow's names that have no equivalent here; each raises an error that names an alternative."""
+"""OneFlow's names that have no equivalent here; each raises an error that names an alternative.
+
+Args:
+    path: without effect.
+    scp_binary, use_uuid, ssh_port: without effect.
+    x, base_shift, out_num, name: without effect.
+    input_blob_list, source_blob, source_sbp: without effect.
+
+Raises: UnsupportedError: always.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +17,10 @@ from flow_core.base.errors import UnsupportedError, user_line
 from flow_core.frontend.session.session import default_session
 
 __all__ = [
-    "cache_int8_calibration",
-    "delete_worker",
-    "get_compile_flags",
-    "get_include",
-    "get_lib",
-    "get_link_flags",
-    "init_worker",
+    "cache_int8_calibration", "delete_worker", "get_compile_flags", "get_include", "get_lib",
+    "get_link_flags", "init_worker",
     "write_int8_calibration",
-]
+]  # fmt: skip
 
 PLUGIN = "write a plugin that registers the op: docs/architecture.md, Add an op"
 LAUNCHER = "start the program on every machine, with the launcher of the package flow-dist"
@@ -27,35 +31,12 @@ def _refuse(attempted: str, found: str, allowed: str, hint: str) -> NoReturn:
 
 
 def write_int8_calibration(path: str) -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: TensorRT is not supported.
-
-    Args:
-        path: without effect.
-
-    Raises:
-        UnsupportedError: always.
-
-    Example:
-        >>> flow.tensorrt.write_int8_calibration("table")
-        Traceback (most recent call last):
-            ...
-        flow_core.base.errors.UnsupportedError: ...
-    """
+    """Raise an `UnsupportedError` that names the alternative: TensorRT is not supported."""
     _no_tensorrt("write_int8_calibration")
 
 
 def cache_int8_calibration() -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: TensorRT is not supported.
-
-    Raises:
-        UnsupportedError: always.
-
-    Example:
-        >>> flow.tensorrt.cache_int8_calibration()
-        Traceback (most recent call last):
-            ...
-        flow_core.base.errors.UnsupportedError: ...
-    """
+    """Raise an `UnsupportedError` that names the alternative: TensorRT is not supported."""
     _no_tensorrt("cache_int8_calibration")
 
 
@@ -69,62 +50,22 @@ def _no_tensorrt(name: str) -> NoReturn:
 
 
 def get_include() -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: there are no C++ headers.
-
-    Raises:
-        UnsupportedError: always.
-
-    Example:
-        >>> flow.sysconfig.get_include()
-        Traceback (most recent call last):
-            ...
-        flow_core.base.errors.UnsupportedError: ...
-    """
+    """Raise an `UnsupportedError` that names the alternative: there are no C++ headers."""
     _nothing_to_link("get_include")
 
 
 def get_lib() -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: there is no C++ library.
-
-    Raises:
-        UnsupportedError: always.
-
-    Example:
-        >>> flow.sysconfig.get_lib()
-        Traceback (most recent call last):
-            ...
-        flow_core.base.errors.UnsupportedError: ...
-    """
+    """Raise an `UnsupportedError` that names the alternative: there is no C++ library."""
     _nothing_to_link("get_lib")
 
 
 def get_compile_flags() -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: there are no C++ headers.
-
-    Raises:
-        UnsupportedError: always.
-
-    Example:
-        >>> flow.sysconfig.get_compile_flags()
-        Traceback (most recent call last):
-            ...
-        flow_core.base.errors.UnsupportedError: ...
-    """
+    """Raise an `UnsupportedError` that names the alternative: there are no C++ headers."""
     _nothing_to_link("get_compile_flags")
 
 
 def get_link_flags() -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: there is no C++ library.
-
-    Raises:
-        UnsupportedError: always.
-
-    Example:
-        >>> flow.sysconfig.get_link_flags()
-        Traceback (most recent call last):
-            ...
-        flow_core.base.errors.UnsupportedError: ...
-    """
+    """Raise an `UnsupportedError` that names the alternative: there is no C++ library."""
     _nothing_to_link("get_link_flags")
 
 
@@ -140,9 +81,6 @@ def _nothing_to_link(name: str) -> NoReturn:
 def init_worker(scp_binary: bool = True, use_uuid: bool = True, ssh_port: int = 22) -> None:
     """Do nothing, since the script itself is started on every machine, manually or by a launcher.
 
-    Args:
-        scp_binary, use_uuid, ssh_port: without effect.
-
     Raises:
         UnsupportedError: the session has several machines, but this process is the only one;
             programs are not copied to other machines.
@@ -153,8 +91,7 @@ def init_worker(scp_binary: bool = True, use_uuid: bool = True, ssh_port: int = 
 def delete_worker(ssh_port: int = 22) -> None:
     """Do nothing, or raise the same error as `init_worker`.
 
-    Args:
-        ssh_port: without effect.
+    Raises: UnsupportedError: as for `init_worker`.
     """
     _one_machine("delete_worker")
 

@@ -5,6 +5,12 @@ A builder collects inputs, outputs and attributes under the names that the op's 
     def fast_relu(x, name):
         builder = flow.user_op_builder(name).Op("fast_relu").Input("in", [x]).Output("out")
         return builder.Build().InferAndTryRun().SoleOutputBlob()
+
+Args:
+    op_name: the name of the op.
+    op_type_name: the type of the ops.
+
+Returns: A `UserOpBuilder`.
 """
 
 from __future__ import annotations
@@ -24,21 +30,13 @@ from flow_core.ops.system.python_kernel import PYTHON_KERNEL, PythonOp, known
 from flow_core.plugins.specs import OpSpec
 
 __all__ = [
-    "consistent_user_op_builder",
-    "consistent_user_op_module_builder",
-    "find_or_create_module",
-    "user_op_builder",
-    "user_op_module_builder",
-]
+    "consistent_user_op_builder", "consistent_user_op_module_builder", "find_or_create_module",
+    "user_op_builder", "user_op_module_builder",
+]  # fmt: skip
 
 
 def user_op_builder(op_name: str) -> UserOpBuilder:
     """Return a builder of an op whose name is below the current name scope; see `UserOpBuilder`.
-
-    Args:
-        op_name: the name of the op.
-
-    Returns: A `UserOpBuilder`.
 
     >>> @flow.global_function()
     ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
@@ -53,11 +51,6 @@ def user_op_builder(op_name: str) -> UserOpBuilder:
 
 def consistent_user_op_builder(op_name: str) -> UserOpBuilder:
     """Do the same as `user_op_builder`, but always in the consistent view.
-
-    Args:
-        op_name: the name of the op.
-
-    Returns: A `UserOpBuilder`.
 
     >>> @flow.global_function()
     ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
@@ -79,9 +72,6 @@ def consistent_user_op_builder(op_name: str) -> UserOpBuilder:
 def user_op_module_builder(op_type_name: str) -> UserOpModuleBuilder:
     """Return a builder of ops of one type for a `flow.nn.Module`; see `UserOpModuleBuilder`.
 
-    Args:
-        op_type_name: the type of the ops.
-
     Returns: A `UserOpModuleBuilder`.
     """
     current_job("user_op_module_builder")
@@ -90,9 +80,6 @@ def user_op_module_builder(op_type_name: str) -> UserOpModuleBuilder:
 
 def consistent_user_op_module_builder(op_type_name: str) -> UserOpModuleBuilder:
     """Do the same as `user_op_module_builder`, but always in the consistent view.
-
-    Args:
-        op_type_name: the type of the ops.
 
     Returns: A `UserOpModuleBuilder`.
     """

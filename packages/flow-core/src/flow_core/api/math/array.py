@@ -21,18 +21,10 @@ from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = [
-    "argmax",
-    "broadcast_to_compatible_with",
-    "fused_scale_tril",
-    "in_top_k",
-    "l2_normalize",
-    "reduced_shape_elem_cnt",
-    "top_k",
-    "tril",
-    "unsorted_batch_segment_sum",
-    "unsorted_segment_sum",
-    "unsorted_segment_sum_like",
-]
+    "argmax", "broadcast_to_compatible_with", "fused_scale_tril", "in_top_k", "l2_normalize",
+    "reduced_shape_elem_cnt", "top_k", "tril", "unsorted_batch_segment_sum",
+    "unsorted_segment_sum", "unsorted_segment_sum_like",
+]  # fmt: skip
 
 
 _check = checker("flow.math.")
@@ -54,8 +46,7 @@ def l2_normalize(
 
     Returns: A blob of the shape and type of ``input``.
 
-    Raises:
-        InferenceError: the axis is missing or out of range.
+    Raises: InferenceError: the axis is missing or out of range.
 
     >>> run(flow.math.l2_normalize, [[3, 4], [0, 2]], axis=1)
     array([[0.6, 0.8],

@@ -27,27 +27,10 @@ from flow_core.frontend.trace.emit import emit_one
 from flow_core.frontend.trace.operators import operand_of
 
 __all__ = [
-    "add",
-    "add_n",
-    "atan2",
-    "cast",
-    "clamp",
-    "clip",
-    "clip_by_scalar",
-    "clip_by_value",
-    "divide",
-    "floordiv",
-    "masked_fill",
-    "mod",
-    "multiply",
-    "polyval",
-    "pow",
-    "squared_difference",
-    "subtract",
-    "where",
-    "xdivy",
-    "xlogy",
-]
+    "add", "add_n", "atan2", "cast", "clamp", "clip", "clip_by_scalar", "clip_by_value",
+    "divide", "floordiv", "masked_fill", "mod", "multiply", "polyval", "pow",
+    "squared_difference", "subtract", "where", "xdivy", "xlogy",
+]  # fmt: skip
 
 INT64 = 2**63
 
@@ -210,8 +193,7 @@ def add_n(inputs: Sequence[Blob], name: str | None = None) -> BlobDef:
 
     Returns: A blob of the shape and type of the inputs.
 
-    Raises:
-        InferenceError: there are no blobs, or their types differ.
+    Raises: InferenceError: there are no blobs, or their types differ.
 
     >>> run(lambda x, y: flow.math.add_n([x, y, x]), [1, 2], [10, 20])
     array([12., 24.], dtype=float32)
@@ -228,8 +210,7 @@ def polyval(coeffs: Sequence[float], x: Blob, name: str | None = None) -> BlobDe
 
     Returns: A blob of the shape and type of ``x``.
 
-    Raises:
-        InferenceError: ``coeffs`` is not a list or tuple.
+    Raises: InferenceError: ``coeffs`` is not a list or tuple.
 
     >>> run(lambda x: flow.math.polyval([2, 0, 1], x), [0, 1, 2])
     array([1., 3., 9.], dtype=float32)
@@ -269,8 +250,7 @@ def clip_by_value(
 
     Returns: A blob of the shape and type of ``values``.
 
-    Raises:
-        InferenceError: neither bound is given.
+    Raises: InferenceError: neither bound is given.
 
     >>> run(flow.clip_by_value, [-1.5, 2, 8], 0, 6)
     array([0., 2., 6.], dtype=float32)
@@ -302,8 +282,7 @@ def cast(x: Blob, dtype: DType, name: str | None = None) -> BlobDef:
 
     Returns: A blob of the shape of ``x``.
 
-    Raises:
-        InferenceError: ``dtype`` is not an element type.
+    Raises: InferenceError: ``dtype`` is not an element type.
 
     >>> run(flow.cast, [-1.5, 0.9, 2], flow.int32)
     array([-1,  0,  2], dtype=int32)
@@ -329,8 +308,7 @@ def where(
 
     Returns: A blob of the broadcast shape of all arguments.
 
-    Raises:
-        InferenceError: only one of ``x`` and ``y`` is given, or their element types differ.
+    Raises: InferenceError: only one of ``x`` and ``y`` is given, or their element types differ.
 
     >>> run(flow.where, np.int32([1, 0]), [1, 2], [10, 20])
     array([ 1., 20.], dtype=float32)

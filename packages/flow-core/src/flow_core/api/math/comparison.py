@@ -18,16 +18,9 @@ from flow_core.api.math.operands import Operand, pair
 from flow_core.frontend.trace.blob import BlobDef
 
 __all__ = [
-    "equal",
-    "greater",
-    "greater_equal",
-    "less",
-    "less_equal",
-    "logical_and",
-    "maximum",
-    "minimum",
-    "not_equal",
-]
+    "equal", "greater", "greater_equal", "less", "less_equal", "logical_and", "maximum",
+    "minimum", "not_equal",
+]  # fmt: skip
 
 
 def maximum(x: Operand, y: Operand, name: str | None = None) -> BlobDef:

@@ -34,8 +34,7 @@ def matmul(
 
     Returns: A blob of shape (..., m, n).
 
-    Raises:
-        InferenceError: the ranks, leading axes, inner sizes or element types do not match.
+    Raises: InferenceError: the ranks, leading axes, inner sizes or element types do not match.
 
     >>> run(flow.matmul, [[1, 2], [3, 4]], [[1, 0], [0, 10]])
     array([[ 1., 20.],

@@ -32,20 +32,10 @@ from flow_core.frontend.trace.emit import emit_one
 from flow_core.frontend.trace.repeat_acc import per_period
 
 __all__ = [
-    "reduce_all",
-    "reduce_any",
-    "reduce_euclidean_norm",
-    "reduce_logsumexp",
-    "reduce_max",
-    "reduce_mean",
-    "reduce_min",
-    "reduce_prod",
-    "reduce_std",
-    "reduce_sum",
-    "reduce_variance",
-    "two_stage_reduce_max",
-    "two_stage_reduce_min",
-]
+    "reduce_all", "reduce_any", "reduce_euclidean_norm", "reduce_logsumexp", "reduce_max",
+    "reduce_mean", "reduce_min", "reduce_prod", "reduce_std", "reduce_sum", "reduce_variance",
+    "two_stage_reduce_max", "two_stage_reduce_min",
+]  # fmt: skip
 
 Axis = int | Sequence[int] | None
 Reduce = Callable[[Blob, Axis, bool, str | None], BlobDef]
@@ -98,8 +88,7 @@ def reduce_sum(
     Returns: A blob without the reduced axes, or of shape (1,) if no axis is left; the input itself
         if ``axis`` is ``[]``.
 
-    Raises:
-        InferenceError: an axis out of range.
+    Raises: InferenceError: an axis out of range.
 
     >>> run(flow.math.reduce_sum, [[1, 2], [3, 4]], axis=1)
     array([3., 7.], dtype=float32)

@@ -15,34 +15,11 @@ from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit_one
 
 __all__ = [
-    "abs",
-    "ceil",
-    "erf",
-    "erfc",
-    "exp",
-    "expm1",
-    "floor",
-    "gelu",
-    "gelu_grad",
-    "lgamma",
-    "log",
-    "log1p",
-    "log_sigmoid",
-    "negative",
-    "reciprocal",
-    "reciprocal_no_nan",
-    "relu",
-    "rint",
-    "round",
-    "rsqrt",
-    "sigmoid",
-    "sigmoid_grad",
-    "sigmoid_v2",
-    "sign",
-    "softplus",
-    "sqrt",
+    "abs", "ceil", "erf", "erfc", "exp", "expm1", "floor", "gelu", "gelu_grad", "lgamma", "log",
+    "log1p", "log_sigmoid", "negative", "reciprocal", "reciprocal_no_nan", "relu", "rint",
+    "round", "rsqrt", "sigmoid", "sigmoid_grad", "sigmoid_v2", "sign", "softplus", "sqrt",
     "square",
-]
+]  # fmt: skip
 
 
 def abs(x: Blob, name: str | None = None) -> BlobDef:

@@ -21,15 +21,8 @@ from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit_one
 
 __all__ = [
-    "elu",
-    "hardsigmoid",
-    "hardswish",
-    "hardtanh",
-    "leaky_relu",
-    "mish",
-    "relu6",
-    "swish",
-]
+    "elu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mish", "relu6", "swish",
+]  # fmt: skip
 
 
 def leaky_relu(x: Blob, alpha: float = 0.2, name: str | None = None) -> BlobDef:
@@ -86,8 +79,7 @@ def hardtanh(
         min_val: the lower bound.
         max_val: the upper bound.
 
-    Raises:
-        InferenceError: ``min_val`` is not less than ``max_val``.
+    Raises: InferenceError: ``min_val`` is not less than ``max_val``.
 
     >>> run(flow.nn.hardtanh, [-2, 0.5, 2])
     array([-1. ,  0.5,  1. ], dtype=float32)

@@ -25,22 +25,10 @@ from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import current_job
 
 __all__ = [
-    "Module",
-    "PixelShuffle",
-    "PixelShufflev2",
-    "batch_normalization",
-    "bias_add",
-    "dropout",
-    "fused_scale_tril",
-    "layer_norm",
-    "logsoftmax",
-    "moments",
-    "random_mask_like",
-    "relu",
-    "softmax",
-    "softmax_grad",
-    "tril",
-]
+    "Module", "PixelShuffle", "PixelShufflev2", "batch_normalization", "bias_add", "dropout",
+    "fused_scale_tril", "layer_norm", "logsoftmax", "moments", "random_mask_like", "relu",
+    "softmax", "softmax_grad", "tril",
+]  # fmt: skip
 
 
 # --- softmax, bias, dropout
@@ -54,8 +42,7 @@ def softmax(logits: Blob, axis: int | None = None, name: str | None = None) -> B
 
     Returns: A blob of the shape and type of ``logits`` whose sums along ``axis`` are 1.
 
-    Raises:
-        InferenceError: the axis is out of range or of size 0, or ``logits`` are integers.
+    Raises: InferenceError: the axis is out of range or of size 0, or ``logits`` are integers.
 
     >>> run(flow.nn.softmax, [[0, 0], [0, 1]]).round(4)
     array([[0.5   , 0.5   ],
@@ -73,8 +60,7 @@ def logsoftmax(logits: Blob, axis: int | None = None, name: str | None = None) -
 
     Returns: A blob of the shape and element type of ``logits``.
 
-    Raises:
-        InferenceError: as for `softmax`.
+    Raises: InferenceError: as for `softmax`.
 
     >>> run(flow.nn.logsoftmax, [[0, 0], [0, 1]]).round(4)
     array([[-0.6931, -0.6931],
@@ -94,8 +80,7 @@ def softmax_grad(y: Blob, dy: Blob, axis: int | None = None, name: str | None = 
 
     Returns: A blob of the shape and element type of ``y``.
 
-    Raises:
-        InferenceError: the axis is out of range, or ``dy`` has another type.
+    Raises: InferenceError: the axis is out of range, or ``dy`` has another type.
 
     >>> run(flow.nn.softmax_grad, [[0.5, 0.5]], [[1, 0]])
     array([[ 0.25, -0.25]], dtype=float32)
@@ -116,8 +101,7 @@ def bias_add(
 
     Returns: A blob of the shape and type of ``value``.
 
-    Raises:
-        InferenceError: the data format is unknown, or ``bias`` has another shape.
+    Raises: InferenceError: the data format is unknown, or ``bias`` has another shape.
 
     >>> run(flow.nn.bias_add, [[1, 2], [3, 4]], [10, 20])
     array([[11., 22.],
@@ -256,8 +240,7 @@ def batch_normalization(
         axis: axis of the vectors.
         name: name of the last op.
 
-    Raises:
-        InferenceError: the shape of a parameter is neither of the two.
+    Raises: InferenceError: the shape of a parameter is neither of the two.
 
     >>> run(flow.nn.batch_normalization, [[1, 20], [3, 40]], [2, 30], [1, 100]).round(4)
     array([[-1., -1.],
@@ -311,8 +294,7 @@ def layer_norm(
 
     Returns: A blob of the shape and type of ``inputs``.
 
-    Raises:
-        InferenceError: a parameter has another shape or type, or an axis is out of range.
+    Raises: InferenceError: a parameter has another shape or type, or an axis is out of range.
 
     >>> run(flow.nn.layer_norm, [[1, 3], [10, 30]]).round(4)
     array([[-1.,  1.],
@@ -364,8 +346,7 @@ def PixelShufflev2(
 
     Returns: A blob of shape (n, c, H*h, W*w).
 
-    Raises:
-        InferenceError: the rank is not 4, or h*w does not divide the number of channels.
+    Raises: InferenceError: the rank is not 4, or h*w does not divide the number of channels.
 
     >>> run(flow.nn.PixelShufflev2, np.ones((2, 4, 3, 3)), 2, 1).shape
     (2, 2, 6, 3)

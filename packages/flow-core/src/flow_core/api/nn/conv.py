@@ -25,13 +25,8 @@ from flow_core.frontend.trace.emit import emit_one
 from flow_core.ops.nn.windows import channel_axis, space_axes
 
 __all__ = [
-    "compat_conv2d",
-    "conv1d",
-    "conv2d",
-    "conv2d_transpose",
-    "conv3d",
-    "torch_conv2d_transpose",
-]
+    "compat_conv2d", "conv1d", "conv2d", "conv2d_transpose", "conv3d", "torch_conv2d_transpose",
+]  # fmt: skip
 
 Ints = int | Sequence[int]
 Padding = str | int | Sequence[Any]
@@ -380,8 +375,7 @@ def torch_conv2d_transpose(
     Returns: A blob with (size - 1) * stride - padding_needed + dilated kernel + output_padding
         positions on each spatial axis.
 
-    Raises:
-        InferenceError: the arguments do not fit.
+    Raises: InferenceError: the arguments do not fit.
 
     >>> run(
     ...     lambda x, w: flow.nn.torch_conv2d_transpose(x, w, [0, 0], 2, [0, 0]),

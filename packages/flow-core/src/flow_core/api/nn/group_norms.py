@@ -3,6 +3,7 @@
 Args:
     affine: whether variables ``<name>_gamma`` and ``<name>_beta`` scale and shift each channel.
     name: name of the layer; jobs that use the same name share the variables.
+    x: a floating-point blob.
 
 Returns: A blob of the shape and type of ``x``.
 
@@ -22,11 +23,8 @@ from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.job_build import current_job
 
 __all__ = [
-    "GroupNorm",
-    "InstanceNorm1d",
-    "InstanceNorm2d",
-    "InstanceNorm3d",
-]
+    "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
+]  # fmt: skip
 
 
 def InstanceNorm1d(
@@ -48,9 +46,6 @@ def InstanceNorm2d(
 ) -> BlobDef:
     """Do the same as `InstanceNorm1d` for shape (examples, channels, height, width).
 
-    Args:
-        x: a floating-point blob.
-
     >>> run(flow.nn.InstanceNorm2d, np.ones((2, 4, 3, 3))).shape
     (2, 4, 3, 3)
     """
@@ -61,9 +56,6 @@ def InstanceNorm3d(
     x: Blob, eps: float = 1e-05, affine: bool = True, name: str | None = None
 ) -> BlobDef:
     """Do the same as `InstanceNorm1d` for shape (examples, channels, depth, height, width).
-
-    Args:
-        x: a floating-point blob.
 
     >>> run(flow.nn.InstanceNorm3d, np.ones((2, 4, 3, 3, 3))).shape
     (2, 4, 3, 3, 3)

@@ -374,8 +374,7 @@ def prelu(
 
     Returns: A blob of the shape and type of ``inputs``.
 
-    Raises:
-        InferenceError: a shared axis is out of range.
+    Raises: InferenceError: a shared axis is out of range.
 
     >>> run(flow.layers.prelu, [[-4, 4]], flow.constant_initializer(0.25))
     array([[-1.,  4.]], dtype=float32)
@@ -411,8 +410,7 @@ def upsample_2d(
 
     Returns: A blob with larger height and width.
 
-    Raises:
-        InferenceError: the arguments do not fit.
+    Raises: InferenceError: the arguments do not fit.
 
     >>> run(flow.layers.upsample_2d, np.ones((1, 2, 4, 4))).shape
     (1, 2, 8, 8)

@@ -36,13 +36,9 @@ from flow_core.frontend.trace.job_build import current_job
 from flow_core.ir.initializers import Initializer
 
 __all__ = [
-    "batch_normalization",
-    "batch_normalization_add_relu",
-    "batch_normalization_relu",
-    "layer_norm",
-    "layer_norm_grad",
-    "layer_norm_param_grad",
-]
+    "batch_normalization", "batch_normalization_add_relu", "batch_normalization_relu",
+    "layer_norm", "layer_norm_grad", "layer_norm_param_grad",
+]  # fmt: skip
 
 
 def layer_norm(

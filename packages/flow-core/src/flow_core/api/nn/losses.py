@@ -29,18 +29,11 @@ from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
 
 __all__ = [
-    "BCELoss",
-    "BCEWithLogitsLoss",
-    "KLDivLoss",
-    "L1Loss",
-    "MSELoss",
-    "MarginRankingLoss",
-    "TripletMarginLoss",
-    "sigmoid_cross_entropy_with_logits",
-    "softmax_cross_entropy_with_logits",
-    "sparse_cross_entropy",
+    "BCELoss", "BCEWithLogitsLoss", "KLDivLoss", "L1Loss", "MSELoss", "MarginRankingLoss",
+    "TripletMarginLoss", "sigmoid_cross_entropy_with_logits",
+    "softmax_cross_entropy_with_logits", "sparse_cross_entropy",
     "sparse_softmax_cross_entropy_with_logits",
-]
+]  # fmt: skip
 
 
 def _same_shapes(function: str, first: Blob, second: Blob, what: str = "target") -> None:
@@ -393,8 +386,7 @@ def smooth_l1_loss(
 
     Returns: A blob of the shape and type of ``prediction``.
 
-    Raises:
-        InferenceError: the shapes or types differ, or ``beta`` is negative.
+    Raises: InferenceError: the shapes or types differ, or ``beta`` is negative.
 
     >>> run(flow.smooth_l1_loss, [1, 2], [1.5, 5])
     array([0.125, 2.5  ], dtype=float32)

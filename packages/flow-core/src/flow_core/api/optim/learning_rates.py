@@ -8,6 +8,10 @@ Args:
     steps: length of the decay.
     boundaries: increasing step numbers; a boundary itself belongs to the interval on its left.
     staircase: whether to round s / steps down.
+    end_learning_rate: learning rate at the end of the decay.
+    power: exponent of the polynomial.
+    cycle: whether to replace ``steps`` by its smallest positive multiple of at least s, instead
+        of ending the decay after ``steps``.
     warmup: the warm-up that precedes the decay, or None.
 """
 
@@ -101,16 +105,7 @@ class LinearWarmup(WarmupConf):
 class warmup:
     """Namespace of the warm-ups of the learning rate.
 
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-    ...     rate = flow.optimizer.CosineScheduler(
-    ...         1.0, 100, warmup=flow.optimizer.warmup.linear(4, 0.0)
-    ...     )
-    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-    ...     return w
-    >>> weights = [job().item() for _ in range(5)]
-    >>> np.diff(weights).round(4).tolist()
+    >>> rates(flow.optimizer.CosineScheduler(1.0, 100, warmup=flow.optimizer.warmup.linear(4, 0.0)))
     [0.0, 0.25, 0.5, 0.75]
     """
 
@@ -187,14 +182,7 @@ class CosineScheduler(LrScheduler):
     Args:
         alpha: final learning rate as a fraction of ``base_lr``.
 
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-    ...     rate = flow.optimizer.CosineScheduler(1.0, steps=4)
-    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-    ...     return w
-    >>> weights = [job().item() for _ in range(5)]
-    >>> np.diff(weights).round(4).tolist()
+    >>> rates(flow.optimizer.CosineScheduler(1.0, steps=4))
     [1.0, 0.8536, 0.5, 0.1464]
     """
 
@@ -241,17 +229,9 @@ class PiecewiseConstantScheduler(LrScheduler):
         values: learning rates, one more than the number of boundaries.
         warmup: the warm-up, or None; its base learning rate is ``values[0]``.
 
-    Raises:
-        InferenceError: the lengths of the lists do not match.
+    Raises: InferenceError: the lengths of the lists do not match.
 
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-    ...     rate = flow.optimizer.PiecewiseConstantScheduler([2], [1.0, 0.1])
-    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-    ...     return w
-    >>> weights = [job().item() for _ in range(5)]
-    >>> np.diff(weights).round(4).tolist()
+    >>> rates(flow.optimizer.PiecewiseConstantScheduler([2], [1.0, 0.1]))
     [1.0, 1.0, 1.0, 0.1]
     """
 
@@ -285,17 +265,9 @@ class PiecewiseScalingScheduler(LrScheduler):
         scale: factors on ``base_lr``, one for each boundary; a single number applies to all of
             them.
 
-    Raises:
-        InferenceError: the lengths of the lists do not match.
+    Raises: InferenceError: the lengths of the lists do not match.
 
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-    ...     rate = flow.optimizer.PiecewiseScalingScheduler(1.0, [2], 0.1)
-    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-    ...     return w
-    >>> weights = [job().item() for _ in range(5)]
-    >>> np.diff(weights).round(4).tolist()
+    >>> rates(flow.optimizer.PiecewiseScalingScheduler(1.0, [2], 0.1))
     [1.0, 1.0, 1.0, 0.1]
     """
 
@@ -341,20 +313,7 @@ def _check_pieces(
 class PolynomialScheduler(LrScheduler):
     """``(base_lr - end) * (1 - s / steps) ** power + end``, constant after ``steps``.
 
-    Args:
-        end_learning_rate: learning rate at the end of the decay.
-        power: exponent of the polynomial.
-        cycle: whether to replace ``steps`` by its smallest positive multiple of at least s, instead
-            of ending the decay after ``steps``.
-
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-    ...     rate = flow.optimizer.PolynomialScheduler(1.0, steps=4, end_learning_rate=0.0)
-    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-    ...     return w
-    >>> weights = [job().item() for _ in range(5)]
-    >>> np.diff(weights).round(4).tolist()
+    >>> rates(flow.optimizer.PolynomialScheduler(1.0, steps=4, end_learning_rate=0.0))
     [1.0, 0.75, 0.5, 0.25]
     """
 
@@ -393,14 +352,7 @@ class LinearCosineScheduler(LrScheduler):
         alpha: added to the linear factor.
         beta: added to the product.
 
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-    ...     rate = flow.optimizer.LinearCosineScheduler(1.0, steps=4)
-    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-    ...     return w
-    >>> weights = [job().item() for _ in range(5)]
-    >>> np.diff(weights).round(4).tolist()
+    >>> rates(flow.optimizer.LinearCosineScheduler(1.0, steps=4))
     [1.001, 0.6412, 0.251, 0.0376]
     """
 
@@ -432,14 +384,7 @@ class ExponentialScheduler(_RateScheduler):
         steps: number of steps after which the rate is multiplied by ``decay_rate`` once.
         decay_rate: the factor.
 
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-    ...     rate = flow.optimizer.ExponentialScheduler(1.0, steps=2, decay_rate=0.5)
-    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-    ...     return w
-    >>> weights = [job().item() for _ in range(5)]
-    >>> np.diff(weights).round(4).tolist()
+    >>> rates(flow.optimizer.ExponentialScheduler(1.0, steps=2, decay_rate=0.5))
     [1.0, 0.7071, 0.5, 0.3536]
     """
 
@@ -453,14 +398,7 @@ class InverseTimeScheduler(_RateScheduler):
         steps: length of a period.
         decay_rate: growth of the denominator per period.
 
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-    ...     rate = flow.optimizer.InverseTimeScheduler(1.0, steps=1, decay_rate=1.0)
-    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-    ...     return w
-    >>> weights = [job().item() for _ in range(5)]
-    >>> np.diff(weights).round(4).tolist()
+    >>> rates(flow.optimizer.InverseTimeScheduler(1.0, steps=1, decay_rate=1.0))
     [1.0, 0.5, 0.3333, 0.25]
     """
 
@@ -474,14 +412,7 @@ class NaturalExpScheduler(_RateScheduler):
         steps: length of a period.
         decay_rate: decrease of the exponent per period.
 
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.zeros_initializer())
-    ...     rate = flow.optimizer.NaturalExpScheduler(1.0, steps=1, decay_rate=1.0)
-    ...     flow.optimizer.SGD(rate, momentum=0).minimize(-w)
-    ...     return w
-    >>> weights = [job().item() for _ in range(5)]
-    >>> np.diff(weights).round(4).tolist()
+    >>> rates(flow.optimizer.NaturalExpScheduler(1.0, steps=1, decay_rate=1.0))
     [1.0, 0.3679, 0.1353, 0.0498]
     """
 

@@ -85,8 +85,7 @@ class Optimizer(ABC):
     Attributes:
         hyperparameters: names of the fields that must be finite numbers.
 
-    Raises:
-        InferenceError: an argument is not valid, or two loss scales are given.
+    Raises: InferenceError: an argument is not valid, or two loss scales are given.
     """
 
     hyperparameters: ClassVar[tuple[str, ...]] = ()

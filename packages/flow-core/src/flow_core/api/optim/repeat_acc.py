@@ -35,8 +35,7 @@ def unpack(input: Blob, unpack_num: int, name: str | None = None) -> BlobDef:
 
     Returns: A blob that has shape ``(input.shape[0] / unpack_num, ...)`` in each period.
 
-    Raises:
-        InferenceError: ``unpack_num`` does not divide the size of axis 0.
+    Raises: InferenceError: ``unpack_num`` does not divide the size of axis 0.
 
     >>> @flow.global_function()
     ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
@@ -67,8 +66,7 @@ def pack(input: Blob, pack_num: int, name: str | None = None) -> BlobDef:
 
     Returns: A blob with ``pack_num`` times as many rows.
 
-    Raises:
-        InferenceError: the number of periods is not ``pack_num``, or ``input`` is a scalar.
+    Raises: InferenceError: the number of periods is not ``pack_num``, or ``input`` is a scalar.
 
     >>> @flow.global_function()
     ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
@@ -121,8 +119,7 @@ def acc(one: Blob, max_acc_num: int, name: str | None = None) -> BlobDef:
     Returns: A blob with one value per step if all periods are summed, otherwise a blob with fewer
         periods.
 
-    Raises:
-        InferenceError: ``max_acc_num`` does not divide the number of periods.
+    Raises: InferenceError: ``max_acc_num`` does not divide the number of periods.
 
     >>> @flow.global_function()
     ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:

@@ -54,8 +54,7 @@ class ModelBuilder:
     Args:
         save_path: the folder of the model, below which each version has a folder.
 
-    Raises:
-        CheckpointError: ``save_path`` is not a path of the file system.
+    Raises: CheckpointError: ``save_path`` is not a path of the file system.
     """
 
     def __init__(self, save_path: str) -> None:

@@ -131,8 +131,7 @@ class InferenceSession:
     Args:
         option: the devices; by default one GPU.
 
-    Raises:
-        DeviceUnavailableError: the devices do not exist.
+    Raises: DeviceUnavailableError: the devices do not exist.
     """
 
     def __init__(self, option: SessionOption | None = None) -> None:

@@ -97,8 +97,7 @@ def new_version(path: Path, version: int, attempted: str) -> Iterator[Path]:
         version: number of the version.
         attempted: description for errors.
 
-    Raises:
-        CheckpointError: the version exists, or the file system reports an error.
+    Raises: CheckpointError: the version exists, or the file system reports an error.
     """
     folder = path / str(version)
     try:
@@ -144,8 +143,7 @@ _DECODER = Decoder()
 def read_model(folder: Path) -> SavedModel:
     """Read the description in the folder of a version.
 
-    Raises:
-        CheckpointError: there is none, or it is damaged.
+    Raises: CheckpointError: there is none, or it is damaged.
     """
     path = folder / FILE
     try:

@@ -4,6 +4,12 @@ These functions of the consistent view work on the devices of the placement in s
 `distribute_clone` and `distribute_split` return one blob on each device, in order, and
 `distribute_add` and `distribute_concat` combine such blobs.  No function moves data that is already
 on the right device.
+
+Args:
+    x: a blob.
+    xs: a list of blobs, one for each device.
+
+Returns: A tuple of blobs, one for each device.
 """
 
 from __future__ import annotations
@@ -23,22 +29,14 @@ from flow_core.sharding.sbp import B, P, Sbp, Split
 from flow_core.sharding.topology import Placement
 
 __all__ = [
-    "distribute_add",
-    "distribute_clone",
-    "distribute_concat",
-    "distribute_map",
+    "distribute_add", "distribute_clone", "distribute_concat", "distribute_map",
     "distribute_split",
-]
+]  # fmt: skip
 
 
 def distribute_clone(x: Blob, name: str | None = None) -> tuple[BlobDef, ...]:
     """Return a copy of ``x`` for each device in scope; the gradient is the sum of the copies'
     gradients.
-
-    Args:
-        x: a blob.
-
-    Returns: A tuple of blobs, one for each device.
 
     >>> @flow.global_function()
     ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
@@ -56,10 +54,7 @@ def distribute_split(x: Blob, axis: int = 0, name: str | None = None) -> tuple[B
     """Return balanced parts of ``x`` along an axis, one for each device in scope.
 
     Args:
-        x: a blob.
         axis: the axis to split.
-
-    Returns: A tuple of blobs, one for each device.
 
     Raises:
         InferenceError: the axis is out of range, or its size is less than the number of devices.
@@ -81,13 +76,9 @@ def distribute_split(x: Blob, axis: int = 0, name: str | None = None) -> tuple[B
 def distribute_add(xs: Sequence[Blob], name: str | None = None) -> BlobDef:
     """Sum blobs of one shape, one for each device in scope; each blob receives the full gradient.
 
-    Args:
-        xs: a list of blobs, one for each device.
-
     Returns: A blob.
 
-    Raises:
-        InferenceError: the number of blobs is not the number of devices, or the shapes differ.
+    Raises: InferenceError: the number of blobs is not the number of devices, or the shapes differ.
 
     >>> @flow.global_function()
     ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
@@ -104,7 +95,6 @@ def distribute_concat(xs: Sequence[Blob], axis: int = 0, name: str | None = None
     """Concatenate blobs, one for each device in scope, along an axis.
 
     Args:
-        xs: a list of blobs, one for each device.
         axis: the axis of the concatenation.
 
     Returns: A blob.

@@ -109,35 +109,16 @@ use_rdma = _setter("use_rdma")
 collective_boxing = CollectiveBoxing()
 
 __all__ = [
-    "collect_act_event",
-    "collective_boxing",
-    "comm_net_worker_num",
-    "compute_thread_pool_size",
-    "cpu_device_num",
-    "disable_group_boxing_by_dst_parallel",
-    "enable_debug_mode",
-    "enable_legacy_model_io",
-    "enable_mem_chain_merge",
-    "enable_model_io_v2",
-    "enable_numa_aware_cuda_malloc_host",
-    "enable_tensor_float_32_compute",
-    "gpu_device_num",
-    "host_fallback",
-    "legacy_model_io_enabled",
-    "load_library",
-    "load_library_now",
-    "machine_num",
-    "max_mdsave_worker_num",
-    "nccl_use_compute_stream",
-    "persistence_buf_byte",
-    "rdma_mem_block_mbyte",
-    "rdma_recv_msg_buf_mbyte",
-    "reserved_device_mem_mbyte",
-    "reserved_host_mem_mbyte",
-    "save_downloaded_file_to_local_fs",
-    "thread_enable_local_message_queue",
-    "use_rdma",
-]
+    "collect_act_event", "collective_boxing", "comm_net_worker_num", "compute_thread_pool_size",
+    "cpu_device_num", "disable_group_boxing_by_dst_parallel", "enable_debug_mode",
+    "enable_legacy_model_io", "enable_mem_chain_merge", "enable_model_io_v2",
+    "enable_numa_aware_cuda_malloc_host", "enable_tensor_float_32_compute", "gpu_device_num",
+    "host_fallback", "legacy_model_io_enabled", "load_library", "load_library_now",
+    "machine_num", "max_mdsave_worker_num", "nccl_use_compute_stream", "persistence_buf_byte",
+    "rdma_mem_block_mbyte", "rdma_recv_msg_buf_mbyte", "reserved_device_mem_mbyte",
+    "reserved_host_mem_mbyte", "save_downloaded_file_to_local_fs",
+    "thread_enable_local_message_queue", "use_rdma",
+]  # fmt: skip
 
 
 def _count(name: str, val: int, least: int = 1, most: int = MOST_DEVICES) -> int:
@@ -172,8 +153,7 @@ def cpu_device_num(val: int) -> None:
     Args:
         val: a positive integer.
 
-    Raises:
-        ConfigError: the value is not a positive integer.
+    Raises: ConfigError: the value is not a positive integer.
 
     >>> flow.config.cpu_device_num(2)
     """
@@ -186,8 +166,7 @@ def reserved_device_mem_mbyte(val: int) -> None:
     Args:
         val: an integer of at least 0.
 
-    Raises:
-        ConfigError: the value is not such an integer.
+    Raises: ConfigError: the value is not such an integer.
 
     >>> flow.config.reserved_device_mem_mbyte(500)
     """
@@ -201,8 +180,7 @@ def machine_num(val: int) -> None:
     Args:
         val: a positive integer.
 
-    Raises:
-        ConfigError: the value is not a positive integer.
+    Raises: ConfigError: the value is not a positive integer.
 
     >>> flow.config.machine_num(1)
     """
@@ -219,8 +197,7 @@ def enable_tensor_float_32_compute(val: bool = True) -> None:
     Args:
         val: True or False.
 
-    Raises:
-        ConfigError: the value is neither.
+    Raises: ConfigError: the value is neither.
 
     >>> flow.config.enable_tensor_float_32_compute(False)
     """
@@ -239,8 +216,7 @@ def host_fallback(val: str) -> None:
     Args:
         val: "off", "warn" or "silent".
 
-    Raises:
-        ConfigError: the value is none of these.
+    Raises: ConfigError: the value is none of these.
 
     >>> flow.config.host_fallback("warn")
     """

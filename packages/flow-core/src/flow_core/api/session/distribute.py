@@ -1,4 +1,7 @@
-"""Requests for distributions, and feeds of parts of a batch: ``flow.distribute``."""
+"""Requests for distributions, and feeds of parts of a batch: ``flow.distribute``.
+
+Returns: A distribution for `flow.get_variable` and `flow.parallel_cast`.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,10 @@ from flow_core.frontend.job.partial_feeds import LocalRows, RowsFunction, merged
 from flow_core.frontend.session.session import default_session
 
 __all__ = [
-    "assert_is_valid_distribute",
-    "auto",
-    "broadcast",
-    "consistent_strategy",
-    "consistent_strategy_enabled",
-    "local_rows",
-    "mirrored_strategy",
-    "mirrored_strategy_enabled",
-    "rows",
-    "rows_from",
-    "split",
-]
+    "assert_is_valid_distribute", "auto", "broadcast", "consistent_strategy",
+    "consistent_strategy_enabled", "local_rows", "mirrored_strategy",
+    "mirrored_strategy_enabled", "rows", "rows_from", "split",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +43,6 @@ def split(axis: int) -> Distribution:
     Args:
         axis: the axis.
 
-    Returns: A distribution for `flow.get_variable` and `flow.parallel_cast`.
-
     >>> flow.distribute.split(0)
     Distribution(kind='split', axis=0)
     """
@@ -62,8 +55,6 @@ def split(axis: int) -> Distribution:
 
 def broadcast() -> Distribution:
     """Request a copy of the whole blob on each device.
-
-    Returns: A distribution for `flow.get_variable` and `flow.parallel_cast`.
 
     >>> flow.distribute.broadcast()
     Distribution(kind='broadcast', axis=None)
@@ -94,8 +85,7 @@ def rows(array: object, at: int | range | Sequence[range]) -> LocalRows:
 
     Returns: An argument of a job.
 
-    Raises:
-        FeedError: ``at`` is neither an index nor ranges.
+    Raises: FeedError: ``at`` is neither an index nor ranges.
     """
     where: Any = tuple(at) if isinstance(at, list | tuple) else (at,)
     if isinstance(at, Integral) and not isinstance(at, bool):
@@ -124,8 +114,7 @@ def rows_from(function: Callable[[int, int], object]) -> RowsFunction:
 
     Returns: An argument of a job.
 
-    Raises:
-        FeedError: the argument is not callable.
+    Raises: FeedError: the argument is not callable.
 
     >>> @flow.global_function()
     ... def job(x: tp.Numpy.Placeholder((4, 1))) -> tp.Numpy:
@@ -177,8 +166,7 @@ def assert_is_valid_distribute(distribute: object) -> None:
     Args:
         distribute: any object.
 
-    Raises:
-        InferenceError: the object is not a distribution.
+    Raises: InferenceError: the object is not a distribution.
 
     >>> flow.distribute.assert_is_valid_distribute(flow.distribute.split(0))
     """

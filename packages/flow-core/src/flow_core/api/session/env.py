@@ -1,4 +1,8 @@
-"""The environment of the process: ``flow.env``."""
+"""The environment of the process: ``flow.env``.
+
+Args:
+    val: without effect.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,9 @@ from flow_core.base.errors import ConfigError, user_line
 from flow_core.frontend.session.session import default_session
 
 __all__ = [
-    "ctrl_port",
-    "current_resource",
-    "data_port",
-    "grpc_use_no_signal",
-    "init",
-    "log_dir",
-    "logbuflevel",
-    "logtostderr",
-    "machine",
-]
+    "ctrl_port", "current_resource", "data_port", "grpc_use_no_signal", "init", "log_dir",
+    "logbuflevel", "logtostderr", "machine",
+]  # fmt: skip
 
 
 def _keep(name: str, value: object) -> None:
@@ -49,8 +46,7 @@ def machine(*val: object) -> None:
     Args:
         val: for each machine, its address or a dict with the address under ``addr``.
 
-    Raises:
-        ConfigError: there are no addresses, or one is invalid or given twice.
+    Raises: ConfigError: there are no addresses, or one is invalid or given twice.
 
     >>> import oneflow as flow
     >>> flow.env.machine([{"addr": "10.0.0.1"}, {"addr": "10.0.0.2"}])
@@ -99,9 +95,6 @@ def data_port(val: int) -> None:
 def grpc_use_no_signal(val: bool = True) -> None:
     """Accept OneFlow's setting without effect: gRPC is not used.
 
-    Args:
-        val: without effect.
-
     >>> flow.env.grpc_use_no_signal()
     """
     _keep("grpc_use_no_signal", val)
@@ -109,9 +102,6 @@ def grpc_use_no_signal(val: bool = True) -> None:
 
 def log_dir(val: str) -> None:
     """Accept OneFlow's setting without effect: logging uses Python's `logging`.
-
-    Args:
-        val: without effect.
 
     >>> flow.env.log_dir("log")
     """
@@ -121,9 +111,6 @@ def log_dir(val: str) -> None:
 def logtostderr(val: int) -> None:
     """Accept OneFlow's setting without effect: logging uses Python's `logging`.
 
-    Args:
-        val: without effect.
-
     >>> flow.env.logtostderr(True)
     """
     _keep("logtostderr", val)
@@ -131,9 +118,6 @@ def logtostderr(val: int) -> None:
 
 def logbuflevel(val: int) -> None:
     """Accept OneFlow's setting without effect: logging uses Python's `logging`.
-
-    Args:
-        val: without effect.
 
     >>> flow.env.logbuflevel(-1)
     """

@@ -1,4 +1,12 @@
-"""Job functions, variables, watched blobs and the session; ``__all__`` has the top-level names."""
+"""Job functions, variables, watched blobs and the session; ``__all__`` has the top-level names.
+
+Args:
+    dtype: the element type.
+    batch_axis: the axis of the samples, or None.
+    shape: the largest sizes.
+
+Returns: A placeholder.
+"""
 
 from __future__ import annotations
 
@@ -39,30 +47,13 @@ INVALID_SPLIT_AXIS = NO_SPLIT
 """The value of ``split_axis`` for a blob that is not split."""
 
 __all__ = [
-    "INVALID_BATCH_AXIS",
-    "INVALID_SPLIT_AXIS",
-    "FixedTensorDef",
-    "FunctionConfig",
-    "MirroredTensorDef",
-    "MirroredTensorListDef",
-    "clear_default_session",
-    "current_machine_id",
-    "current_scope",
-    "drop_variables",
-    "eager_execution_enabled",
-    "enable_eager_execution",
-    "function_config",
-    "get_all_variables",
-    "get_variable",
-    "global_function",
-    "hierarchical_parallel_cast",
-    "load_variables",
-    "name_scope",
-    "parallel_cast",
-    "sync_default_session",
-    "watch",
-    "watch_diff",
-]
+    "INVALID_BATCH_AXIS", "INVALID_SPLIT_AXIS", "FixedTensorDef", "FunctionConfig",
+    "MirroredTensorDef", "MirroredTensorListDef", "clear_default_session", "current_machine_id",
+    "current_scope", "drop_variables", "eager_execution_enabled", "enable_eager_execution",
+    "function_config", "get_all_variables", "get_variable", "global_function",
+    "hierarchical_parallel_cast", "load_variables", "name_scope", "parallel_cast",
+    "sync_default_session", "watch", "watch_diff",
+]  # fmt: skip
 
 
 def FixedTensorDef(
@@ -75,11 +66,7 @@ def FixedTensorDef(
 
     Args:
         shape: the sizes.
-        dtype: the element type.
-        batch_axis: the axis of the samples, or None.
         name: without effect.
-
-    Returns: A placeholder.
 
     >>> @flow.global_function()
     ... def job(x=flow.FixedTensorDef((2,))):
@@ -99,12 +86,7 @@ def MirroredTensorDef(
     """Return a placeholder for a list of arrays, one per device.
 
     Args:
-        shape: the largest sizes.
-        dtype: the element type.
-        batch_axis: the axis of the samples, or None.
         name: without effect.
-
-    Returns: A placeholder.
 
     >>> config = flow.function_config()
     >>> config.default_logical_view(flow.scope.mirrored_view())
@@ -126,12 +108,7 @@ def MirroredTensorListDef(
     """Return a placeholder for a list of lists of arrays.
 
     Args:
-        shape: the largest sizes.
-        dtype: the element type.
-        batch_axis: the axis of the samples, or None.
         name: without effect.
-
-    Returns: A placeholder.
 
     >>> flow.MirroredTensorListDef((2, 3)).shape
     (2, 3)
@@ -293,8 +270,7 @@ def drop_variables(*patterns: str) -> list[str]:
 
     Returns: The names of the dropped variables.
 
-    Raises:
-        VariableError: no variable has one of the names.
+    Raises: VariableError: no variable has one of the names.
     """
     from flow_core.frontend.session.dropped_variables import drop
 

@@ -1,4 +1,12 @@
-"""Scopes for views, placements and names: ``flow.scope``."""
+"""Scopes for views, placements and names: ``flow.scope``.
+
+Args:
+    device_tag: a device type, such as "cpu" or "gpu".
+    machine_device_ids: machine and device numbers, such as ``"0:0"``, ``"0:0-3"`` or
+        ``["0:0-1", "1:0-1"]``.
+
+Returns: A context manager.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +25,10 @@ from flow_core.frontend.config.scope import (
 config = scope_config
 
 __all__ = [
-    "config",
-    "consistent_view",
-    "consistent_view_enabled",
-    "current_scope",
-    "device_prior_placement",
-    "fixed_placement",
-    "mirrored_view",
-    "mirrored_view_enabled",
-    "namespace",
-    "placement",
-]
+    "config", "consistent_view", "consistent_view_enabled", "current_scope",
+    "device_prior_placement", "fixed_placement", "mirrored_view", "mirrored_view_enabled",
+    "namespace", "placement",
+]  # fmt: skip
 
 
 def namespace(name: str) -> Entering:
@@ -35,8 +36,6 @@ def namespace(name: str) -> Entering:
 
     Args:
         name: the prefix.
-
-    Returns: A context manager.
 
     >>> @flow.global_function()
     ... def job() -> tp.Numpy:
@@ -82,12 +81,6 @@ def mirrored_view_enabled() -> bool:
 def fixed_placement(device_tag: str, machine_device_ids: str | Sequence[str]) -> Entering:
     """Set the placement of ops in a ``with`` block; older name of `placement`.
 
-    Args:
-        device_tag: a device type, such as "cpu" or "gpu".
-        machine_device_ids: see `flow.scope.placement`.
-
-    Returns: A context manager.
-
     >>> @flow.global_function()
     ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
     ...     with flow.fixed_placement("cpu", "0:0"):
@@ -100,12 +93,6 @@ def fixed_placement(device_tag: str, machine_device_ids: str | Sequence[str]) ->
 
 def device_prior_placement(device_tag: str, machine_device_ids: str | Sequence[str]) -> Entering:
     """Set the placement of ops in a ``with`` block; older name of `placement`.
-
-    Args:
-        device_tag: a device type, such as "cpu" or "gpu".
-        machine_device_ids: see `flow.scope.placement`.
-
-    Returns: A context manager.
 
     >>> @flow.global_function()
     ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:

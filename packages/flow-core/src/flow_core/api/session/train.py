@@ -67,8 +67,7 @@ def save(
         format: "snapshot" for OneFlow's folders, "safetensors", or the name of a plugin's format;
             by default derived from the path.
 
-    Raises:
-        CheckpointError: the path exists, or writing fails; existing files are kept.
+    Raises: CheckpointError: the path exists, or writing fails; existing files are kept.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -125,8 +124,7 @@ def checked_path(attempted: str, path: Any, folder: bool = False) -> str:
         path: what the user passed.
         folder: whether other URLs are refused.
 
-    Raises:
-        CheckpointError: the argument is not a path; the error names the user's line.
+    Raises: CheckpointError: the argument is not a path; the error names the user's line.
     """
     text = local_path(path) if isinstance(path, str) else path
     allowed = "a folder of the file system" if folder else "a path, as text or os.PathLike"
@@ -237,8 +235,7 @@ def get(path: str, strict: bool = True) -> Any:
 def opened(path: str | PathLike[str]) -> Mapping[str, Any]:
     """Return the arrays of a checkpoint in any format; each may be read on access.
 
-    Raises:
-        CheckpointError: the checkpoint does not exist, is damaged, or is a single variable.
+    Raises: CheckpointError: the checkpoint does not exist, is damaged, or is a single variable.
     """
     path = checked_path("flow.weights.load", path)
     if is_remote(path):

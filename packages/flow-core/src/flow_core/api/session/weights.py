@@ -44,8 +44,7 @@ class Rule:
         split: the axis along which the (transposed) array is divided among several variables, in
             the order of ``to`` and by their sizes.
 
-    Raises:
-        CheckpointError: an attribute has another type.
+    Raises: CheckpointError: an attribute has another type.
     """
 
     to: str | Sequence[str]

@@ -3,6 +3,11 @@
 In a job, `create_summary_writer` opens the event file of the process; `scalar`, `histogram`,
 `image` and `pb` write to this file at every step.  Outside jobs, `text` and `hparams` build
 messages.  This package must not depend on `math`, `nn` or `session`.
+
+Args:
+    value: a blob.
+    step: int64 of shape (1,): the step number that TensorBoard shows; 0 if it is left out.
+    tag: a name, given as a text or as an int8 blob of its bytes.
 """
 
 from __future__ import annotations
@@ -27,23 +32,10 @@ from flow_core.frontend.trace.emit import emit
 from flow_core.frontend.trace.job_build import current_job
 
 __all__ = [
-    "Graph",
-    "HParam",
-    "Hparam",
-    "IntegerRange",
-    "Metric",
-    "Projector",
-    "RealRange",
-    "ValueSet",
-    "create_summary_writer",
-    "flush_summary_writer",
-    "histogram",
-    "hparams",
-    "image",
-    "pb",
-    "scalar",
-    "text",
-]
+    "Graph", "HParam", "Hparam", "IntegerRange", "Metric", "Projector", "RealRange", "ValueSet",
+    "create_summary_writer", "flush_summary_writer", "histogram", "hparams", "image", "pb",
+    "scalar", "text",
+]  # fmt: skip
 
 HParam = Hparam
 """An alias that OneFlow's own example uses."""
@@ -89,8 +81,6 @@ def scalar(value: Blob, step: Blob, tag: Any, name: str | None = None) -> None:
 
     Args:
         value: a blob that holds one number.
-        step: int64 of shape (1,): the step number that TensorBoard shows.
-        tag: a name, given as a text or as an int8 blob of its bytes.
 
     Raises:
         InferenceError: the types or shapes do not fit.
@@ -100,13 +90,7 @@ def scalar(value: Blob, step: Blob, tag: Any, name: str | None = None) -> None:
 
 
 def histogram(value: Blob, step: Blob, tag: object, name: str | None = None) -> None:
-    """Write a histogram of a blob; arguments and errors as for `scalar`.
-
-    Args:
-        value: a blob.
-        step: see `scalar`.
-        tag: see `scalar`.
-    """
+    """Write a histogram of a blob; errors as for `scalar`."""
     _write("summary_write_histogram", value, step, tag, name)
 
 
@@ -117,8 +101,7 @@ def image(
 
     Args:
         value: the images; if there are several, the number of each image is appended to the tag.
-        step: as for `scalar`; 0 by default.
-        tag: as for `scalar`; "image" by default.
+        tag: as a text or as an int8 blob of its bytes; "image" by default.
     """
     _write("summary_write_image", value, step, "image" if tag is None else tag, name)
 
@@ -128,10 +111,8 @@ def pb(value: Blob, step: Blob | None = None, name: str | None = None) -> None:
 
     Args:
         value: an int8 blob of the bytes of ``str(message)``.
-        step: as for `scalar`; 0 by default.
 
-    Raises:
-        DataError: at run time, the bytes are not the text of a summary.
+    Raises: DataError: at run time, the bytes are not the text of a summary.
     """
     with _once():
         number = constant(0, int64, (1,)) if step is None else step

@@ -37,8 +37,7 @@ class IntegerRange:
     Attributes:
         min_value, max_value: the bounds.
 
-    Raises:
-        SummaryError: the bounds are not integers, or in the wrong order.
+    Raises: SummaryError: the bounds are not integers, or in the wrong order.
 
     >>> flow.summary.IntegerRange(1, 8).max_value
     8
@@ -61,8 +60,7 @@ class RealRange:
     Attributes:
         min_value, max_value: the bounds.
 
-    Raises:
-        SummaryError: the bounds are not floats, or in the wrong order.
+    Raises: SummaryError: the bounds are not floats, or in the wrong order.
 
     >>> flow.summary.RealRange(0.0, 1.0).max_value
     1.0
@@ -86,8 +84,7 @@ class ValueSet:
     Attributes:
         dtype: int, float, bool or str; by default the type of the first value.
 
-    Raises:
-        SummaryError: the type is not supported, or values have several types.
+    Raises: SummaryError: the type is not supported, or values have several types.
 
     >>> flow.summary.ValueSet(["sgd", "adam"]).values
     ['adam', 'sgd']
@@ -118,8 +115,7 @@ class Hparam:
         name: its name.
         dtype: the range or set of its values; None allows any value.
 
-    Raises:
-        SummaryError: ``dtype`` is neither a range nor a set of values.
+    Raises: SummaryError: ``dtype`` is neither a range nor a set of values.
 
     >>> flow.summary.Hparam("rate", flow.summary.RealRange(1e-4, 1e-1)).name
     'rate'
@@ -143,8 +139,7 @@ class Metric:
         name: its name.
         dtype: int or float (the default).
 
-    Raises:
-        SummaryError: ``dtype`` is neither int nor float.
+    Raises: SummaryError: ``dtype`` is neither int nor float.
 
     >>> flow.summary.Metric("accuracy", float).name
     'accuracy'
@@ -166,8 +161,7 @@ def text(text: Sequence[str], tag: str | None = None) -> Message:
 
     Returns: A message, for `flow.summary.pb`.
 
-    Raises:
-        SummaryError: ``text`` contains a value that is not a text.
+    Raises: SummaryError: ``text`` contains a value that is not a text.
 
     >>> type(flow.summary.text(["a note"], "notes")).__name__
     'Message'
@@ -193,8 +187,7 @@ def hparams(hparams: Mapping[object, object]) -> Message:
     Args:
         hparams: dict from an `Hparam`, a `Metric` or a name to its value.
 
-    Raises:
-        SummaryError: a value is not a str, bool, int or float, or a metric is not a number.
+    Raises: SummaryError: a value is not a str, bool, int or float, or a metric is not a number.
     """
     given, metrics = _by_name(hparams)
     words = json.dumps(given, sort_keys=True, separators=(",", ":"))

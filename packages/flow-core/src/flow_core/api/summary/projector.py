@@ -1,4 +1,8 @@
-"""Writers of files other than event files: graphs and projections, in OneFlow's own formats."""
+"""Writers of files other than event files: graphs and projections, in OneFlow's own formats.
+
+Args:
+    logdir: the folder.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +40,7 @@ def _folder(what: str, logdir: str | None, name: str) -> Path:
 class Graph:
     """A writer of the graphs of the session's jobs, below ``logdir``.
 
-    Args:
-        logdir: the folder.
-
-    Raises:
-        FileError: ``logdir`` is missing.
+    Raises: FileError: ``logdir`` is missing.
     """
 
     def __init__(self, logdir: str | None = None) -> None:
@@ -92,11 +92,7 @@ def _nodes(graph: LogicalGraph) -> list[dict[str, Any]]:
 class Projector:
     """A writer of points and samples of embeddings, or of abnormal gradients.
 
-    Args:
-        logdir: the folder.
-
-    Raises:
-        FileError: ``logdir`` is missing.
+    Raises: FileError: ``logdir`` is missing.
     """
 
     def __init__(self, logdir: str | None = None) -> None:
