@@ -133,7 +133,7 @@ WARNED: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
         lambda x, w, v: m.reduce_sum(m.square(x * v)) / m.reduce_sum(x), "_div .*reduce_sum",
     ),
     "a variance": (lambda x, w, v: m.reduce_variance(x * v, axis=0), "square .*reduce_mean"),
-    "centred rows": (
+    "centered rows": (
         lambda x, w, v: m.square(x * v - m.reduce_mean(x * v, axis=0, keepdims=True)),
         "square .*reduce_mean",
     ),

@@ -1,5 +1,5 @@
 // Included twice, with REAL defined as float and as double, and NAME(f) as f_f32 and f_f64.
-// All arithmetic is in double. Boxes are (x, y, w, h), with the centre at (x, y).
+// All arithmetic is in double. Boxes are (x, y, w, h), with the center at (x, y).
 
 static double NAME(overlap)(const double *a, const double *b) {
     double w = fmin(a[0] + a[2] / 2, b[0] + b[2] / 2) - fmax(a[0] - a[2] / 2, b[0] - b[2] / 2);

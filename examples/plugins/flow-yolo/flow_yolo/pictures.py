@@ -121,8 +121,8 @@ def distorted(image: Any, hue: float, saturation: float, exposure: float) -> Any
 
 def moved(boxes: Any, flip: bool, scale: Any, shift: Any, most: int) -> Any:
     """Return true boxes (x, y, w, h, class) after a move of the picture, clipped to the canvas."""
-    centre, half = boxes[:, 1:3], boxes[:, 3:5] / 2
-    low, high = (np.clip(x * scale - shift, 0, 1) for x in (centre - half, centre + half))
+    center, half = boxes[:, 1:3], boxes[:, 3:5] / 2
+    low, high = (np.clip(x * scale - shift, 0, 1) for x in (center - half, center + half))
     if flip:
         low[:, 0], high[:, 0] = 1 - high[:, 0], 1 - low[:, 0]
     size = high - low

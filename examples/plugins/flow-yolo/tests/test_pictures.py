@@ -46,11 +46,11 @@ def test_true_boxes_move_with_their_picture(picture, seed):
     assert boxes[0, 4] == 7
     rows, columns = np.nonzero((image > 0.75 * image.max()).all(0))
     found = [columns.min() / 128, rows.min() / 96, (columns.max() + 1) / 128, (rows.max() + 1) / 96]
-    centre, half = boxes[0, :2], boxes[0, 2:4] / 2
-    np.testing.assert_allclose([*(centre - half), *(centre + half)], found, atol=0.03)
+    center, half = boxes[0, :2], boxes[0, 2:4] / 2
+    np.testing.assert_allclose([*(center - half), *(center + half)], found, atol=0.03)
 
 
-def test_colours_are_those_of_hsv():
+def test_colors_are_those_of_hsv():
     image = np.random.default_rng(0).uniform(0, 1, (3, 4, 5)).astype(np.float32)
     image[:, 0, 0] = 0.5
     found = distorted(image, 0.3, 0.8, 0.9)

@@ -66,7 +66,7 @@ def test_a_layer_learns_the_true_boxes():
         flow.optimizer.SGD(rate, momentum=0).minimize(loss)
         return diff, pos, valid, statistics, label
 
-    # boxes of the size of anchors 0 and 2, at the centres of cells (1, 0) and (2, 1)
+    # boxes of the size of anchors 0 and 2, at the centers of cells (1, 0) and (2, 1)
     truth = np.array(
         [[[0.25, 0.5, 8 / 32, 12 / 48], [0.75, 2.5 / 3, 30 / 32, 40 / 48]]], np.float32
     )

@@ -14,7 +14,7 @@ from flow_core.plugins.trials import (
     LEAST,
     MOST,
     bitwise_equal_in_trials,
-    cancelling_operands,
+    canceling_operands,
 )
 
 
@@ -40,7 +40,7 @@ def test_different_order_in_a_single_element_is_detected(deep: int, seed: int) -
     row, column = np.random.default_rng(seed).integers(5, size=2)
 
     def same(rng: np.random.Generator) -> bool:
-        left, right = cancelling_operands(rng, types, False, False)
+        left, right = canceling_operands(rng, types, False, False)
         wanted = summed(left, right, list(range(deep)))
         found = wanted.copy()
         found[row, column] = halves(left, right)[row, column]
@@ -66,7 +66,7 @@ def test_large_products_are_tried_less_often(sizes: tuple[int, int]) -> None:
 @pytest.mark.parametrize("dtype", [float16, float32, float64])
 def test_trial_operands_nearly_cancel(turned: tuple[bool, bool], dtype: Any) -> None:
     shapes = [s[::-1] if t else s for s, t in zip([(3, 8), (8, 4)], turned, strict=True)]
-    a, b = cancelling_operands(
+    a, b = canceling_operands(
         np.random.default_rng(0), [tensor_type(s, dtype) for s in shapes], *turned
     )
     assert [a.shape, b.shape] == shapes

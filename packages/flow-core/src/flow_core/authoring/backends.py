@@ -42,7 +42,7 @@ from flow_core.plugins.batchable import (
     rowwise_in_last,
     side_by_side,
 )
-from flow_core.plugins.trials import bitwise_equal_in_trials, cancelling_operands, multiplications
+from flow_core.plugins.trials import bitwise_equal_in_trials, canceling_operands, multiplications
 
 __all__ = [
     "ALIGN",
@@ -69,7 +69,7 @@ __all__ = [
     "Strided",
     "World",
     "bitwise_equal_in_trials",
-    "cancelling_operands",
+    "canceling_operands",
     "check_arrays",
     "elementwise_batchable",
     "is_split",

@@ -57,7 +57,7 @@ def multiplications(types: Sequence[TensorType], transposed: bool) -> int:
     return left.size * (right.shape[-2 if transposed else -1] if right.shape else 1)
 
 
-def cancelling_operands(
+def canceling_operands(
     rng: np.random.Generator, types: Sequence[TensorType], transpose_a: bool, transpose_b: bool
 ) -> tuple[Any, Any]:
     """Draw two operands, in the accumulation type, whose products nearly cancel."""

@@ -17,7 +17,7 @@ import numpy as np
 from flow_core.authoring.backends import (
     Launch,
     bitwise_equal_in_trials,
-    cancelling_operands,
+    canceling_operands,
     multiplications,
 )
 from flow_core.authoring.specs import Attrs, BindContext, KernelQuery, KernelSpec
@@ -75,7 +75,7 @@ def _same_bits(p: Problem, apart: RecipeSequence, adding: RecipeSequence) -> boo
     turned = p.attrs["transpose_a"], p.attrs["transpose_b"]
 
     def same(rng: np.random.Generator) -> bool:
-        operands = list(cancelling_operands(rng, p.inputs, *turned))
+        operands = list(canceling_operands(rng, p.inputs, *turned))
         base = rng.standard_normal(p.outputs[0].shape, np.float32)
         product = np.empty_like(base)
         expected = base.copy()

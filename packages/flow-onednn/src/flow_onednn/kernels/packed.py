@@ -11,7 +11,7 @@ import numpy as np
 
 from flow_core.authoring.backends import (
     bitwise_equal_in_trials,
-    cancelling_operands,
+    canceling_operands,
     multiplications,
 )
 from flow_core.authoring.specs import Attrs, AttrValue, BindContext, KernelQuery, KernelSpec
@@ -121,7 +121,7 @@ def _same_bits(p: Problem, attrs: dict[str, AttrValue], size: int, direct: Imple
         return False
 
     def same(rng: np.random.Generator) -> bool:
-        a, b = cancelling_operands(rng, p.inputs[:2], False, transposed)
+        a, b = canceling_operands(rng, p.inputs[:2], False, transposed)
         bias = [rng.standard_normal(t.shape, np.float32) for t in p.inputs[2:]]
         wanted, found = (np.empty(p.outputs[0].shape, np.float32) for _ in range(2))
         packed = np.empty(size, np.float32)

@@ -26,7 +26,7 @@ import numpy as np
 from flow_core.authoring.backends import (
     Launch,
     bitwise_equal_in_trials,
-    cancelling_operands,
+    canceling_operands,
     multiplications,
     rowwise_in_first,
 )
@@ -271,7 +271,7 @@ def _trial_agrees(count: int, whole: Problem, parts: tuple[Problem, ...]) -> boo
     ends = np.cumsum([p.inputs[0].shape[0] for p in parts])[:-1]
 
     def same(rng: np.random.Generator) -> bool:
-        a, b = cancelling_operands(rng, whole.inputs[:2], False, transposed)
+        a, b = canceling_operands(rng, whole.inputs[:2], False, transposed)
         others = [b, *(rng.standard_normal(t.shape, np.float32) for t in whole.inputs[2:])]
         rows = zip(parts, np.split(a, ends), strict=True)
         wanted = [matmul.run(build(p), p, (part, *others)) for p, part in rows]

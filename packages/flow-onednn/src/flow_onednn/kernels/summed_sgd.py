@@ -17,7 +17,7 @@ import numpy as np
 from flow_core.authoring.backends import (
     Launch,
     bitwise_equal_in_trials,
-    cancelling_operands,
+    canceling_operands,
     multiplications,
 )
 from flow_core.authoring.specs import Attrs, BindContext, KernelQuery, KernelSpec
@@ -166,7 +166,7 @@ def _drawn(p: Problem, rng: np.random.Generator) -> Iterator[Array]:
         yield np.asarray(rng.random(type_.shape, np.float32) - np.float32(shift), np.float32)
     for at in range(first, len(p.inputs), 2):
         pair = p.inputs[at : at + 2]
-        yield from cancelling_operands(rng, pair, p.attrs["transpose_a"], p.attrs["transpose_b"])
+        yield from canceling_operands(rng, pair, p.attrs["transpose_a"], p.attrs["transpose_b"])
 
 
 def _same_bits(p: Problem, made: SummedSgd) -> bool:

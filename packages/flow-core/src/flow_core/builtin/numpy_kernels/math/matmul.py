@@ -17,7 +17,7 @@ from flow_core.ir.graph import TensorType
 from flow_core.ops.math.matmul import bias_axis
 from flow_core.plugins.batchable import rowwise, rowwise_in_first
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
-from flow_core.plugins.trials import bitwise_equal_in_trials, cancelling_operands, multiplications
+from flow_core.plugins.trials import bitwise_equal_in_trials, canceling_operands, multiplications
 
 
 def _operand(array: Array, transpose: bool) -> Array:
@@ -45,7 +45,7 @@ def _product_rows(whole: KernelQuery, parts: Sequence[KernelQuery]) -> bool:
 @cache
 def _same_rows(types: tuple[TensorType, ...], transpose: bool, counts: tuple[int, ...]) -> bool:
     def same(rng: np.random.Generator) -> bool:
-        a, b = cancelling_operands(rng, types, False, transpose)
+        a, b = canceling_operands(rng, types, False, transpose)
         right = _operand(b, transpose)
         parts = np.split(a, np.cumsum(counts)[:-1])
         apart = np.concatenate([np.matmul(part, right) for part in parts])

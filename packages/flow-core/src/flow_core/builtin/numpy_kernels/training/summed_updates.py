@@ -24,7 +24,7 @@ from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ir.update_rules import DIFF, MODEL
 from flow_core.ops.training.summed_updates import ROWS, products, update
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
-from flow_core.plugins.trials import bitwise_equal_in_trials, cancelling_operands, multiplications
+from flow_core.plugins.trials import bitwise_equal_in_trials, canceling_operands, multiplications
 
 PIECE = 1 << 17
 """Gradient bytes per block; gradient and added product together fill half of a core's cache."""
@@ -84,7 +84,7 @@ def _same_bits(types: tuple[TensorType, ...], attrs: AttrValue, step: int) -> bo
     turned = sides["transpose_a"], sides["transpose_b"]
 
     def same(rng: np.random.Generator) -> bool:
-        left, right = _sides(sides, *cancelling_operands(rng, types, *turned))
+        left, right = _sides(sides, *canceling_operands(rng, types, *turned))
         apart = [np.matmul(left[i : i + step], right) for i in range(0, len(left), step)]
         return np.array_equal(np.concatenate(apart), np.matmul(left, right))
 
