@@ -500,7 +500,7 @@ def test_a_plan_goes_through_json_and_is_reported() -> None:
     plan = job.plan()
     assert Plan.from_json(plan.to_json()) == plan
     report = plan_report(job)
-    for part in ("ops", "tasks", "memory of", "registers", "compile time", Path(__file__).name):
+    for part in ("ops", "tasks", "memory of", "registers", "dead_code", Path(__file__).name):
         assert part in report
     assert dataclasses.is_dataclass(plan)
 

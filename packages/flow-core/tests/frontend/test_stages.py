@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.frontend.job import function, variant
+from flow_core.frontend.job import function, micro_batches, variant
 from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate
 from flow_core.frontend.job.tracing import Traced, trace
 from flow_core.frontend.session.session import default_session
@@ -60,8 +61,8 @@ def test_differentiation_adds_updates_and_states() -> None:
 def test_each_stage_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
-    def counted(name: str) -> Callable[..., Any]:
-        original = getattr(variant, name)
+    def counted(module: ModuleType, name: str) -> Callable[..., Any]:
+        original = getattr(module, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             calls.append(name)
@@ -71,7 +72,8 @@ def test_each_stage_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     stages = ("trace", "differentiate", "compile_graph", "Executable")
     for name in stages:
-        monkeypatch.setattr(variant, name, counted(name))
+        module = micro_batches if name == "trace" else variant
+        monkeypatch.setattr(module, name, counted(module, name))
     job = train_job()
     job(X)
     job(X)

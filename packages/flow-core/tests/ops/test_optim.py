@@ -11,7 +11,7 @@ import pytest
 
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import InferenceError
-from flow_core.builtin.numpy_kernels.training import optim, schedules
+from flow_core.builtin.numpy_kernels.training import gradients, optim, schedules
 from flow_core.ir import update_rules
 from flow_core.ir.graph import tensor_type
 from flow_core.ops.training import optim as ops
@@ -272,7 +272,7 @@ def test_split_rules_of_local_updates_produce_the_same_parts(type_: str) -> None
             np.testing.assert_array_equal(parts[0], whole[0][(slice(None),) * axis + (part,)])
 
 
-@pytest.mark.parametrize("size", [6, 3 * optim.PART + 5])
+@pytest.mark.parametrize("size", [6, 3 * gradients.PART + 5])
 @pytest.mark.parametrize("factor", [1e25, 1e-25])
 @pytest.mark.parametrize("type_", ["lars_update", "lamb_update"])
 def test_norms_of_huge_and_tiny_numbers_are_exact(type_: str, factor: float, size: int) -> None:
@@ -291,7 +291,7 @@ def test_norms_of_huge_and_tiny_numbers_are_exact(type_: str, factor: float, siz
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("size", [0, 7, 2 * optim.PART + 3])
+@pytest.mark.parametrize("size", [0, 7, 2 * gradients.PART + 3])
 def test_wide_sums_of_squares_are_in_float64(dtype: str, size: int) -> None:
     kind = as_dtype(dtype)
     x = np.random.default_rng(0).normal(size=size).astype(kind.numpy)

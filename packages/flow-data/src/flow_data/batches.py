@@ -160,6 +160,9 @@ def batches(
         collate: joins a list of samples to a batch; stacks arrays by default.
         prefetch: the number of batches that are prepared ahead; 0 for none, without a thread.
 
+    Returns:
+        An iterable of batches with ``len()``, if the data set has it, and ``set_epoch``.
+
     Raises:
         DataError: an argument is invalid; while iterating, samples cannot be joined.
 

@@ -64,6 +64,13 @@ def tensor_list_to_tensor_buffer(input: Blob, name: str | None = None) -> Blob:
     """Convert a TensorList to a TensorBuffer of shape (count,).
 
     If one array is fed for the list, its rows are the tensors, which then have one shape.
+
+    Args:
+        input: a TensorList of count tensors.
+        name: name of the op.
+
+    Returns:
+        A blob of shape (count,) and element type ``flow.tensor_buffer``.
     """
     if not input.dtype.is_object and not input.is_tensor_list:
         return tensor_to_tensor_buffer(input, len(input.shape) - 1, name)
@@ -80,6 +87,9 @@ def tensor_buffer_to_tensor_list(
         shape: bound of the instances, which must have the same rank and at most as many elements.
         dtype: element type of all instances.
         name: name of the op.
+
+    Returns:
+        A TensorList with a tensor for each instance.
     """
     wanted = as_dtype(dtype)
     bound = tuple(shape)
@@ -88,7 +98,15 @@ def tensor_buffer_to_tensor_list(
 
 
 def tensor_list_split(input_tensor_list: Blob, name: str | None = None) -> tuple[Blob, ...]:
-    """Return the tensors of a TensorList as separate blobs, for ``tp.ListNumpy``."""
+    """Return the tensors of a TensorList as separate blobs, for ``tp.ListNumpy``.
+
+    Args:
+        input_tensor_list: a TensorList of count tensors.
+        name: name of the op.
+
+    Returns:
+        A tuple of count blobs, whose shapes vary between steps.
+    """
     found = input_tensor_list
     if not found.is_dynamic:
         raise InferenceError(
@@ -122,6 +140,9 @@ def gen_tensor_buffer(
         data_type: element type of all instances.
         dynamic_out: without effect: the instances have the given shapes in each step.
         name: name of the op.
+
+    Returns:
+        A blob of the given shape and element type ``flow.tensor_buffer``.
 
     Raises:
         InferenceError: ``shape_list`` or ``value_list`` has not one entry for each instance.

@@ -100,7 +100,7 @@ def _listed(bind: Callable[[BindContext], Iterable[Launch]]) -> Any:
     return lambda ctx: tuple(bind(ctx))
 
 
-KERNELS: tuple[KernelSpec, ...] = (
+TRANSFORMS: tuple[KernelSpec, ...] = (
     kernel(
         "l1_l2_regularize_gradient", _listed(_regularize), workspace=lambda q: q.outputs[0].nbytes
     ),

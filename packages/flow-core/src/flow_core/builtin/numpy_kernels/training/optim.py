@@ -525,5 +525,5 @@ KERNELS: tuple[KernelSpec, ...] = (
     _update_kernel("lion_update", _lion),
     _update_kernel("lars_update", _lars),
     _update_kernel("lamb_update", _lamb, whole=True),
-    *gradients.KERNELS,
+    *gradients.TRANSFORMS,
 )
