@@ -16,6 +16,7 @@ X = np.arange(24, dtype=np.float64).reshape(2, 4, 3) - 7.5
 
 LINEAR: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "split": (lambda x: flow.split(x, [1], 1)[1], lambda x: x[:, 1:]),
+    "split-by-numpy": (lambda x: flow.split(x, np.int64(2), 1)[1], lambda x: x[:, 2:]),
     "unbind": (lambda x: flow.unbind(x, -1)[2], lambda x: x[..., 2]),
     "roll": (lambda x: flow.roll(x, (1, -1), (1, 2)), lambda x: np.roll(x, (1, -1), (1, 2))),
     "roll-all": (lambda x: flow.roll(x, 5), lambda x: np.roll(x, 5)),
@@ -141,6 +142,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[FlowError], str]] = {
     "both": (lambda x: flow.split(x, 2, sizes=2), InferenceError, "one of indices_or_sections"),
     "neither": (lambda x: flow.split(x), InferenceError, "one of indices_or_sections"),
     "text": (lambda x: flow.split(x, "ab"), InferenceError, "a number, or a list of indices"),
+    "array": (lambda x: flow.split(x, np.array([1, 2])), InferenceError, "a list of indices"),
     "axis": (lambda x: flow.unbind(x, 3), InferenceError, "-3 <= axis < 3"),
     "shifts": (lambda x: flow.roll(x, (1, 2), (0, 1, 2)), InferenceError, "an integer per axis"),
     "shift": (lambda x: flow.roll(x, 1.5, 0), FlowError, "1.5"),

@@ -120,6 +120,35 @@ def test_gradients_are_those_of_a_loop(devices: str) -> None:
     assert losses[2] < losses[0]
 
 
+def trained_with(setting: str, loop: Callable[..., Any]) -> Any:
+    """Return the losses of two steps, and the weight, of a job with a setting."""
+    flow.clear_default_session()
+    config = flow.function_config()
+    config.train.num_gradient_accumulation_steps(2 if setting == "micro-batches" else 1)
+    config.enable_auto_mixed_precision(setting == "mixed precision")
+
+    @flow.global_function("train", config)
+    def job(x: tp.Numpy.Placeholder((BATCH, STEPS, WIDTH))) -> tp.Numpy:
+        with flow.experimental.scope.config(checkpointing=setting == "checkpointing"):
+            _, ys = loop(cell, flow.zeros_like(x[:, 0]), flow.transpose(x, (1, 0, 2)))
+        loss = flow.math.reduce_mean(flow.math.square(ys[0]))
+        flow.optimizer.SGD(0.1).minimize(loss)
+        return loss
+
+    flow.load_variables({"w": W})
+    x = np.ascontiguousarray(X.transpose(1, 0, 2))
+    losses = [job(x).mean() for _ in range(2)]
+    return losses, flow.get_all_variables()["w"].numpy()
+
+
+@pytest.mark.parametrize("setting", ["checkpointing", "micro-batches", "mixed precision"])
+def test_settings_apply_to_all_positions(setting: str) -> None:
+    losses, w = trained_with(setting, flow.scan)
+    wanted, other = trained_with(setting, python_loop)
+    np.testing.assert_allclose(losses, wanted, rtol=1e-6)
+    np.testing.assert_allclose(w, other, rtol=1e-6)
+
+
 def test_the_batch_may_be_of_any_size() -> None:
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((None, 3))) -> tp.Numpy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 from flow_core.api.array.select import concat, slice_v2
@@ -63,7 +64,8 @@ def split(
 
 def _by_index(total: Any, given: Any) -> tuple[Any, ...]:
     """Return the sizes of equal parts, or of parts that start at given indices."""
-    if isinstance(given, int):
+    if isinstance(given, Integral):
+        given = int(given)
         fits = given > 0 and total % given == 0
         allowed = f"a number that divides {total}, the size of the axis"
         check(fits, "split", f"{given} parts", allowed, "sizes=... makes a smaller last part")
@@ -74,7 +76,8 @@ def _by_index(total: Any, given: Any) -> tuple[Any, ...]:
 
 
 def _by_size(total: Any, given: Any) -> tuple[Any, ...]:
-    if isinstance(given, int):
+    if isinstance(given, Integral):
+        given = int(given)
         check(given > 0, "split", f"sizes={given}", "a size of at least 1")
         whole, rest = total // given, total % given
         return (*[given] * whole, *([rest] if rest else []))

@@ -353,6 +353,7 @@ _refuse_truth = _refusal(
 _REPLACEMENTS = {
     **{name: f"flow.math.reduce_{name}(blob)" for name in ("sum", "mean", "max", "min", "prod")},
     **{name: f"flow.{name}(blob, ...)" for name in ("reshape", "flatten", "squeeze", "transpose")},
+    **{name: f"flow.{name}(blob, ...)" for name in ("cumsum", "norm", "roll", "split", "unbind")},
     **dict.fromkeys(("astype", "cast", "to", "type"), "flow.cast(blob, dtype)"),
     **dict.fromkeys(("cpu", "cuda"), 'flow.scope.placement("cpu", "0:0") around the ops'),
     **{name: f"flow.math.{name}(blob)" for name in ("abs", "exp", "log", "sqrt", "argmax")},
