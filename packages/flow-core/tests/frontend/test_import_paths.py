@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
@@ -13,14 +14,19 @@ import oneflow as flow
 LATER = "oneflow.compatible.single_client"
 
 
+def taken() -> dict[str, ModuleType]:
+    """Unload the modules of the later path, and return them."""
+    names = [name for name in sys.modules if name.startswith("oneflow.compatible")]
+    return {name: sys.modules.pop(name) for name in names}
+
+
 @pytest.fixture
 def without_copies() -> Iterator[None]:
-    """Remove the modules that a test imports first through the later path; others hold the rest."""
-    before = {*sys.modules}
+    """Let a test import modules through the later path for the first time."""
+    before = taken()
     yield
-    for name in {*sys.modules} - before:
-        if name.startswith("oneflow.compatible"):
-            del sys.modules[name]
+    taken()
+    sys.modules.update(before)  # other tests compare them
 
 
 def test_distributions_are_importable_by_module_path() -> None:
