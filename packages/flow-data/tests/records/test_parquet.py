@@ -40,6 +40,12 @@ BOMBS = {
     "compressed text": lambda p: written(
         p, pa.array(["a" * 9 * MIB]), compression="zstd", use_dictionary=False
     ),
+    "null lists of fixed size": lambda p: written(
+        p, pa.array([None] * 100, pa.list_(pa.float32(), 30_000))
+    ),
+    "null lists of fixed size in lists": lambda p: written(
+        p, pa.array([[None] * 10] * 10, pa.list_(pa.list_(pa.float32(), 30_000)))
+    ),
     "lists": lambda p: written(p, pa.array([np.zeros(2 * MIB)])),
     "lists of one text by prefixes": lambda p: written(
         p,
@@ -120,6 +126,25 @@ def test_groups_of_a_large_file_are_as_large_as_the_file(
     monkeypatch.setattr(parquet, "_MOST", 1 << 10)
     ((_, column),) = ParquetFile(str(tmp_path / "large.parquet"), pa).read(0)
     np.testing.assert_array_equal(column, values)
+
+
+def test_the_lists_around_each_column(tmp_path: Path) -> None:
+    pairs, vectors = pa.list_(pa.int8(), 2), pa.list_(pa.float32(), 3)
+    kinds = {
+        "a": pa.int64(), "b": pairs, "c": pa.struct([("d", pa.list_(vectors)), ("e", pa.string())]),
+        "f": pa.map_(pa.string(), pairs), "g": pa.list_(pairs, 5),
+        "h": pa.dictionary(pa.int8(), pa.string()), "i": pa.large_list(pa.null()),
+    }  # fmt: skip
+    found = [each for kind in kinds.values() for each in parquet._fixed_lists(kind, pa)]
+    assert found == [
+        (1, False), (2, False), (3, True), (1, False), (1, True), (2, True), (10, False),
+        (1, False), (1, True),
+    ]  # fmt: skip
+    table = pa.table({name: pa.array([None, None], kind) for name, kind in kinds.items()})
+    pq.write_table(table, tmp_path / "x.parquet")
+    file = ParquetFile(str(tmp_path / "x.parquet"), pa)
+    assert [c.values for c in file._chunks(0)] == [2, 4, 6, 2, 2, 4, 20, 2, 2]
+    assert [name for name, _ in file.read(0)] == list(kinds)
 
 
 def test_sizes_are_those_of_the_pages(tmp_path: Path) -> None:

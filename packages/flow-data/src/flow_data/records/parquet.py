@@ -134,9 +134,14 @@ class ParquetFile:
 
     def _chunks(self, number: int) -> Iterator[_Chunk]:
         group, schema = self._file.metadata.row_group(number), self._file.metadata.schema
-        for index in range(group.num_columns):
+        kinds = [field.type for field in self._file.schema_arrow]
+        lists = [each for kind in kinds for each in _fixed_lists(kind, self._library)]
+        if len(lists) != group.num_columns:
+            raise ValueError(f"{len(lists)} columns in the schema, {group.num_columns} in the file")
+        for index, (length, varies) in enumerate(lists):
             chunk, column = group.column(index), schema.column(index)
             size, values = self._sizes(chunk)
+            values = max(values, length * (values if varies else group.num_rows))
             kind = chunk.physical_type
             width = None if kind == _BYTES else _WIDTHS.get(kind, max(0, column.length))
             prefixed, nested = _PREFIXED in chunk.encodings, column.max_repetition_level > 0
@@ -253,6 +258,31 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 # ----------------------------------------------------------------------------------------- types
+
+
+def _fixed_lists(
+    kind: Any, library: Any, length: int = 1, varies: bool = False
+) -> Iterator[tuple[int, bool]]:
+    """Yield the number of elements of the fixed-size lists around each column of a type.
+
+    The second value is whether there are other lists around it. A list that is null is stored as
+    one value, and takes the memory of all of its elements.
+    """
+    types = library.types
+    if isinstance(kind, library.BaseExtensionType):
+        yield from _fixed_lists(kind.storage_type, library, length, varies)
+    elif types.is_struct(kind):
+        for part in kind:
+            yield from _fixed_lists(part.type, library, length, varies)
+    elif types.is_map(kind):
+        for part in (kind.key_type, kind.item_type):
+            yield from _fixed_lists(part, library, length, True)
+    elif types.is_fixed_size_list(kind):
+        yield from _fixed_lists(kind.value_type, library, length * kind.list_size, varies)
+    elif types.is_list(kind) or types.is_large_list(kind):
+        yield from _fixed_lists(kind.value_type, library, length, True)
+    else:
+        yield length, varies
 
 
 def _plain(column: Any, library: Any) -> Any:
