@@ -47,7 +47,7 @@ class TensorType:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def tensor_type(shape: Shape, dtype: DType) -> TensorType:
     """Return the interned `TensorType` of a shape and an element type."""
     return TensorType(shape, dtype)

@@ -75,7 +75,7 @@ class Route:
     seconds: float
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def plan_boxing(
     shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
 ) -> tuple[ReshardStep, ...]:
