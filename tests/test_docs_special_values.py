@@ -172,6 +172,13 @@ PROGRAMS: dict[str, Callable[[], str]] = {
     ),
     "gradient of reduce_std([2, 2])": lambda: gradient(flow.math.reduce_std, floats(2, 2)),
     "gradient of sqrt(0)": lambda: gradient(flow.math.sqrt, floats(0)),
+    "gradient of asin(1)": lambda: gradient(flow.math.asin, floats(1)),
+    "gradient of atan2(x, 0) at 0": lambda: gradient(
+        lambda x: flow.math.atan2(x, flow.zeros_like(x)), floats(0)
+    ),
+    "gradient of x ** y for y = 0 at 0": lambda: gradient(
+        lambda x: flow.math.pow(x, flow.zeros_like(x)), floats(0)
+    ),
     "maximum([nan, 1], [1, nan])": both(flow.math.maximum, floats(nan, 1), floats(1, nan)),
     "clip_by_value([nan, inf], -1, 1)": one(
         lambda x: flow.clip_by_value(x, -1, 1), floats(nan, inf)

@@ -255,7 +255,8 @@ def KLDivLoss(
     if log_target:
         loss = flow_math.exp(target, name=inner(name, "exp")) * (target - input)
         return _reduced(loss, reduction, name)
-    loss = target * (flow_math.log(target, name=inner(name, "log")) - input)
+    positive = emit("where", target > 0, target, _filled(target, 1.0))  # log(0) has no gradient
+    loss = target * (flow_math.log(positive, name=inner(name, "log")) - input)
     zeros = _filled(loss, 0.0)
     loss = emit("where", _broadcast_to(target, loss) > 0, loss, zeros, name=inner(name, "where"))
     return _reduced(loss, reduction, name)

@@ -101,8 +101,11 @@ def _masked(g: GradContext, comparison: str, value: Sym) -> Sym:
 
 
 def _pow_base(g: GradContext) -> Sym:
+    """Emit dy y x^(y - 1), and 0 for y = 0, also where x = 0."""
     x, y = g.inputs
-    return g.dy * y * g.one("broadcast_pow", x, y - 1)
+    used = g.one("scalar_logical_not_equal", y, operand=0.0)
+    slope = g.dy * y * g.one("broadcast_pow", x, y - 1)
+    return g.one("where_scalar_y", used, slope, operand=0.0)
 
 
 def _pow_exponent(g: GradContext) -> Sym:
