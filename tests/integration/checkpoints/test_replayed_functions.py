@@ -111,6 +111,10 @@ FIXED = {
 """Calls whose constants fit the size of the samples only, and what the refusal says."""
 
 
+ADAPTED = ("dynamic_reshape", "reshape", "reshape: list")
+"""Calls whose constant sizes are adapted to the batch."""
+
+
 def fixed(key: str) -> str | None:
     return FIXED.get(key) or FIXED.get(key.split(":")[0])
 
@@ -153,8 +157,9 @@ def compare(key: str, path: Path, rows: int) -> None:
     try:
         expected = job_of(key, rows)(tuple(arrays)).get()
     except FlowError:
-        with pytest.raises(FlowError):
-            replayed(path, rows, arrays)
+        if key not in ADAPTED:
+            with pytest.raises(FlowError):
+                replayed(path, rows, arrays)
         return
     wanted = expected if isinstance(expected, tuple | list) else [expected]
     found = replayed(path, rows, arrays)

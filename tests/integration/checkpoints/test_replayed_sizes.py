@@ -73,7 +73,7 @@ def test_other_dependencies_are_refused(name: str, tmp_path: Path) -> None:
     function = batch_functions.FIXED[name]
     save(function, tmp_path)
     np.testing.assert_array_equal(replayed(tmp_path, ROWS), job_of(function, ROWS)(batch(ROWS)))
-    with pytest.raises(JobError, match="only defined for its own batch size") as caught:
+    with pytest.raises(JobError, match="not defined for this batch size") as caught:
         replayed(tmp_path, 8)
     assert Path(batch_functions.__file__).name in str(caught.value)
 
@@ -83,6 +83,37 @@ def test_sizes_between_the_multiples_are_refused(tmp_path: Path) -> None:
     assert replayed(tmp_path, 6).shape == (3, 12)
     with pytest.raises(JobError, match="with the number 7/2"):
         replayed(tmp_path, 7)
+
+
+def test_sizes_below_what_a_program_needs_are_refused(tmp_path: Path) -> None:
+    function = lambda x: flow.experimental.logical_slice(x, [(1, 3, 1), (None,) * 3])  # noqa: E731
+    save(function, tmp_path)
+    for rows in (3, 7):
+        expected = job_of(function, rows)(batch(rows))
+        np.testing.assert_array_equal(replayed(tmp_path, rows), expected)
+    for rows in (1, 2):
+        with pytest.raises(JobError, match=r"at least 3 rows: .*for size 2"):
+            replayed(tmp_path, rows)
+
+
+def test_all_results_of_an_op_are_returned(tmp_path: Path) -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+        values, _, _, count = flow.experimental.unique_with_counts(x)
+        return count, values, count
+
+    builder = flow.saved_model.ModelBuilder(str(tmp_path)).Version(1)
+    builder.AddFunction(job)
+    builder.Save()
+    option = flow.serving.SessionOption()
+    option.device_tag = "cpu"
+    with flow.serving.InferenceSession(option) as session:
+        session.load_saved_model(str(tmp_path))
+        session.launch()
+        found = session.run("job", x=np.array([2, 1, 2, 2], np.float32))
+    np.testing.assert_array_equal(found[0], [2])
+    np.testing.assert_array_equal(found[1][:2], [2, 1])
+    np.testing.assert_array_equal(found[2], [2])
 
 
 def test_a_model_of_an_earlier_version_has_its_own_size_only(tmp_path: Path) -> None:

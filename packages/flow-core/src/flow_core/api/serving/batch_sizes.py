@@ -10,8 +10,8 @@ saved.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import zip_longest
 from math import isclose
@@ -38,10 +38,25 @@ class BatchSizes:
         numbers: for each op and attribute, the rules of the numbers that differ; their kinds are
             "integer", "linear" and "inverse".
         fixed: why the batch size cannot be changed; "" if it can be.
+        least: the smallest batch size for which the numbers hold.
+        reason: why they do not hold for smaller sizes; "" if there are none.
     """
 
     numbers: Mapping[str, Mapping[str, tuple[Rule, ...]]] = field(default_factory=dict)
     fixed: str = ""
+    least: int = 1
+    reason: str = ""
+
+    def check(self, size: int) -> None:
+        """Check that the graph is defined for a batch size.
+
+        Raises:
+            ValueError: it is not.
+        """
+        if self.fixed:
+            raise ValueError(self.fixed)
+        if size < self.least:
+            raise ValueError(f"at least {self.least} rows: {self.reason}")
 
     def attrs(self, op: Op, size: int) -> Attrs:
         """Return the attributes of an op for a batch size.
@@ -85,17 +100,45 @@ def batch_sizes(job: ExportedJob) -> BatchSizes:
     rows = max((shape[0] for shape in shapes.values() if shape), default=0)
     if not rows or job.retrace is None:
         return BatchSizes(fixed="it has no batch")
-    sizes = [rows * factor for factor in FACTORS]
+    sizes, retrace = [rows * factor for factor in FACTORS], job.retrace
+
+    def traced(size: int) -> Graph:
+        try:
+            return retrace({k: (size, *s[1:]) for k, s in shapes.items() if s}).graph
+        except FlowError as error:
+            at = f" at {error.at}" if error.at else ""
+            raise _Unknown(f"{error.attempted}{at}: {error.found}") from error
+
     try:
-        graphs = [
-            job.retrace({k: (size, *s[1:]) for k, s in shapes.items() if s}).graph for size in sizes
-        ]
-        return BatchSizes(_numbers(job.graph, graphs, sizes))
-    except FlowError as error:
-        at = f" at {error.at}" if error.at else ""
-        return BatchSizes(fixed=f"{error.attempted}{at}: {error.found}")
+        found = BatchSizes(_numbers(job.graph, [traced(size) for size in sizes], sizes))
     except _Unknown as error:
         return BatchSizes(fixed=str(error))
+    return _with_least(found, job.graph, traced, rows)
+
+
+def _with_least(
+    found: BatchSizes, graph: Graph, traced: Callable[[int], Graph], rows: int
+) -> BatchSizes:
+    """Find by bisection the smallest batch size for which the numbers are those of the program."""
+    low, high, reason = 0, rows, ""  # low: does not hold
+    size = 1
+    while low + 1 < high:
+        try:
+            _check_holds(found, graph, traced(size), size)
+            high = size
+        except (_Unknown, ValueError) as error:
+            low, reason = size, str(error)
+        size = (low + high) // 2
+    return replace(found, least=high, reason=reason)
+
+
+def _check_holds(found: BatchSizes, graph: Graph, other: Graph, size: int) -> None:
+    """Check that the graph for a batch size is the one that the numbers describe."""
+    for op, again in zip_longest(graph.ops.values(), other.ops.values()):
+        if op is None or again is None or not _alike(op, again):
+            raise _Unknown(f"{_odd(graph, [other], op, [again])} differs for {size} rows")
+        if op.type != "input" and found.attrs(op, size) != again.attrs:
+            raise _Unknown(f"{_where(graph, op)} has other numbers for {size} rows")
 
 
 class _Unknown(Exception):

@@ -17,7 +17,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +120,15 @@ def replayed(
     if missing:
         raise CheckpointError("replaying a saved graph", found=f"the result {missing[0]}")
     return tuple(BlobDef(job, values[value]) for value in graph.results)
+
+
+def _output_names(blobs: Sequence[BlobDef]) -> dict[str, int]:
+    """Name each result by its op; if an op has several, by the op and the result's number."""
+    count = Counter(blob.op_name for blob in blobs)
+    return {
+        blob.op_name if count[blob.op_name] == 1 else f"{blob.op_name}_{i}": i
+        for i, blob in enumerate(blobs)
+    }
 
 
 class InferenceSession:
@@ -270,14 +279,13 @@ class InferenceSession:
         if size is None or all(types[op] == graph.types[op][0] for op in types):
             return lambda op: op.attrs
         try:
-            if batch.fixed:
-                raise ValueError(batch.fixed)
+            batch.check(size)
             new = {name: batch.attrs(op, size) for name, op in graph.ops.items()}
         except ValueError as error:
             raise JobError(
                 f"loading job {job!r} with a batch size of {size}",
                 at=user_line(),
-                found=f"a job that is only defined for its own batch size: {error}",
+                found=f"a job that is not defined for this batch size: {error}",
                 allowed="jobs whose program defines them for any batch size",
                 hint="derive sizes from blob.shape, or pass -1 to flow.reshape, and save again",
             ) from None
@@ -298,7 +306,7 @@ class InferenceSession:
             p: called for called, p in (signature.inputs if signature else {}).items()
         }
         outputs = dict(signature.outputs) if signature else {}
-        outputs = outputs or {blob.op_name: i for i, blob in enumerate(blobs)}
+        outputs = outputs or _output_names(blobs)
         twice = [called for called, n in Counter(names.values()).items() if n > 1]
         wrong = [called for called, i in outputs.items() if i not in range(len(blobs))]
         if twice or wrong:
