@@ -187,7 +187,7 @@ FN void lars(W *w, const G *g, S *m, const float *rate, const i64 *train_step, c
 template <class V> struct Lamb {
     double grow1, grow2, epsilon;
     __device__ V change(V first, V second) const {
-        return first * (V)grow1 / (sqrt_(second * (V)grow2) + (V)epsilon);
+        return first * (V)grow1 / sqrt_(second * (V)grow2 + (V)epsilon);
     }
 };
 template <class V, class S>

@@ -226,7 +226,8 @@ def update_samples(row: Update) -> Callable[[np.random.Generator], Iterator[Samp
         yield sample((*update_inputs(rng, row, (4, 2)), scale, run), {**own, **ATTRS[1]})
         yield sample((*update_inputs(rng, row, (4, 2)), skip), note="skipped")
         yield sample(update_inputs(rng, row, (6,), 0), {**own, **ATTRS[1]}, "first step")
-        own_attrs = {name: value / 2 for name, value in row.attrs.items()}
+        # an epsilon that is not small shows whether it is added before or after a square root
+        own_attrs = {k: 0.3 if k == "epsilon" else v / 2 for k, v in row.attrs.items()}
         yield sample(update_inputs(rng, row, (5,)), {**own_attrs, **own})
         zero = update_inputs(rng, row, (4,))
         yield sample((np.zeros(4), *zero[1:]), {**own, **ATTRS[1]}, "a variable of zeros")
