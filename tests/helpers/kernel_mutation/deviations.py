@@ -16,6 +16,7 @@ CANCELING = (
 CANCELS = "a mean of squares less the square of a mean cancels"
 REFUSED = "labels and indices outside of the classes are an error; the reference takes them"
 LENGTHS = "lengths and classes out of range are an error; the reference takes them"
+ROUNDED = "a gradient is rounded to 16 bits, of which none may be right where products cancel"
 OWN_NAN = "max(x, 0) + slope min(x, 0): a slope that is not finite meets a zero"
 DEVIATIONS = (
     *(Deviation(op, ("nan",), SPREAD, INFINITE)
@@ -42,7 +43,11 @@ DEVIATIONS = (
           "summed_adagrad_update", "summed_adam_update", "summed_lion_update",
           "summed_momentum_update", "summed_rmsprop_update", "summed_sgd_update",
       )),
-    Deviation("normalization_grad", ("lost",), TERMS, ("largest", "lowest"), ("float64",), False),
+    *(Deviation(op, ("finite", "infinity"), ROUNDED, (), ("float16", "bfloat16"), False)
+      for op in (
+          "summed_adam_update", "summed_momentum_update", "summed_rmsprop_update",
+          "summed_sgd_update",
+      )),
     *(Deviation(op, ("refused",), REFUSED, LABELS)
       for op in ("one_hot", "sparse_cross_entropy_grad", "sparse_softmax_cross_entropy_grad")),
     *(Deviation(op, ("refused",), LENGTHS, ("integer_zero", *LABELS))
@@ -57,9 +62,6 @@ DEVIATIONS = (
     ),
     *(Deviation(op, ("finite", "infinity", "lost", "nan"), CANCELS, CANCELING, everywhere=False)
       for op in ("centered_rmsprop_update", "summed_centered_rmsprop_update")),
-    *(Deviation(op, ("finite", "lost"), "the squares of a norm underflow or overflow",
-                ("subnormal", "-subnormal", "mixed", "largest", "lowest"), everywhere=False)
-      for op in ("lamb_update", "lars_update")),
     Deviation("CategoricalOrdinalEncode", ("finite",),
               "a table has only what the op has put there", ("mixed",)),
     Deviation(
