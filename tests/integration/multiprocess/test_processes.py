@@ -43,6 +43,13 @@ def test_two_processes_train_as_one_does() -> None:
 
 
 @pytest.mark.slow
+def test_huge_gradients_are_clipped_alike() -> None:
+    script = SCRIPTS / "programs" / "run_clipping.py"
+    assert len(on_one(script).splitlines()) == 4
+    assert on_many(2, script) == on_one(script)
+
+
+@pytest.mark.slow
 def test_tensors_of_changing_shape_go_between_processes() -> None:
     script = SCRIPTS / "programs" / "run_ragged.py"
     assert on_many(2, script) == on_one(script)
