@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import public_arrays
+import public_layers
+import public_math
+import public_nn
+
 import oneflow as flow
+import oneflow.typing as tp
+from flow_core.base.dtypes import as_dtype
 
 m, nn = flow.math, flow.nn
 Function = Callable[[Any], Any]
@@ -77,3 +85,58 @@ FIXED: dict[str, Function] = {
     "a square": lambda x: x * float(x.shape[0] ** 2),
 }  # fmt: skip
 """Functions that saved models cannot describe for other batch sizes."""
+
+# --- calls of public functions
+
+FAMILIES = (public_math, public_arrays, public_nn, public_layers)
+DYNAMIC = (
+    "argwhere", "argwhere: int64", "nonzero", "sync_dynamic_resize", "where: condition only",
+)  # fmt: skip
+"""Functions whose results have as many rows as the data say; saved models do not have them."""
+
+CALLS: dict[str, public_math.Call] = {
+    key: call
+    for family in FAMILIES
+    for key, call in family.CALLS.items()
+    if call[1] and call[1][0].ndim and key not in DYNAMIC
+}
+"""Calls of public functions with a batch, as in `public_math`."""
+
+
+def batch_arguments(arrays: Sequence[Any]) -> list[int]:
+    """Return the arguments that have as many rows as the first one."""
+    return [i for i, x in enumerate(arrays) if x.shape and x.shape[0] == arrays[0].shape[0]]
+
+
+def job_of(key: str, rows: int) -> Any:
+    """Return a job that calls the function with a batch; other arguments are variables."""
+    function, arrays, _ = CALLS[key]
+    fed = batch_arguments(arrays)
+
+    def job(xs: Any) -> Any:
+        given = [
+            xs[fed.index(i)]
+            if i in fed
+            else flow.get_variable(
+                f"c{i}", x.shape, as_dtype(x.dtype), trainable=False,
+                initializer=flow.ones_initializer(),
+            )
+            for i, x in enumerate(arrays)
+        ]  # fmt: skip
+        found = function(*given)
+        return tuple(found) if isinstance(found, list | tuple) else found
+
+    places = [
+        tp.Numpy.Placeholder((rows, *arrays[i].shape[1:]), as_dtype(arrays[i].dtype)) for i in fed
+    ]
+    job.__annotations__ = {"xs": tuple[*places]}
+    return flow.global_function()(job)
+
+
+def other_sizes(key: str) -> tuple[int, ...]:
+    rows = CALLS[key][1][0].shape[0]
+    return 1, rows + 1, 3 * rows + 1
+
+
+def of_size(x: Any, rows: int) -> Any:
+    return np.resize(x, (rows, *x.shape[1:]))

@@ -9,75 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import public_arrays
-import public_layers
-import public_math
-import public_nn
 import pytest
+from batch_functions import CALLS, batch_arguments, job_of, of_size, other_sizes
 
 import oneflow as flow
-import oneflow.typing as tp
 from flow_core.api.serving.batch_sizes import BatchSizes, batch_sizes
-from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import FlowError, JobError
 from flow_core.frontend.job.exported import traced_for_export
 from flow_core.plugins.specs import ExportedJob
 
-FAMILIES = (public_math, public_arrays, public_nn, public_layers)
-DYNAMIC = (
-    "argwhere", "argwhere: int64", "nonzero", "sync_dynamic_resize", "where: condition only",
-)  # fmt: skip
-"""Functions whose results have as many rows as the data say; saved models do not have them."""
-CALLS: dict[str, public_math.Call] = {
-    key: call
-    for family in FAMILIES
-    for key, call in family.CALLS.items()
-    if call[1] and call[1][0].ndim and key not in DYNAMIC
-}
 SAMPLED = pytest.mark.representative(
     r"\[(math\.reduce_|slice|gather|reshape|dynamic|squeeze|nn\.conv2d_transpose|smooth|concat)",
     "functions that compute numbers from sizes",
 )
 
 
-def batch_arguments(arrays: Sequence[Any]) -> list[int]:
-    """Return the arguments that have as many rows as the first one."""
-    return [i for i, x in enumerate(arrays) if x.shape and x.shape[0] == arrays[0].shape[0]]
-
-
-def job_of(key: str, rows: int) -> Any:
-    """Return a job that calls the function with a batch; other arguments are variables."""
-    function, arrays, _ = CALLS[key]
-    fed = batch_arguments(arrays)
-
-    def job(xs: Any) -> Any:
-        given = [
-            xs[fed.index(i)]
-            if i in fed
-            else flow.get_variable(
-                f"c{i}", x.shape, as_dtype(x.dtype), trainable=False,
-                initializer=flow.ones_initializer(),
-            )
-            for i, x in enumerate(arrays)
-        ]  # fmt: skip
-        found = function(*given)
-        return tuple(found) if isinstance(found, list | tuple) else found
-
-    places = [
-        tp.Numpy.Placeholder((rows, *arrays[i].shape[1:]), as_dtype(arrays[i].dtype)) for i in fed
-    ]
-    job.__annotations__ = {"xs": tuple[*places]}
-    return flow.global_function()(job)
-
-
 def traced(key: str, rows: int) -> ExportedJob:
     flow.clear_default_session()
     return traced_for_export(job_of(key, rows), "tracing", None)
-
-
-def other_sizes(key: str) -> tuple[int, ...]:
-    rows = CALLS[key][1][0].shape[0]
-    return 1, rows + 1, 3 * rows + 1
 
 
 def check_same_job(known: BatchSizes, saved: ExportedJob, key: str, rows: int) -> None:
@@ -134,10 +83,6 @@ def test_a_replay_is_a_trace_of_that_size(key: str) -> None:
         else:
             with suppress(ValueError):
                 check_same_job(known, saved, key, rows)
-
-
-def of_size(x: Any, rows: int) -> Any:
-    return np.resize(x, (rows, *x.shape[1:]))
 
 
 def replayed(path: Path, rows: int, arrays: Sequence[Any]) -> list[Any]:
