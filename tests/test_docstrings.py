@@ -91,6 +91,41 @@ ARGS, RETURNS, EXAMPLES = 0.95, 0.9, 0.78
 """The smallest shares of public functions and classes with a section; 1 is the aim."""
 
 
+# ----------------------------------------------------------- what modules describe once
+
+
+def own_parameters(node: ast.FunctionDef | ast.ClassDef) -> dict[str, str]:
+    items = docstrings.parse(ast.get_docstring(node)).items("Args")
+    return {name: " ".join(text.split()) for names, text in items for name in names.split(", ")}
+
+
+def test_no_function_repeats_what_its_module_describes() -> None:
+    repeated = []
+    for path in hatch_build.API.rglob("*.py"):
+        common = hatch_build.shared_by(path).parameters
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                for name, text in own_parameters(node).items():
+                    if text == " ".join(common.get(name, "").split()):
+                        repeated.append(f"{path.stem}.{node.name}: {name}")
+    assert repeated == []
+
+
+def test_what_modules_describe_is_used() -> None:
+    """Each parameter that a module or package describes is one of its functions, or of a class."""
+    unused = []
+    for path in hatch_build.API.rglob("*.py"):
+        parts = docstrings.parse(ast.get_docstring(ast.parse(path.read_text())))
+        names = {name for names, _ in parts.items("Args") for name in names.split(", ")}
+        for module in path.parent.rglob("*.py") if path.name == "__init__.py" else [path]:
+            for node in ast.parse(module.read_text()).body:
+                if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                    taken = hatch_build.parameters(node, {}) if names else ()
+                    names -= set(taken) - set(own_parameters(node))
+        unused += [f"{path.stem}: {name}" for name in sorted(names)]
+    assert unused == []
+
+
 # ------------------------------- docstrings in wheels, which editors read without importing
 
 

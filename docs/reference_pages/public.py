@@ -20,8 +20,6 @@ IMPORTS = {
     "np.": "import numpy as np",
     "flow.": "import oneflow as flow",
     "tp.": "import oneflow.typing as tp",
-    "rates(": "from flow_core.api.examples import rates",
-    "run(": "from flow_core.api.examples import run",
 }
 
 

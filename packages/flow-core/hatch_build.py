@@ -16,6 +16,7 @@ from textwrap import indent
 from typing import Any
 
 SOURCE = Path(__file__).parent / "src"
+API = SOURCE / "flow_core" / "api"
 sys.path.insert(0, str(SOURCE))
 from flow_core.api.calls.documented import Shared, completed, shared  # noqa: E402
 
@@ -23,16 +24,20 @@ sys.path.remove(str(SOURCE))
 DOCSTRING = re.compile(r'(r?""")(.*)"""', re.S)
 
 
-def documented_sources(package: Path = SOURCE / "flow_core" / "api") -> Iterator[tuple[str, str]]:
+def documented_sources(package: Path = API) -> Iterator[tuple[str, str]]:
     """Yield the path below ``src`` and the text of each module whose docstrings change."""
     for path in sorted(package.rglob("*.py")):
-        folders = [p for p in reversed(path.parents) if p.is_relative_to(package)]
-        modules = [f / "__init__.py" for f in folders] + [path] * (path.name != "__init__.py")
-        common = shared(ast.get_docstring(ast.parse(m.read_text())) for m in modules)
         text = path.read_text()
-        changed = documented(text, common)
+        changed = documented(text, shared_by(path, package))
         if changed != text:
             yield path.relative_to(SOURCE).as_posix(), changed
+
+
+def shared_by(path: Path, package: Path = API) -> Shared:
+    """Return what a module and the packages around it describe."""
+    folders = [p for p in reversed(path.parents) if p.is_relative_to(package)]
+    modules = [f / "__init__.py" for f in folders] + [path] * (path.name != "__init__.py")
+    return shared(ast.get_docstring(ast.parse(module.read_text())) for module in modules)
 
 
 def documented(text: str, common: Shared) -> str:
@@ -48,7 +53,7 @@ def documented(text: str, common: Shared) -> str:
         if match is None or _has_documented_init(node):
             continue
         doc = match[2].replace("\n    ", "\n")
-        doc = completed(doc, _parameters(node, nodes), common, result=_has_result(node))
+        doc = completed(doc, parameters(node, nodes), common, result=_has_result(node))
         end = '\n"""' if "\n" in doc else '"""'
         lines[place] = indent(f"{match[1]}{doc}{end}", "    ").split("\n")
     return "\n".join(lines)
@@ -65,7 +70,7 @@ def _has_result(node: Any) -> bool:
     return isinstance(node, ast.FunctionDef) and returns not in ("None", "NoReturn")
 
 
-def _parameters(node: Any, nodes: dict[str, Any]) -> list[str]:
+def parameters(node: Any, nodes: dict[str, Any]) -> list[str]:
     """Return the names of the parameters of a function, or of a class's constructor."""
     if isinstance(node, ast.FunctionDef):
         a = node.args
@@ -73,9 +78,9 @@ def _parameters(node: Any, nodes: dict[str, Any]) -> list[str]:
         return [arg.arg for arg in given if arg is not None]
     for member in node.body:
         if isinstance(member, ast.FunctionDef) and member.name == "__init__":
-            return _parameters(member, nodes)[1:]
+            return parameters(member, nodes)[1:]
     bases = [nodes[b.id] for b in node.bases if isinstance(b, ast.Name) and b.id in nodes]
-    names = [name for base in bases for name in _parameters(base, nodes)]
+    names = [name for base in bases for name in parameters(base, nodes)]
     if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
         fields = (n for n in node.body if isinstance(n, ast.AnnAssign))
         names += [f.target.id for f in fields if "init=False" not in ast.unparse(f)]

@@ -7,5 +7,5 @@ the runtime.
 Docstrings take the parts that they lack from here and from their module: `calls.documented`.
 
 Args:
-    name: name of the op.
+    name: name of the op, or prefix of the names of several ops.
 """

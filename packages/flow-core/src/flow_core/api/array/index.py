@@ -3,6 +3,9 @@ one_hot.
 
 Args:
     params: the blob that is read.
+    data: a blob.
+    segment_ids: the segment of each slice; an integer blob whose shape is that of consecutive axes
+        of ``data``, from ``axis`` on.  Slices whose segment is out of range are ignored.
     input: a blob.
     axis: the axis, negative to count from the last one.
     direction: "ASCENDING" or "DESCENDING".
@@ -190,9 +193,6 @@ def unsorted_segment_sum(
     """Sum the slices of ``data`` along an axis that belong to the same segment.
 
     Args:
-        data: a blob.
-        segment_ids: the segment of each slice; an integer blob whose shape is that of consecutive
-            axes of ``data``, from ``axis`` on.  Slices whose segment is out of range are ignored.
         num_segments: number of segments: the size of the result's axis ``axis``, which replaces the
             axes of ``segment_ids``.
         axis: first of the summed axes.
@@ -214,8 +214,8 @@ def unsorted_segment_sum_like(
     """Call `unsorted_segment_sum` with the size of axis ``axis`` of ``like`` as ``num_segments``.
 
     Args:
-        data, segment_ids, axis, name: see `unsorted_segment_sum`.
         like: a blob of the result's shape; its elements are ignored.
+        axis: first of the summed axes.
 
     Returns: A blob of the shape of ``like`` and of the element type of ``data``.
 

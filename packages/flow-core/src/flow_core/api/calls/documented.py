@@ -3,7 +3,8 @@
 A docstring describes what is particular to a function.  Descriptions of other parameters, and the
 sections Returns and Raises if it lacks them, come from the docstring of the module, then from
 those of the packages around the module.  In the source, a section of one line may follow its title,
-and doctests at the end need no title.  Wheels contain the completed docstrings (hatch_build.py).
+and doctests at the end need no title and no import of `run`.  Wheels contain the completed
+docstrings (hatch_build.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any, NamedTuple
 _TITLES = ("Args", "Attributes", "Returns", "Yields", "Raises", "Note", "Example")
 _PART = re.compile(rf"\n\n+(?:({'|'.join(_TITLES)}):(?: |\n    )|(?=>>> ))")
 _ITEM = re.compile(r"^([\w*`][^:\n]*): ", re.MULTILINE)
+_HELPER = re.compile(r"(?<![\w.])(rates|run)\(")
+"""A call of a function of `flow_core.api.examples`."""
 
 
 class Shared(NamedTuple):
@@ -80,6 +83,9 @@ def completed(doc: str, parameters: Iterable[str], common: Shared, *, result: bo
     for title, section in common.sections.items():
         if title not in parts and (title != "Returns" or (result and "Yields" not in parts)):
             parts[title] = section
+    example = parts.get("Example", "")
+    if (helper := _HELPER.search(example)) and "api.examples" not in example:
+        parts["Example"] = f">>> from flow_core.api.examples import {helper[1]}\n{example}"
     for title in _TITLES:
         if body := parts.get(title):
             body = body.replace("\n", "\n    ").replace("\n    \n", "\n\n")

@@ -152,7 +152,6 @@ def nvtx_start(x: Blob, mark_prefix: str, name: str | None = None) -> BlobDef:
     """Return ``x``, in an op that marks the start of a range in measured timelines.
 
     Args:
-        x: a blob.
         name: name of the op; by default, ``mark_prefix`` and "_start".
 
     >>> run(flow.profiler.nvtx_start, [1, 2], "block")

@@ -3,7 +3,7 @@
 As in OneFlow, functions that emit several ops derive the ops' names from ``name``.
 
 Args:
-    x, inputs: a floating-point blob.
+    x: a floating-point blob.
     logits: a floating-point blob.
 
 Returns: A blob of the shape and type of ``x``.
@@ -203,7 +203,6 @@ def moments(
     Args:
         axes: axes to reduce.
         keepdims: whether to keep the reduced axes with size 1.
-        name: prefix of the names of the ops.
 
     Returns: The mean and the variance, as two blobs.
 
@@ -342,7 +341,6 @@ def PixelShufflev2(
         input: a blob of rank 4.
         h_upscale_factor: h, at least 1.
         w_upscale_factor: w, at least 1.
-        name: prefix of the names of the ops.
 
     Returns: A blob of shape (n, c, H*h, W*w).
 

@@ -4,6 +4,11 @@ Args:
     input: a floating-point blob (batch, channels, ...), or with the channels last.
     filters: a blob (filters, channels / groups, ...) of the same element type, or with the channels
         last.
+    value: blob (batch, channels, height, width), or with the channels last for "NHWC"; ``input`` is
+        another name of this argument.
+    filter: filters of the transposed convolution: (channels, output channels, height, width), or
+        (channels, height, width, output channels) for "NHWC"; ``filters`` is another name of this
+        argument.
 
 Returns: A blob (batch, filters, ...), or with the channels last.
 
@@ -250,17 +255,11 @@ def conv2d_transpose(
     """Apply the transpose (gradient) of a `conv2d`, which maps outputs to the positions of inputs.
 
     Args:
-        value: blob (batch, channels, height, width), or with the channels last for "NHWC";
-            ``input`` is another name of this argument.
-        filter: the filters of that convolution: (channels, output channels, height, width), or
-            (channels, height, width, output channels) for "NHWC"; ``filters`` is another name of
-            this argument.
         output_shape: shape of the result, four numbers.  The channels of the input in place of
             those of the result, as in programs for OneFlow 0.1, are accepted with a warning.
-        strides: strides of that convolution.
+        strides, dilations: those of that convolution.
         padding: "VALID" or "SAME"; with "SAME", odd padding has one element more after the input.
-        input, filters: see above.
-        dilations: dilations of that convolution.
+        input, filters: other names of ``value`` and ``filter``.
 
     Returns: A blob (batch, channels, height, width) with channels first.
 
@@ -366,8 +365,8 @@ def torch_conv2d_transpose(
     """Do the same as `conv2d_transpose`, given the padding instead of the shape of the result.
 
     Args:
-        value, filter, strides, data_format, name, input, filters, dilations: see
-            `conv2d_transpose`.
+        input, filters: other names of ``value`` and ``filter``.
+        strides, dilations: those of that convolution.
         output_padding: number of positions added at the end of each axis, less than the stride; 0
             by default.
         padding_needed: total padding of both sides of each axis; an even number.

@@ -170,7 +170,6 @@ def BCELoss(
 
     Args:
         input: a floating-point blob of probabilities.
-        name: prefix of the names of the ops.
 
     >>> run(flow.nn.BCELoss, [0.5, 0.25], [1, 0]).round(4)
     array([0.4904], dtype=float32)
@@ -205,7 +204,6 @@ def BCEWithLogitsLoss(
         input: a floating-point blob of logits.
         pos_weight: a factor for the positive part of each class, of shape (classes,), where
             ``classes`` is the size of the last axis of ``input``.
-        name: prefix of the names of the ops.
 
     >>> run(flow.nn.BCEWithLogitsLoss, [2, -2], [1, 0]).round(4)
     array([0.1269], dtype=float32)
@@ -246,7 +244,6 @@ def KLDivLoss(
             loss is 0.
         log_target: whether ``target`` holds logarithms.
         reduction: "mean" (over all elements), "sum" or "none".
-        name: prefix of the names of the ops.
 
     >>> run(flow.nn.KLDivLoss, [-1, -2], [0.5, 0.5]).round(4)
     array([0.4034], dtype=float32)
@@ -277,9 +274,6 @@ def _broadcast_to(x: Blob, like: Blob) -> BlobDef:
 
 def L1Loss(input: Blob, target: Blob, reduction: str = "mean", name: str | None = None) -> BlobDef:
     """Return ``|target - input|``.
-
-    Args:
-        name: prefix of the names of the ops.
 
     >>> run(flow.nn.L1Loss, [1, 2], [3, 2])
     array([1.], dtype=float32)
@@ -316,7 +310,6 @@ def MarginRankingLoss(
         input1, input2: floating-point blobs of the same shape.
         target: 1 where ``input1`` should be larger, -1 where ``input2`` should be larger.
         margin: the required difference.
-        name: prefix of the names of the ops.
 
     >>> run(flow.nn.MarginRankingLoss, [1, 2], [3, 1], [1, 1])
     array([1.], dtype=float32)
@@ -348,7 +341,6 @@ def TripletMarginLoss(
         eps: added to the differences, so that the norm has a gradient everywhere.
         swap: whether to use the distance between negative and positive if it is smaller than that
             between anchor and negative.
-        name: prefix of the names of the ops.
 
     Returns: A blob of shape (1,), or for "none" one number per example.
 

@@ -32,10 +32,7 @@ class IntegerRange:
     """Integers from ``min_value`` to ``max_value``.
 
     Args:
-        min_value, max_value: the bounds, both included.
-
-    Attributes:
-        min_value, max_value: the bounds.
+        min_value, max_value: the bounds, both included; also attributes.
 
     Raises: SummaryError: the bounds are not integers, or in the wrong order.
 
@@ -55,10 +52,7 @@ class RealRange:
     """Numbers from ``min_value`` to ``max_value``.
 
     Args:
-        min_value, max_value: the bounds, both included.
-
-    Attributes:
-        min_value, max_value: the bounds.
+        min_value, max_value: the bounds, both included; also attributes.
 
     Raises: SummaryError: the bounds are not floats, or in the wrong order.
 
@@ -79,10 +73,7 @@ class ValueSet:
 
     Args:
         values: the values.
-        dtype: their type; by default that of the first value.
-
-    Attributes:
-        dtype: int, float, bool or str; by default the type of the first value.
+        dtype: int, float, bool or str; by default the type of the first value.  Also an attribute.
 
     Raises: SummaryError: the type is not supported, or values have several types.
 
@@ -108,12 +99,8 @@ class Hparam:
     """A hyperparameter.
 
     Args:
-        name: the name that is shown.
-        dtype: an interval, a set of values, or a type.
-
-    Attributes:
-        name: its name.
-        dtype: the range or set of its values; None allows any value.
+        name: the name that is shown; also an attribute.
+        dtype: the range or set of its values; None allows any value.  Also an attribute.
 
     Raises: SummaryError: ``dtype`` is neither a range nor a set of values.
 
@@ -132,12 +119,8 @@ class Metric:
     """A training result that is reported with the hyperparameters.
 
     Args:
-        name: the name that is shown.
-        dtype: float or int.
-
-    Attributes:
-        name: its name.
-        dtype: int or float (the default).
+        name: the name that is shown; also an attribute.
+        dtype: int or float (the default).  Also an attribute.
 
     Raises: SummaryError: ``dtype`` is neither int nor float.
 
