@@ -95,7 +95,9 @@ ARGS, RETURNS, EXAMPLES = 0.95, 0.9, 0.78
 
 
 def own_parameters(node: ast.FunctionDef | ast.ClassDef) -> dict[str, str]:
-    items = docstrings.parse(ast.get_docstring(node)).items("Args")
+    doc = docstrings.parse(ast.get_docstring(node))
+    section, items = doc.sections.get("Args", ""), doc.items("Args")
+    assert not section or docstrings.ITEM.match(section.splitlines()[0]), f"{node.name}: {section}"
     return {name: " ".join(text.split()) for names, text in items for name in names.split(", ")}
 
 
