@@ -69,7 +69,7 @@ def _by_index(total: Any, given: Any) -> tuple[Any, ...]:
         fits = given > 0 and total % given == 0
         allowed = f"a number that divides {total}, the size of the axis"
         check(fits, "split", f"{given} parts", allowed, "sizes=... makes a smaller last part")
-        return (total // given,) * given
+        return (*[total // given] * given,)
     check(_are_integers(given), "split", f"{given!r:.60}", "a number, or a list of indices")
     ends = [0, *(i + total if i < 0 else i for i in given), total]
     return tuple(stop - start for start, stop in pairwise(ends))
