@@ -3,8 +3,6 @@
 Args:
     path: without effect.
     scp_binary, use_uuid, ssh_port: without effect.
-    x, base_shift, out_num, name: without effect.
-    input_blob_list, source_blob, source_sbp: without effect.
 
 Raises: UnsupportedError: always.
 """
@@ -18,8 +16,7 @@ from flow_core.frontend.session.session import default_session
 
 __all__ = [
     "cache_int8_calibration", "delete_worker", "get_compile_flags", "get_include", "get_lib",
-    "get_link_flags", "init_worker",
-    "write_int8_calibration",
+    "get_link_flags", "init_worker", "write_int8_calibration",
 ]  # fmt: skip
 
 PLUGIN = "write a plugin that registers the op: docs/architecture.md, Add an op"
