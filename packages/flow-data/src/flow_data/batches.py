@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,8 +42,8 @@ class Rows:
     (np.int64(1), array([2, 3]))
     """
 
-    def __init__(self, arrays: Any) -> None:
-        self._arrays: dict[Any, Array] = {k: host_array(a) for k, a in _items(arrays)}
+    def __init__(self, arrays: tuple[object, ...] | Mapping[object, object]) -> None:
+        self._arrays: dict[object, Array] = {k: host_array(a) for k, a in _items(arrays)}
         self._tuple = isinstance(arrays, tuple)
 
     @property
@@ -54,7 +54,7 @@ class Rows:
     def __len__(self) -> int:
         return self.lengths[0]
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, place: int | Array) -> object:
         rows = {key: array[place] for key, array in self._arrays.items()}
         return tuple(rows.values()) if self._tuple else rows
 
@@ -192,7 +192,7 @@ def batches(
     return Batches(data, batch_size, shuffle, seed, drop_last, collate, prefetch)
 
 
-def _items(arrays: Any) -> Any:
+def _items(arrays: Iterable[object]) -> Iterable[tuple[object, object]]:
     return arrays.items() if isinstance(arrays, Mapping) else enumerate(arrays)
 
 
@@ -212,7 +212,7 @@ def _ahead(items: Iterator[Any], count: int) -> Iterator[Any]:
     ready: queue.Queue[tuple[str, Any]] = queue.Queue(count)
     stopped = threading.Event()
 
-    def put(kind: str, value: Any) -> bool:
+    def put(kind: str, value: object) -> bool:
         while not stopped.is_set():
             try:
                 ready.put((kind, value), timeout=0.1)

@@ -84,7 +84,7 @@ def generated(ctx: BindContext) -> Launch:
     return partial(_generate, out.reshape(-1), pairs, dtype)
 
 
-def _generate(out: Array, pairs: Sequence[Any], dtype: Any) -> None:
+def _generate(out: Array, pairs: Sequence[tuple[Sequence[int], float]], dtype: Any) -> None:
     for i, (shape, value) in enumerate(pairs):
         out[i] = POOL.allocate(tuple(shape), dtype)
         out[i].fill(value)

@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from flow_core.base.formats.regular_files import open_regular
@@ -79,7 +80,7 @@ class ParquetFile:
         OSError: the path does not name a regular file, or the file cannot be opened.
     """
 
-    def __init__(self, path: str, library: Any) -> None:
+    def __init__(self, path: str, library: ModuleType) -> None:
         self._library, self._path = library, path
         with open_regular(path) as file:  # pyarrow would wait for the writer of a pipe
             self._descriptor = os.dup(file.fileno())
@@ -261,7 +262,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _fixed_lists(
-    kind: Any, library: Any, length: int = 1, varies: bool = False
+    kind: Any, library: ModuleType, length: int = 1, varies: bool = False
 ) -> Iterator[tuple[int, bool]]:
     """Yield the number of elements of the fixed-size lists around each column of a type.
 
@@ -285,7 +286,7 @@ def _fixed_lists(
         yield length, varies
 
 
-def _plain(column: Any, library: Any) -> Any:
+def _plain(column: Any, library: ModuleType) -> Any:
     """Convert times to integers, and decimals, the values that `ArrowFile` returns."""
     kind = _plain_type(column.type, library)
     if kind is None:
@@ -293,7 +294,7 @@ def _plain(column: Any, library: Any) -> Any:
     return column if kind == column.type else column.cast(kind)
 
 
-def _plain_type(kind: Any, library: Any) -> Any:
+def _plain_type(kind: Any, library: ModuleType) -> Any:
     """Return the type to which a column is converted; None if the column is not read."""
     types = library.types
     if isinstance(kind, library.BaseExtensionType):

@@ -62,7 +62,7 @@ def split(
     return list(emit("split", x, axis=axis, sizes=parts, name=name))
 
 
-def _by_index(total: Any, given: Any) -> tuple[Any, ...]:
+def _by_index(total: int, given: Any) -> tuple[Any, ...]:
     """Return the sizes of equal parts, or of parts that start at given indices."""
     if isinstance(given, Integral):
         given = int(given)
@@ -75,7 +75,7 @@ def _by_index(total: Any, given: Any) -> tuple[Any, ...]:
     return tuple(stop - start for start, stop in pairwise(ends))
 
 
-def _by_size(total: Any, given: Any) -> tuple[Any, ...]:
+def _by_size(total: int, given: Any) -> tuple[Any, ...]:
     if isinstance(given, Integral):
         given = int(given)
         check(given > 0, "split", f"sizes={given}", "a size of at least 1")

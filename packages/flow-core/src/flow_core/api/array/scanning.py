@@ -86,7 +86,7 @@ def scan(
 Form = Callable[[Sequence[Any]], Any]
 
 
-def _form(given: Any) -> Form:
+def _form(given: object) -> Form:
     """Return a function that gives a list of blobs the form of an argument."""
     if given is None:
         return lambda _: None

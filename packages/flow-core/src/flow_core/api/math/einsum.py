@@ -32,6 +32,8 @@ NO_LIMIT = 2**62
 """Elements of an intermediate result: the order is chosen by operations alone."""
 
 Labels = tuple[str, ...]
+Sizes = dict[str, Any]
+"""The sizes of labels: integers, or numbers per device in the mirrored view."""
 
 
 def einsum(equation: str, *operands: Blob, name: str | None = None) -> BlobDef:
@@ -149,11 +151,11 @@ def _split(part: str, dots: Sequence[str]) -> Labels:
     return (*before, *dots, *after) if "..." in part else tuple(part)
 
 
-def _sizes(equation: str, factors: Sequence[_Factor]) -> dict[str, Any]:
+def _sizes(equation: str, factors: Sequence[_Factor]) -> Sizes:
     """Return the size of each label; one of size 1 in an operand may be larger in another."""
-    sizes: dict[str, Any] = {}
+    sizes: Sizes = {}
     for factor in factors:
-        own: dict[str, Any] = {}
+        own: Sizes = {}
         for label, size in zip(factor.labels, factor.blob.shape, strict=True):
             if own.setdefault(label, size) != size:
                 found = f"sizes {own[label]} and {size} of the axes {label!r} of one operand"
@@ -163,7 +165,7 @@ def _sizes(equation: str, factors: Sequence[_Factor]) -> dict[str, Any]:
     return sizes
 
 
-def _narrowed(factor: _Factor, sizes: dict[str, Any]) -> _Factor:
+def _narrowed(factor: _Factor, sizes: Sizes) -> _Factor:
     """Drop the axes of size 1 that broadcast to a larger size of another operand."""
     pairs = [*zip(factor.labels, factor.blob.shape, strict=True)]
     kept = [(label, size) for label, size in pairs if size == sizes[label] or size != 1]
@@ -204,7 +206,7 @@ def _summed(factor: _Factor, kept: Iterable[str]) -> _Factor:
     return _Factor(labels, reduce_sum(factor.blob, axes)) if axes else factor
 
 
-def _multiplied(a: _Factor, b: _Factor, kept: set[str], sizes: dict[str, Any]) -> _Factor:
+def _multiplied(a: _Factor, b: _Factor, kept: set[str], sizes: Sizes) -> _Factor:
     """Multiply two factors, and sum over the labels that are not kept."""
     a, b = _summed(a, {*kept, *b.labels}), _summed(b, {*kept, *a.labels})
     shared = [label for label in a.labels if label in b.labels]
@@ -242,7 +244,7 @@ def _is_moved(factor: _Factor, batch: list[str], rows: list[str], columns: list[
 
 
 def _matrices(
-    factor: _Factor, batch: list[str], rows: list[str], columns: list[str], sizes: dict[str, Any]
+    factor: _Factor, batch: list[str], rows: list[str], columns: list[str], sizes: Sizes
 ) -> tuple[BlobDef, bool]:
     """Return a stack of matrices, and whether rows and columns are swapped."""
     swapped = rows != columns and factor.labels == (*batch, *columns, *rows)
@@ -254,14 +256,14 @@ def _matrices(
     return reshape(x, [*(sizes[label] for label in batch), *shape]), swapped
 
 
-def _outer(a: _Factor, b: _Factor, sizes: dict[str, Any]) -> _Factor:
+def _outer(a: _Factor, b: _Factor, sizes: Sizes) -> _Factor:
     """Multiply elementwise; each factor is repeated along the labels that it lacks."""
     labels = (*a.labels, *(label for label in b.labels if label not in a.labels))
     x, y = (_spread(factor, labels, sizes) for factor in (a, b))
     return _Factor(labels, emit_one("broadcast_mul", x, y))
 
 
-def _spread(factor: _Factor, labels: Labels, sizes: dict[str, Any]) -> BlobDef:
+def _spread(factor: _Factor, labels: Labels, sizes: Sizes) -> BlobDef:
     own = tuple(label for label in labels if label in factor.labels)
     if not own:
         return factor.blob

@@ -103,7 +103,7 @@ def _concat_infer(ctx: InferContext) -> tuple[TensorType, ...]:
     return y, tensor_type((1,), int64)
 
 
-def held_bytes(part: Any, count: Any) -> int:
+def held_bytes(part: Array, count: Array) -> int:
     """Return the number of bytes that a part holds.
 
     Raises:
