@@ -44,7 +44,14 @@ def read_model(path: str) -> ModelProto:
         onnx.checker.check_model(path)
         folder = os.path.dirname(os.path.abspath(path))
         external_data_helper.load_external_data_for_model(model, folder)
-    except (OSError, TypeError, ValueError, DecodeError, onnx.checker.ValidationError) as error:
+    except (
+        OSError,
+        RuntimeError,  # of C++: the name of a file of external data is too long
+        TypeError,
+        ValueError,
+        DecodeError,
+        onnx.checker.ValidationError,
+    ) as error:
         raise UnreadableModel(str(error)) from error
     return model
 

@@ -186,10 +186,10 @@ def broken(change: Any) -> ModelProto:
     return model
 
 
-def external(tensor: TensorProto) -> None:
+def external(tensor: TensorProto, name: str = "w.bin") -> None:
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", "w.bin"), ("offset", "0"), ("length", "24")):
+    for key, value in (("location", name), ("offset", "0"), ("length", "24")):
         tensor.external_data.add(key=key, value=value)
 
 
@@ -202,6 +202,7 @@ def test_unreadable_weights_are_refused(tmp_path: Path) -> None:
         "negative size": sized(-2), "large size": sized(2**62),
         "unknown type": lambda tensor: setattr(tensor, "data_type", 99),
         "no external data": external,
+        "a long name": lambda tensor: external(tensor, "w" * 5000),
     }  # fmt: skip
     for change in changes.values():
         path = saved(tmp_path / "m.onnx", broken(change))
