@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 
 import oneflow as flow
@@ -180,9 +182,49 @@ def test_malformed_page_headers(data: bytes, words: str, tmp_path: Path) -> None
     pq.write_table(pa.table({"x": [1]}), path, use_dictionary=False)
     file = ParquetFile(str(path), pa)
     at = pq.ParquetFile(path).metadata.row_group(0).column(0).data_page_offset
-    content = path.read_bytes()
-    path.write_bytes(content[:at] + data)
+    assert file.read(0)[0][1].to_pylist() == [1]
+    path.write_bytes(path.read_bytes()[:at] + data)
     with pytest.raises(ValueError, match=words):
         file.read(0)
-    path.write_bytes(content)
-    assert file.read(0)[0][1].to_pylist() == [1]
+
+
+DAMAGED = """
+import sys
+from pathlib import Path
+import pyarrow as pa, pyarrow.parquet as pq
+from flow_data.records.parquet import ParquetFile
+
+path = Path(sys.argv[1])
+pq.write_table(pa.table({"x": [[["a", None]], []]}), path)
+sound = path.read_bytes()
+first = len(sound) - 8 - int.from_bytes(sound[-8:-4], "little")
+for at in range(first, len(sound)):
+    for change in (1, 2, 16, 128):
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ change]) + sound[at + 1 :])
+        try:
+            ParquetFile(str(path), pa).read(0)
+        except Exception:
+            pass
+print("done")
+"""
+
+
+def test_no_footer_ends_the_process(tmp_path: Path) -> None:
+    """As pyarrow's accessors of columns do for some malformed statistics."""
+    done = processes.run([sys.executable, "-c", DAMAGED, str(tmp_path / "x.parquet")], check=True)
+    assert done.stdout == "done\n"
+
+
+def test_footers_that_are_not_complete(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": [1]}), path)
+    sound = path.read_bytes()
+    for end, words in (
+        (b"\xff\xff\xff\xff", "a footer of 4294967295 bytes"),
+        (bytes(4), "a footer that is not complete"),
+    ):
+        file = ParquetFile(str(path), pa)
+        path.write_bytes(sound[:-8] + end + b"PAR1")
+        with pytest.raises(ValueError, match=words):
+            file.read(0)
+        path.write_bytes(sound)

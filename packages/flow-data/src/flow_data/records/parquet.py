@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, Union
 
 from flow_core.base.formats.regular_files import open_regular
 
@@ -31,8 +31,8 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBL
 _BYTES = "BYTE_ARRAY"
 _PER_VALUE = 16
 """Bytes for the offset, the levels, and the bit of presence of a value, or its conversion."""
-_PREFIXED = "DELTA_BYTE_ARRAY"
-"""The encoding of bytes that begin like the value before, which can repeat long values."""
+_PREFIXED = 7
+"""DELTA_BYTE_ARRAY: bytes that begin like the value before, which can repeat long values."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ class ParquetFile:
         self._file = self._parquet.ParquetFile(path)
         groups = range(self._file.num_row_groups)
         self.rows = [self._file.metadata.row_group(i).num_rows for i in groups]
+        self._groups: list[_Value] = []
 
     def __del__(self) -> None:
         descriptor = getattr(self, "_descriptor", None)
@@ -134,26 +135,45 @@ class ParquetFile:
         return self._library.Table.from_batches(batches, file.schema_arrow)
 
     def _chunks(self, number: int) -> Iterator[_Chunk]:
-        group, schema = self._file.metadata.row_group(number), self._file.metadata.schema
+        schema, chunks = self._file.metadata.schema, self._columns(number)
         kinds = [field.type for field in self._file.schema_arrow]
         lists = [each for kind in kinds for each in _fixed_lists(kind, self._library)]
-        if len(lists) != group.num_columns:
-            raise ValueError(f"{len(lists)} columns in the schema, {group.num_columns} in the file")
+        if len(lists) != len(chunks):
+            raise ValueError(f"{len(lists)} columns in the schema, {len(chunks)} in the file")
         for index, (length, varies) in enumerate(lists):
-            chunk, column = group.column(index), schema.column(index)
+            chunk, column = _part(_part(chunks, index, dict), _META, dict), schema.column(index)
             size, values = self._sizes(chunk)
-            values = max(values, length * (values if varies else group.num_rows))
-            kind = chunk.physical_type
+            values = max(values, length * (values if varies else self.rows[number]))
+            kind = column.physical_type
             width = None if kind == _BYTES else _WIDTHS.get(kind, max(0, column.length))
-            prefixed, nested = _PREFIXED in chunk.encodings, column.max_repetition_level > 0
-            yield _Chunk(chunk.path_in_schema, size, values, width, prefixed, nested)
+            prefixed = _PREFIXED in _part(chunk, _ENCODINGS, list)
+            nested = column.max_repetition_level > 0
+            yield _Chunk(column.path, size, values, width, prefixed, nested)
 
-    def _sizes(self, chunk: Any) -> tuple[int, int]:
+    def _columns(self, number: int) -> list[_Value]:
+        """Return the columns of a row group in the footer.
+
+        The footer is parsed here, because pyarrow ends the process where it returns the metadata of
+        a column whose statistics are malformed.
+        """
+        if not self._groups:
+            length = int.from_bytes(os.pread(self._descriptor, 4, self._size - 8), "little")
+            start = self._size - 8 - length
+            if start < 0:
+                raise ValueError(f"a footer of {length} bytes in a file of {self._size}")
+            try:
+                footer, _ = _struct(os.pread(self._descriptor, length, start), 0)
+            except IndexError:
+                raise ValueError("a footer that is not complete") from None
+            self._groups = _part(footer, _GROUPS, list)
+        return _part(_part(self._groups, number, dict), _COLUMNS, list)
+
+    def _sizes(self, chunk: _Struct) -> tuple[int, int]:
         """Return the bytes of the pages after decompression, and the number of values."""
-        at = chunk.data_page_offset
-        if chunk.dictionary_page_offset:
-            at = min(at, chunk.dictionary_page_offset)
-        end, size, values = at + chunk.total_compressed_size, 0, 0
+        at, dictionary = _part(chunk, _DATA, int), chunk.get(_DICTIONARY)
+        if isinstance(dictionary, int) and dictionary:
+            at = min(at, dictionary)
+        end, size, values = at + _part(chunk, _COMPRESSED, int), 0, 0
         if not 0 <= at <= end <= self._size:
             raise ValueError(f"bytes {at} to {end} of {self._size} as a column")
         while at < end:
@@ -166,7 +186,7 @@ class ParquetFile:
             size += unpacked
             values += max(_count(header.get(key)) for key in _DATA_PAGES)
             at += length + packed
-        return size, max(values, chunk.num_values)
+        return size, max(values, _part(chunk, _VALUES, int))
 
     def _header(self, at: int) -> tuple[_Struct, int]:
         """Return the header of a page, and its length in bytes."""
@@ -186,18 +206,36 @@ def _too_large(number: int, size: int, most: int) -> str:
     return f"up to {size} bytes in row group {number}; {limit}"
 
 
-# ---------------------------------------------------------------------------------- page headers
+# -------------------------------------------------------------------------------------- metadata
 
+_GROUPS, _COLUMNS, _META = 4, 1, 3
+"""The fields of the footer, of a row group and of a column."""
+_ENCODINGS, _VALUES, _COMPRESSED, _DATA, _DICTIONARY = 2, 5, 7, 9, 11
+"""The fields of a column's metadata."""
 _DATA_PAGES = (5, 8)
 """The fields of a page header for data pages of version 1 and 2; their field 1 is the count."""
 
-_Struct = dict[int, "int | _Struct | None"]
-"""The fields of a struct by number: integers and structs; None for others."""
+_Value = Union[int, "_Struct", "list[_Value]", None]
+"""An integer, a struct or a list; None for other values."""
+_Struct = dict[int, _Value]
+"""The fields of a struct by number."""
+_Kind = TypeVar("_Kind")
 
 _DEEPEST = 8
 
 
-def _count(page: int | _Struct | None) -> int:
+def _part(whole: _Struct | list[_Value], key: int, kind: type[_Kind]) -> _Kind:
+    """Return a field of a struct or an element of a list."""
+    try:
+        found = whole[key]
+    except LookupError:
+        found = None
+    if not isinstance(found, kind):
+        raise ValueError(f"no {kind.__name__} at {key} in the metadata")
+    return found
+
+
+def _count(page: _Value) -> int:
     count = page.get(1) if isinstance(page, dict) else 0
     if not isinstance(count, int) or count < 0:
         raise ValueError(f"{count} values in a page")
@@ -226,19 +264,35 @@ def _struct(data: bytes, at: int, depth: int = 0) -> tuple[_Struct, int]:
     return found, at + 1
 
 
-def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[int | _Struct | None, int]:
+def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[_Value, int]:
     if kind in (1, 2):  # a boolean, which is its type
         return None, at
     if kind in (4, 5, 6):
         return _integer(data, at)
     if kind == 12 and depth < _DEEPEST:
         return _struct(data, at, depth + 1)
+    if kind in (9, 10) and depth < _DEEPEST:
+        return _list(data, at, depth + 1)
     if kind == 8:
         length, at = _varint(data, at)
         return None, at + length
     if kind in (3, 7):
         return None, at + (1 if kind == 3 else 8)
-    raise ValueError(f"a field of type {kind} in a page header")
+    raise ValueError(f"a field of type {kind} in the metadata")
+
+
+def _list(data: bytes, at: int, depth: int) -> tuple[list[_Value], int]:
+    size, kind = data[at] >> 4, data[at] & 15
+    at += 1
+    if size == 15:
+        size, at = _varint(data, at)
+    if size > len(data) - at:  # each element has at least a byte
+        raise IndexError(size)
+    found = []
+    for _ in range(size):
+        value, at = (None, at + 1) if kind in (1, 2) else _value(data, at, kind, depth)
+        found.append(value)
+    return found, at
 
 
 def _integer(data: bytes, at: int) -> tuple[int, int]:
@@ -255,7 +309,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return value, at
         if shift > 63:
-            raise ValueError("an integer of more than 64 bits in a page header")
+            raise ValueError("an integer of more than 64 bits in the metadata")
 
 
 # ----------------------------------------------------------------------------------------- types
