@@ -95,6 +95,21 @@ def test_a_job_names_the_file_and_the_group(
     flow.clear_default_session()
 
 
+def test_dictionaries_that_are_too_large_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": ["a", "b"] * 50}), path)
+    (chunk,) = ParquetFile(str(path), pa)._chunks(0)
+    assert (chunk.values, chunk.distinct) == (100, 2)
+    column = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    at, end = column.dictionary_page_offset, column.data_page_offset
+    head = [0x15, 4, 0x15, 0, 0x15, 2 * (end - at - 15), 0x4C, 0x15, 0xFE, 0xFF, 0xFF, 0xFF, 0x0F]
+    content = path.read_bytes()
+    file = ParquetFile(str(path), pa)
+    path.write_bytes(content[:at] + bytes([*head, 0, 0]) + content[at + 15 :])
+    with pytest.raises(ValueError, match=r"up to 343597\d+ bytes in row group 0"):
+        file.read(0)
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_long_text_of_many_rows_is_kept_once(
     nested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -43,6 +43,7 @@ class _Chunk:
         name: the path of the column in the schema.
         size: bytes of all its pages after decompression.
         values: the number of its values.
+        distinct: the number of values in its dictionaries.
         width: bytes of a value; None for values of different lengths.
         prefixed: whether values may begin like the value before.
         nested: whether a row may have several values.
@@ -51,6 +52,7 @@ class _Chunk:
     name: str
     size: int
     values: int
+    distinct: int
     width: int | None
     prefixed: bool
     nested: bool
@@ -63,7 +65,8 @@ class _Chunk:
     def decoded(self, most: int) -> int:
         """Return the most bytes that the column takes; columns above ``most`` use dictionaries."""
         small = self.width is not None or self.repeated <= most
-        return (self.repeated if small else self.size) + self.values * _PER_VALUE
+        count = self.values + self.distinct
+        return (self.repeated if small else self.size) + count * _PER_VALUE
 
 
 class ParquetFile:
@@ -142,13 +145,13 @@ class ParquetFile:
             raise ValueError(f"{len(lists)} columns in the schema, {len(chunks)} in the file")
         for index, (length, varies) in enumerate(lists):
             chunk, column = _part(_part(chunks, index, dict), _META, dict), schema.column(index)
-            size, values = self._sizes(chunk)
+            size, values, distinct = self._sizes(chunk)
             values = max(values, length * (values if varies else self.rows[number]))
             kind = column.physical_type
             width = None if kind == _BYTES else _WIDTHS.get(kind, max(0, column.length))
             prefixed = _PREFIXED in _part(chunk, _ENCODINGS, list)
             nested = column.max_repetition_level > 0
-            yield _Chunk(column.path, size, values, width, prefixed, nested)
+            yield _Chunk(column.path, size, values, distinct, width, prefixed, nested)
 
     def _columns(self, number: int) -> list[_Value]:
         """Return the columns of a row group in the footer.
@@ -168,12 +171,15 @@ class ParquetFile:
             self._groups = _part(footer, _GROUPS, list)
         return _part(_part(self._groups, number, dict), _COLUMNS, list)
 
-    def _sizes(self, chunk: _Struct) -> tuple[int, int]:
-        """Return the bytes of the pages after decompression, and the number of values."""
+    def _sizes(self, chunk: _Struct) -> tuple[int, int, int]:
+        """Return the bytes of the pages after decompression, and the numbers of values.
+
+        The numbers are those in pages of data, and in pages of dictionaries.
+        """
         at, dictionary = _part(chunk, _DATA, int), chunk.get(_DICTIONARY)
         if isinstance(dictionary, int) and dictionary:
             at = min(at, dictionary)
-        end, size, values = at + _part(chunk, _COMPRESSED, int), 0, 0
+        end, size, values, distinct = at + _part(chunk, _COMPRESSED, int), 0, 0, 0
         if not 0 <= at <= end <= self._size:
             raise ValueError(f"bytes {at} to {end} of {self._size} as a column")
         while at < end:
@@ -185,8 +191,9 @@ class ParquetFile:
                 raise ValueError(f"a page of {packed} bytes at byte {at} of {self._size}")
             size += unpacked
             values += max(_count(header.get(key)) for key in _DATA_PAGES)
+            distinct += _count(header.get(_DICTIONARY_PAGE))
             at += length + packed
-        return size, max(values, _part(chunk, _VALUES, int))
+        return size, max(values, _part(chunk, _VALUES, int)), distinct
 
     def _header(self, at: int) -> tuple[_Struct, int]:
         """Return the header of a page, and its length in bytes."""
@@ -212,8 +219,9 @@ _GROUPS, _COLUMNS, _META = 4, 1, 3
 """The fields of the footer, of a row group and of a column."""
 _ENCODINGS, _VALUES, _COMPRESSED, _DATA, _DICTIONARY = 2, 5, 7, 9, 11
 """The fields of a column's metadata."""
-_DATA_PAGES = (5, 8)
-"""The fields of a page header for data pages of version 1 and 2; their field 1 is the count."""
+_DATA_PAGES, _DICTIONARY_PAGE = (5, 8), 7
+"""The fields of a page header for pages of data, version 1 and 2, and of dictionaries; their field
+1 is the count."""
 
 _Value = Union[int, "_Struct", "list[_Value]", None]
 """An integer, a struct or a list; None for other values."""
