@@ -171,6 +171,7 @@ PROGRAMS: dict[str, Callable[[], str]] = {
         flow.math.reduce_euclidean_norm, floats(0, 0)
     ),
     "gradient of reduce_std([2, 2])": lambda: gradient(flow.math.reduce_std, floats(2, 2)),
+    "reduce_euclidean_norm([1e20, 0])": one(flow.math.reduce_euclidean_norm, floats(1e20, 0)),
     "gradient of sqrt(0)": lambda: gradient(flow.math.sqrt, floats(0)),
     "gradient of asin(1)": lambda: gradient(flow.math.asin, floats(1)),
     "gradient of atan2(x, 0) at 0": lambda: gradient(
