@@ -193,10 +193,11 @@ def scale_losses(build: JobBuild, requests: Sequence[TrainRequest]) -> None:
 
 
 def _scaled(build: JobBuild, loss: Value, scale: float) -> Value:
-    op = build.builder.ops[loss.op]
+    op, floating = build.builder.ops[loss.op], build.builder.type_of(loss).dtype.is_floating
     name = build.builder.unique_name(f"{loss.op}/of_micro_batches")
+    attrs = {"operand": scale if floating else round(scale)}
     (scaled,) = build.emitter.emit(
-        "scalar_mul", [loss], {"operand": scale}, placement=op.placement, name=name,
+        "scalar_mul", [loss], attrs, placement=op.placement, name=name,
         line=build.builder.lines.get(loss.op),
     )  # fmt: skip
     return scaled
