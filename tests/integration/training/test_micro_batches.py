@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import oneflow.typing as tp
 from flow_core.base.errors import CompatibilityWarning
 
 ROWS, m = 8, flow.math
+NUMBERS = count()
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +72,9 @@ EQUAL: dict[str, Callable[[Any, Any, Any], Any]] = {
     "a loss per row": lambda x, w, v: m.square(flat(x) * w),
     "a mean": lambda x, w, v: m.reduce_mean(m.square(x * v)),
     "a sum": lambda x, w, v: m.reduce_sum(m.square(x * v)),
+    "a sum with numbered names": lambda x, w, v: m.reduce_sum(
+        m.square(x * v, name=f"square{next(NUMBERS)}")
+    ),
     "a sum over the rows": lambda x, w, v: m.reduce_sum(m.square(x * v), axis=0),
     "a mean of sums": lambda x, w, v: m.reduce_mean(m.reduce_sum(m.square(x * v), axis=0)),
     "a sum of means": lambda x, w, v: m.reduce_sum(m.reduce_mean(m.square(x * v), axis=0)),

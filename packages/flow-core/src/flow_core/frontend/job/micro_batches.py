@@ -256,22 +256,29 @@ class Relations:
         self._whole = whole
         self._specs = specs
         self._parts = parts
+        self._names: dict[str, str] = {}  # names of ops in the whole job by those in the other
 
     def all(self) -> dict[Value, Relation]:
-        """Return the relations; none if the job has other ops for the whole batch."""
+        """Return the relations; none if the job has other ops for the whole batch.
+
+        Ops are matched by their order, because a program may number its names.
+        """
         known: dict[Value, Relation] = {}
-        for name, op in self._micro.ops.items():
-            other = self._whole.ops.get(name)
-            if other is None or (other.type, other.inputs) != (op.type, op.inputs):
+        if len(self._micro.ops) != len(self._whole.ops):
+            return {}
+        for op, other in zip(self._micro.ops.values(), self._whole.ops.values(), strict=True):
+            self._names[op.name] = other.name
+            inputs = tuple(Value(self._names[v.op], v.index) for v in op.inputs)
+            if (other.type, other.inputs) != (op.type, inputs):
                 return {}
             given = [known[v] for v in op.inputs]
             for i, relation in enumerate(self._results(op, other, given)):
-                known[Value(name, i)] = relation
+                known[Value(op.name, i)] = relation
         return known
 
     def _results(self, op: Op, whole: Op, given: Sequence[Relation]) -> Sequence[Relation]:
         """Return the relations of an op's results, given those of its inputs."""
-        types = self._whole.types[op.name]
+        types = self._whole.types[whole.name]
         mixed = next((r for r in given if r.kind == "mixed" and r.culprit), None)
         if mixed is not None or any(r.kind == "mixed" for r in given):
             return [mixed or MIXED] * len(types)
@@ -316,7 +323,8 @@ class Relations:
 
     def _axis(self, op: Op, output: int) -> int | None:
         """Return the batch's axis of an output, None if there is none, -1 if there are several."""
-        axes = _scaled_axes(self._whole.types[op.name][output], self._micro.types[op.name][output])
+        whole = self._whole.types[self._names[op.name]][output]
+        axes = _scaled_axes(whole, self._micro.types[op.name][output])
         return (axes[0] if len(axes) == 1 else -1) if axes else None
 
     def _fixed(self, op: Op, whole: Op, output: int, given: Sequence[Relation]) -> Relation:
