@@ -85,12 +85,12 @@ def _samples(row: Unary) -> Callable[[np.random.Generator], Iterator[Sample]]:
 
 
 def mapped(function: Callable[[float], float]) -> Callable[[Any], Any]:
-    """Convert a function of Python floats to a function of arrays; poles map to infinity."""
+    """Convert a function of floats to one of arrays; poles and overflow map to infinity."""
 
     def at(value: float) -> float:
         try:
             return function(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             return math.inf
 
     return np.vectorize(at, otypes=[np.float64])

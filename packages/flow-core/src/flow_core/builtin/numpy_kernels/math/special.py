@@ -176,9 +176,12 @@ def lgamma(s: Steps, x: Array, out: Array) -> Array:
     mirrored = _angle(s, x)
     s(np.sin, mirrored, out=mirrored)
     s(np.absolute, mirrored, out=mirrored)
-    s(np.divide, pi, mirrored, out=mirrored)
+    # the logarithm of pi / sin, which is infinite for subnormal numbers
     s(np.log, mirrored, out=mirrored)
-    s(np.subtract, mirrored, value, out=mirrored)
+    s(np.subtract, log(pi), mirrored, out=mirrored)
+    # at a pole, the result is infinite also if the value is
+    s(np.minimum, value, float(np.finfo(np.float64).max), out=product)
+    s(np.subtract, mirrored, product, out=mirrored)
     return s.select(s.test(np.less, x, 0.5), mirrored, value, out)
 
 
