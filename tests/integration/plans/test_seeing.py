@@ -19,6 +19,7 @@ from flow_core.observe.streams import flow_rows, stream_rows
 from flow_core.observe.tables import joined
 from flow_core.observe.text import plan_report, plan_tables
 from flow_core.plan import Plan, Transfer
+from flow_core.plugins.host import default_registry
 
 HERE = Path(__file__).name
 
@@ -234,3 +235,39 @@ def test_what_hints_cost() -> None:
     assert saved.startswith("saves ")
     assert PlanDocument.from_json(doc.to_json()) == doc
     assert any(table.title == "if a hint were dropped" for table in plan_tables(doc))
+
+
+def test_the_report_lists_all_passes_with_what_each_changed() -> None:
+    doc = document(make())
+    rows = {row.name: row for row in doc.passes}
+    names = [spec.name for spec in default_registry().passes]
+    stages = {"to_physical", "lower"}
+    assert [row.name for row in doc.passes if row.name not in stages] == names
+    assert rows["mixed_precision"].stage == "logical, idle"
+    assert rows["mixed_precision"].changes == ()
+    assert any(row.changes for row in doc.passes)
+    for row in doc.passes:
+        if row.stage and "idle" not in row.stage:
+            added, removed = (
+                sum(int(c[1:].split()[0]) for c in row.changes if c[0] == sign) for sign in "+-"
+            )
+            assert row.after == row.before + added - removed, row.name
+    assert "after constant_folding" in rows["common_subexpressions"].order
+    assert "fold_norms is before it" in rows["fuse_elementwise"].order
+    assert PlanDocument.from_json(doc.to_json()).passes == doc.passes
+    text = joined(plan_tables(doc))
+    assert "passes and stages" in text
+
+
+def test_the_report_has_the_options_that_a_job_sets() -> None:
+    config = flow.function_config()
+    config.fuse_elementwise.limit(3)
+    config.math_mode("bfloat16")
+
+    @flow.global_function("predict", config)
+    def job(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
+        return flow.nn.relu(x)
+
+    rows = {row.name: row.options for row in document(job).passes}
+    assert rows["fuse_elementwise"] == ("limit=3",)
+    assert rows["dead_code"] == ()

@@ -14,6 +14,8 @@ from flow_core.base.errors import ConfigError, PluginOrderError, PluginResultErr
 from flow_core.compiler.compile import compile_plan
 from flow_core.compiler.pass_list import pass_list
 from flow_core.frontend.config.function_config import FunctionConfig, pass_settings
+from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.session.session import Session
 from flow_core.ir.graph import Graph
 from flow_core.passes.base import PassContext
 from flow_core.passes.options import Option, configured, option, options_of
@@ -99,7 +101,7 @@ def test_an_option_with_an_unknown_setting_is_refused() -> None:
 
 def test_a_request_of_an_unregistered_pass_is_refused() -> None:
     request = job().compile().request
-    with pytest.raises(PluginOrderError, match="'rounding', which no plugin registers"):
+    with pytest.raises(PluginOrderError, match="rounding, which no plugin registers"):
         compile_plan(replace(request, requested=(*request.requested, Rounding())))
 
 
@@ -138,6 +140,22 @@ def test_wrong_options_of_passes_are_refused(set_it: Any, found: str) -> None:
     with pytest.raises(ConfigError) as caught:
         set_it(flow.function_config())
     assert found in caught.value.found
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_without_registered_passes_only_requests_fail(mixed: bool) -> None:
+    def relu(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        return flow.nn.relu(-x)
+
+    config = FunctionConfig()
+    config.enable_auto_mixed_precision(mixed)
+    plain = Session(replace(default_registry(), passes=()))
+    found = JobFunction(relu, "predict", config, plain)
+    if mixed:
+        with pytest.raises(PluginOrderError, match="mixed_precision"):
+            found.compile()
+    else:
+        assert found.compile().optimized_logical is found.compile().logical
 
 
 def test_an_unknown_setting_of_a_job_is_refused() -> None:

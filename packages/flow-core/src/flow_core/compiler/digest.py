@@ -17,6 +17,7 @@ from flow_core.base.dtypes import DType
 from flow_core.base.errors import UnsupportedError
 from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.compiler.pass_list import ListedPass, pass_list
+from flow_core.compiler.replicas import may_share
 from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.ir.graph import Graph
 from flow_core.plugins.machine import describe_machine
@@ -41,6 +42,7 @@ def request_digest(request: CompileRequest) -> str:
     rows = [
         f"request {_text(request, REQUEST)}",
         *_registry_rows(request.registry),
+        f"common memory: {may_share(request, request.graph)}",  # depends on the processes
         *(f"pass {_pass_text(row)}" for row in pass_list(request) if row.run is not None),
         *(f"machine {k!r}: {v!r}" for k, v in sorted(describe_machine(request.registry).items())),
     ]

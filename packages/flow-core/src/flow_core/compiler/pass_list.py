@@ -54,23 +54,23 @@ def pass_list(request: CompileRequest) -> tuple[ListedPass, ...]:
         PluginOrderError: the request contains a pass that is not registered.
     """
     registry, requested = request.registry, {item.name: item for item in request.requested}
+    if unknown := requested.keys() - {spec.name for spec in registry.passes}:
+        raise PluginOrderError(
+            f"ordering the passes of job {request.job!r}",
+            found=f"a request of {', '.join(sorted(unknown))}, which no plugin registers",
+            allowed=", ".join(spec.name for spec in registry.passes) or "no pass is registered",
+        )
     if request.may_host:
         fallback = HostFallback(request.job, frozenset(request.hosted), request.layouts)
         requested[fallback.name] = fallback
     found = []
     for spec in registry.passes:
-        origin, run = registry.origins["passes", spec.name], requested.pop(spec.name, None)
+        origin, run = registry.origins["passes", spec.name], requested.get(spec.name)
         if run is not None:
             run = configured(run, request.settings, f"compiling job {request.job!r}")
         elif spec.default:
             run = _PluginPass(spec.name, origin, request, spec)
         found.append(ListedPass(spec, origin, run))
-    if requested:
-        raise PluginOrderError(
-            f"ordering the passes of job {request.job!r}",
-            found=f"a request of {', '.join(map(repr, requested))}, which no plugin registers",
-            allowed=", ".join(spec.name for spec in registry.passes),
-        )
     return tuple(found)
 
 

@@ -54,7 +54,7 @@ def find_shared(request: CompileRequest, graph: Graph, physical: Physical) -> Sh
     """
     copies, updated = _copies(physical), _updated(request, graph, physical)
     sharing, decided = NO_DEDUP, dict[str, bool]()
-    if _may_share(request, graph):
+    if may_share(request, graph):
         wanted = _wanted(request, copies, updated)
         sharing = find_sharing(graph, request.registry.ops, wanted)
     for logical, groups in copies.items():
@@ -71,7 +71,7 @@ def shared_copies(request: CompileRequest, physical: Physical) -> tuple[tuple[st
     Device classes describe devices with separate memories.
     """
     graph = physical.graph
-    if physical.classes or not _may_share(request, graph):
+    if physical.classes or not may_share(request, graph):
         return ()
     wanted = _wanted(request, _copies(physical), _updated(request, graph, physical))
     return tuple(tuple(names) for groups in wanted for names in groups)
@@ -83,7 +83,8 @@ def _wanted(request: CompileRequest, copies: Copies, updated: Set[str]) -> list[
     return [groups for name, groups in copies.items() if decided.get(name, name in updated)]
 
 
-def _may_share(request: CompileRequest, graph: Graph) -> bool:
+def may_share(request: CompileRequest, graph: Graph) -> bool:
+    """Return whether the devices of a graph may hold one copy of a variable in common memory."""
     if not request.share_replicas:
         return False
     placements = {op.placement for op in graph.ops.values()}

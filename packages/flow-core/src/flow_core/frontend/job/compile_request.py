@@ -106,7 +106,9 @@ def _requested_passes(build: JobBuild, graph: Graph) -> Iterator[Pass]:
         yield SharedPlacement(shared)
     if any(map(decomposes, build.builder.ops.values())):
         yield SplitNorms({name: layout.sbp for name, layout in build.session.layouts.items()})
-    yield bucketing(build)
+    buckets = bucketing(build)
+    if any(spec.name == buckets.name for spec in build.session.registry.passes):
+        yield buckets
 
 
 def _owners_in_other_jobs(build: JobBuild, compiles: bool) -> dict[str, Owned]:
