@@ -253,7 +253,7 @@ class Known(Generic[Made]):
         key = (self._make, problem, threads.count())
         with _lock:
             found = _unbound.pop(key, None) or _bound.get(key)
-            if found is not None:
+            if found is not None and launches:
                 _bound[key] = _owned[launches[0]] = found
         return launches
 
