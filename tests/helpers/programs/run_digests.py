@@ -4,9 +4,11 @@ Each request is compiled again after the jobs of all scripts, and must give the 
 """
 
 import contextlib
+import importlib.util
 import json
 import runpy
 import sys
+import types
 from typing import Any
 
 import oneflow as flow
@@ -25,8 +27,15 @@ def compiled_jobs(script: str) -> list[Any]:
     return [job.compile() for job in defined_jobs()]
 
 
+def provide_drawing() -> None:
+    """Let scripts import matplotlib where it is not installed: they draw after their last step."""
+    if importlib.util.find_spec("matplotlib") is None:
+        sys.modules["matplotlib"] = types.ModuleType("matplotlib")
+
+
 def main() -> None:
     """Write {script: [[job, digest of the request, digest of the plan]]} to the first argument."""
+    provide_drawing()
     target, *scripts = sys.argv[1:]
     compiled = {script: compiled_jobs(script) for script in scripts}
     found = {

@@ -39,7 +39,7 @@ class Gpus:
         self.drivers = [GpuDriver(hardware, chunk=1 << 12) for hardware in made]
 
 
-class InSteps:
+class InSteps(Comm):
     """A comm that compiles each exchange as a step, so that the driver orders its streams."""
 
     def __init__(self, comm: Comm, gpus: Gpus) -> None:
