@@ -13,8 +13,9 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.dtypes import as_dtype
 from flow_core.ir.graph import Attrs, GraphBuilder, Op, TensorType, Value
+from flow_core.plugins.exporters import ExportedJob
 from flow_core.plugins.host import default_registry
-from flow_core.plugins.specs import ExportedJob, InferContext
+from flow_core.plugins.specs import InferContext
 from flow_core.sharding.topology import Placement
 from flow_onnx.export import converted
 from flow_onnx.options import Options

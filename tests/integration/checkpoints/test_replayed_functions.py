@@ -16,7 +16,7 @@ import oneflow as flow
 from flow_core.api.serving.batch_sizes import BatchSizes, batch_sizes
 from flow_core.base.errors import FlowError, JobError
 from flow_core.frontend.job.exported import traced_for_export
-from flow_core.plugins.specs import ExportedJob
+from flow_core.plugins.exporters import ExportedJob
 
 SAMPLED = pytest.mark.representative(
     r"\[(math\.reduce_|slice|gather|reshape|dynamic|squeeze|nn\.conv2d_transpose|smooth|concat)",

@@ -14,7 +14,7 @@ from flow_core.frontend.job.exported import traced_for_export
 from flow_core.frontend.session.rank_zero import run_on_rank_zero
 from flow_core.frontend.session.session import default_session
 from flow_core.frontend.trace.emit import emit
-from flow_core.plugins.specs import ExportedJob, ExporterSpec
+from flow_core.plugins.exporters import ExportedJob, ExporterSpec
 from flow_typing import ListListNumpy, ListNumpy, Numpy
 
 GOT: list[tuple[ExportedJob, str, dict[str, Any]]] = []

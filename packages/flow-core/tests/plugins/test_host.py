@@ -23,6 +23,7 @@ from flow_core.base.errors import (
 )
 from flow_core.ops.rules import like_input
 from flow_core.plugins import host
+from flow_core.plugins.exporters import ExporterSpec
 from flow_core.plugins.hookspecs import hook_arguments, hookimpl
 from flow_core.plugins.host import Host
 from flow_core.plugins.registry import Registry
@@ -30,7 +31,6 @@ from flow_core.plugins.specs import (
     BoxingSpec,
     CommSpec,
     DeviceSpec,
-    ExporterSpec,
     FormatSpec,
     KernelSpec,
     OpSpec,

@@ -15,6 +15,7 @@ from flow_core.ir.graph import (
     tensor_type,
 )
 from flow_core.plugins.emission import emit
+from flow_core.plugins.exporters import ExportedJob, ExporterSpec
 from flow_core.plugins.hookspecs import hookimpl
 from flow_core.plugins.specs import (
     REQUIRED,
@@ -25,8 +26,6 @@ from flow_core.plugins.specs import (
     CommSpec,
     DecoderSpec,
     DeviceSpec,
-    ExportedJob,
-    ExporterSpec,
     FormatSpec,
     InferContext,
     KernelQuery,

@@ -21,6 +21,7 @@ from flow_core.base.errors import (
 )
 from flow_core.device import Comm, Driver
 from flow_core.ir.graph import TensorType
+from flow_core.plugins.exporters import ExporterSpec
 from flow_core.plugins.kinds import show
 from flow_core.plugins.records import Origin
 from flow_core.plugins.specs import (
@@ -29,7 +30,6 @@ from flow_core.plugins.specs import (
     BoxingSpec,
     CommSpec,
     DeviceSpec,
-    ExporterSpec,
     FormatSpec,
     KernelSpec,
     Lazy,

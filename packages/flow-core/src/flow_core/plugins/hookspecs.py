@@ -18,13 +18,13 @@ from typing import Any
 import pluggy
 
 from flow_core.base.config import Settings
+from flow_core.plugins.exporters import ExporterSpec
 from flow_core.plugins.specs import (
     AnnotationSpec,
     BoxingSpec,
     CommSpec,
     DecoderSpec,
     DeviceSpec,
-    ExporterSpec,
     FormatSpec,
     KernelSpec,
     OpSpec,

@@ -9,6 +9,7 @@ from typing import Any
 
 from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.errors import PluginResultError, shown
+from flow_core.plugins.exporters import ExporterSpec
 from flow_core.plugins.records import Origin
 from flow_core.plugins.specs import (
     AnnotationSpec,
@@ -16,7 +17,6 @@ from flow_core.plugins.specs import (
     CommSpec,
     DecoderSpec,
     DeviceSpec,
-    ExporterSpec,
     FormatSpec,
     KernelSpec,
     OpSpec,

@@ -15,9 +15,8 @@ from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.arrays import DriverArray
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import InferenceError, PluginError, SourceLine, described
-from flow_core.base.shapes import Shape
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
-from flow_core.ir.graph import NO_ATTRS, Attrs, AttrValue, Graph, TensorType, Value
+from flow_core.ir.graph import NO_ATTRS, Attrs, AttrValue, TensorType
 from flow_core.sharding.sbp import Region, Signatures, region_shape
 from flow_core.sharding.topology import Placement
 
@@ -564,47 +563,3 @@ class FormatSpec:
     reader: Lazy
     writer: Lazy | None = None
     file: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedJob:
-    """A predict job with its weights, the argument of exporters.
-
-    Attributes:
-        name: name of the job.
-        graph: the traced logical graph of its results, without boxing, including the ops that
-            overwrite variables.
-        inputs: the fed values by parameter name (with index or key for parameters that are tuples
-            or dicts), in feeding order.
-        variables: arrays by the names of the graph's ``variable`` ops; access may read a file.
-        specs: specs of all ops.
-        at: the user's line of the export.
-        retrace: ``retrace(shapes)`` returns the job that the program defines for other shapes of
-            some inputs, given by name; it raises the `FlowError` of a program that does not define
-            one.  None if there is no program.
-    """
-
-    name: str
-    graph: Graph
-    inputs: Mapping[str, Value]
-    variables: Mapping[str, Any]
-    specs: Mapping[str, OpSpec]
-    at: SourceLine | None = None
-    retrace: Callable[[Mapping[str, Shape]], ExportedJob] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ExporterSpec:
-    """A file format to which predict jobs are exported for other programs.
-
-    Attributes:
-        name: unique name; ``flow.onnx.export`` uses "onnx".
-        load: lazy ``write(job: ExportedJob, path: str, **options)``; leaves a complete file or, if
-            it raises, the previous state.
-        importer: lazy ``read(path, inputs, variable, ops, at)``; it adds a file's ops to the job.
-            ``ops`` are the specs of all ops, with which it may compute constants.
-    """
-
-    name: str
-    load: Lazy
-    importer: Lazy | None = None

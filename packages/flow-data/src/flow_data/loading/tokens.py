@@ -71,7 +71,7 @@ class TokenOrder:
 
 
 def _shuffled(values: Array, first: int, random: np.random.RandomState | None) -> Array:
-    """Shuffle the first values of an array, then the others."""
+    """Shuffle ``values[:first]`` and ``values[first:]``, each on its own, in place."""
     if random is not None:
         random.shuffle(values[:first])
         if first < len(values):

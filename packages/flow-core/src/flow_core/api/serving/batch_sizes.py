@@ -19,7 +19,7 @@ from typing import Any
 
 from flow_core.base.errors import FlowError
 from flow_core.ir.graph import Attrs, Graph, Op
-from flow_core.plugins.specs import ExportedJob
+from flow_core.plugins.exporters import ExportedJob
 
 Rule = tuple[tuple[int, ...], str, str, str]
 """The positions of a number in nested tuples, the kind of its rule, slope and offset."""

@@ -32,7 +32,7 @@ from flow_core.frontend.session.session import default_session
 from flow_core.ir.graph import Value
 from flow_core.ir.text import print_graph
 from flow_core.ops.system.python_kernel import PYTHON_KERNEL
-from flow_core.plugins.specs import ExportedJob
+from flow_core.plugins.exporters import ExportedJob
 
 __all__ = ["GraphBuilder", "ModelBuilder", "SignatureBuilder"]
 

@@ -22,7 +22,8 @@ from flow_core.checkpoint import store
 from flow_core.frontend.job.exported import traced_for_export
 from flow_core.frontend.session.rank_zero import run_on_rank_zero
 from flow_core.frontend.session.session import default_session
-from flow_core.plugins.specs import ExportedJob, ExporterSpec, load
+from flow_core.plugins.exporters import ExportedJob, ExporterSpec
+from flow_core.plugins.specs import load
 
 __all__ = ["export", "export_onnx"]
 

@@ -13,7 +13,8 @@ from flow_core.frontend.job.function import AnyJob, JobFunction
 from flow_core.frontend.job.tracing import Traced
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.ir.graph import Graph, TensorType, Value, rebuild
-from flow_core.plugins.specs import ExportedJob, OpSpec
+from flow_core.plugins.exporters import ExportedJob
+from flow_core.plugins.specs import OpSpec
 
 PREFIX = "Input_"
 
