@@ -83,49 +83,8 @@ OLDER = {
         ("AVX512F", "AVX2", "AVX", "FMA"),
     ),
 }  # fmt: skip
-# Processor-dependent tests: flow-onednn, plans, and the output of the documentation's programs.
-BY_PROCESSOR = (
-    "packages/flow-onednn/tests",
-    "packages/flow-core/tests/ops/test_summed_updates.py",
-    "packages/flow-core/tests/plugins/test_trials.py",
-    *(
-        f"tests/integration/{name}.py"
-        for name in (
-            "oracle/test_oracle_awkward",
-            "parallel/test_sharing",
-            "plans/test_seeing",
-            "processors/test_onednn",
-            "training/test_mixed_precision",
-        )
-    ),
-    "tests/test_docs_tutorial.py",
-)
-# Tests whose result could depend on time: of processes, threads, limits, locks, queues and signals.
-BY_TIME = (
-    "packages/flow-dist/tests",
-    "packages/flow-data/tests/loading",
-    *(
-        f"packages/flow-core/tests/{path}"
-        for path in (
-            "base/test_disk_cache.py", "base/test_thread_pools.py",
-            "checkpoint/test_beside_saves.py", "checkpoint/test_kill.py",
-            "checkpoint/test_remote_errors.py", "checkpoint/test_remote_kill.py",
-            "cli/test_programs.py", "comm", "frontend/test_forks.py",
-            "frontend/test_pipeline_waits.py", "runtime",
-        )
-    ),
-    *(f"packages/flow-cuda/tests/{path}" for path in ("device/test_staging.py", "driver")),
-    *(
-        f"tests/{path}.py"
-        for path in (
-            "integration/data/test_data_jobs", "integration/notebooks/test_kernel",
-            "integration/parallel/test_queued_devices", "test_docs_cluster", "test_import_time",
-            "test_leftovers", "test_processes",
-        )
-    ),
-    "tests/integration/multiprocess",
-    "tests/integration/runtime",
-)  # fmt: skip
+# Tests by what their result depends on.
+TEST_SETS = nox.project.load_toml(ROOT / "tests" / "sets.toml")
 ROUNDS, LOOPS = 3, 8
 # A loop ends with the process that started it.
 LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
@@ -276,7 +235,7 @@ def slow(session: nox.Session) -> None:
 def load(session: nox.Session) -> None:
     """Run tests that depend on time, or those given, beside eight busy loops: ``-- PATH``."""
     workspace(session)
-    options = (*WORKERS, *REPRESENTATIVE, "-m", QUICK, *(session.posargs or BY_TIME))
+    options = (*WORKERS, *REPRESENTATIVE, "-m", QUICK, *(session.posargs or TEST_SETS["time"]))
     loops = [subprocess.Popen((sys.executable, "-c", LOOP)) for _ in range(LOOPS)]
     try:
         for _ in range(ROUNDS):
@@ -306,7 +265,7 @@ def older(session: nox.Session, kind: str) -> None:
         "NPY_DISABLE_CPU_FEATURES": " ".join(n for n in found if n.startswith(limit.numpy)),
         "GLIBC_TUNABLES": "glibc.cpu.hwcaps=" + ",".join(f"-{name}" for name in limit.libc),
     }
-    run_tests(session, "-m", QUICK, *BY_PROCESSOR, **settings)
+    run_tests(session, "-m", QUICK, *TEST_SETS["processor"], **settings)
 
 
 def processor() -> set[str]:
