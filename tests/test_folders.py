@@ -1,4 +1,4 @@
-"""Folders of code stay small enough to survey."""
+"""Folders, modules and functions stay small enough to survey."""
 
 from __future__ import annotations
 
@@ -26,6 +26,28 @@ def test_no_folder_has_too_many_modules() -> None:
     assert len(found) > 100
     large = {folder: count for folder, count in found.items() if count > MOST}
     assert set(large) == set(EXCEPTIONS), large
+
+
+def test_modules_and_functions_have_at_most_600_and_60_lines() -> None:
+    """Docstrings do not count for functions."""
+    paths = [ROOT / "noxfile.py", *ROOT.glob("packages/*/src/**/*.py"), *ROOT.glob("tests/**/*.py")]
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in paths}
+    long = [
+        f"{path}: {text.count(chr(10))}" for path, text in texts.items() if text.count("\n") > 600
+    ]
+    long += [
+        f"{path}:{node.lineno}: {node.name}: {_code_lines(node)}"
+        for path, text in texts.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _code_lines(node) > 60
+    ]
+    assert long == []
+
+
+def _code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    documented = ast.get_docstring(function) is not None
+    first = function.body[1 if documented and len(function.body) > 1 else 0].lineno
+    return (function.end_lineno or 0) - first + 1
 
 
 @pytest.mark.parametrize("folder", EXCEPTIONS)

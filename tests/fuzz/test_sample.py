@@ -11,24 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzzing import (
-    caches,
-    columns,
-    foreign,
-    models,
-    networks,
-    pictures,
-    plans,
-    records,
-    states,
-    tables,
-    tokens,
-    wire,
-)
 from fuzzing.__main__ import rows as table_of
 from fuzzing.__main__ import show, split
 from fuzzing.harness import Run
-from fuzzing.targets import FUNCTIONS, READERS, TARGETS, WITHOUT_TARGET
+from fuzzing.targets import FUNCTIONS, GROUPS, READERS, TARGETS, WITHOUT_TARGET
 from fuzzing.worker import Limits
 
 import flow_fit
@@ -37,12 +23,6 @@ from flow_core.plugins.host import default_registry
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits come from Linux")
 
-GROUPS = {
-    "data": (records, columns, pictures, tables, tokens),
-    "plans and wire": (plans, caches, wire),
-    "checkpoints": (states, foreign, models),
-    "networks": (networks,),
-}
 CASES = {"data": 700, "plans and wire": 400, "checkpoints": 400, "networks": 300}
 SEED = 20261128
 

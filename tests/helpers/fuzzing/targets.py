@@ -20,13 +20,18 @@ from fuzzing import (
 )
 from fuzzing.target import Target
 
-MODULES = (
-    records, columns, pictures, tables, tokens, plans, caches, states, foreign, models, networks,
-    wire,
-)  # fmt: skip
+GROUPS = {
+    "data": (records, columns, pictures, tables, tokens),
+    "plans and wire": (plans, caches, wire),
+    "checkpoints": (states, foreign, models),
+    "networks": (networks,),
+}
 
 TARGETS: Mapping[str, Target] = {
-    target.name: target for module in MODULES for target in module.TARGETS
+    target.name: target
+    for modules in GROUPS.values()
+    for module in modules
+    for target in module.TARGETS
 }
 
 READERS: Mapping[str, tuple[str, ...]] = {
