@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,20 @@ def test_a_long_text_of_many_rows_is_kept_once(
     assert "dictionary" in str(column.type)
     assert (name, len(column)) == ("x", rows)
     assert column[rows - 1].as_py() == ({"bytes": text, "other": 1} if nested else text)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="open files are not renamed there")
+def test_a_file_that_is_replaced_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "long" * 25_000
+    path = written(tmp_path / "texts.parquet", pa.array([text] * 1000))
+    file = ParquetFile(path, pa)
+    os.mkfifo(tmp_path / "pipe")
+    os.replace(tmp_path / "pipe", path)
+    monkeypatch.setattr(parquet, "_MOST", 8 * MIB)  # the column is read again, as a dictionary
+    ((_, column),) = file.read(0)
+    assert column[999].as_py() == text
 
 
 def test_texts_by_prefixes_are_read_in_parts(

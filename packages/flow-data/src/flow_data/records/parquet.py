@@ -84,12 +84,14 @@ class ParquetFile:
     """
 
     def __init__(self, path: str, library: ModuleType) -> None:
-        self._library, self._path = library, path
+        self._library = library
         with open_regular(path) as file:  # pyarrow would wait for the writer of a pipe
             self._descriptor = os.dup(file.fileno())
         self._size = os.fstat(self._descriptor).st_size
         self._parquet = import_module("pyarrow.parquet")
-        self._file = self._parquet.ParquetFile(path)
+        # The path may name another file later, a pipe too.  pyarrow opens the checked one by this.
+        self._path = f"/dev/fd/{self._descriptor}" if os.path.exists("/dev/fd") else path
+        self._file = self._parquet.ParquetFile(self._path)
         groups = range(self._file.num_row_groups)
         self.rows = [self._file.metadata.row_group(i).num_rows for i in groups]
         self._groups: list[_Value] = []
