@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from pathlib import Path
 
 import processes
 import pytest
@@ -75,36 +76,7 @@ def test_a_result_is_for_a_number_of_threads(made: list[int]) -> None:
     assert len(made) == (2 if threads.runtime() is not None else 1)
 
 
-SIZES = """
-import ctypes, gc, sys
-import numpy as np
-import oneflow as flow, oneflow.typing as tp
-from flow_onednn import recipes
-
-@flow.global_function(type="train")
-def job(x: tp.Numpy.Placeholder((None, 12, 12, 1))) -> tp.Numpy:
-    draw = flow.truncated_normal_initializer(stddev=0.1)
-    h = flow.layers.conv2d(x, 8, 3, padding="SAME", data_format="NHWC", activation=flow.nn.relu,
-                           kernel_initializer=draw, name="c")
-    h = flow.nn.max_pool2d(h, 2, 2, "VALID", "NHWC")
-    h = flow.layers.dense(flow.reshape(h, (-1, 288)), 64, activation=flow.nn.relu,
-                          kernel_initializer=draw, name="a")
-    loss = flow.layers.dense(h, 1, kernel_initializer=draw, name="b")
-    rate = flow.optimizer.PiecewiseConstantScheduler([], [0.01])
-    flow.optimizer.SGD(rate, momentum=0).minimize(loss)
-    return loss
-
-def resident():
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    return int(open("/proc/self/statm").read().split()[1]) * 4096
-
-recipes.KEPT = 64
-for first in (1, 2):
-    for size in range(first, 80, 2):
-        job(np.ones((size, 12, 12, 1), np.float32))
-    print(resident())
-"""
+SIZES = Path(__file__).parents[3] / "tests" / "helpers" / "memory_of_sizes.py"
 
 
 @pytest.mark.slow
@@ -114,6 +86,8 @@ def test_memory_does_not_grow_with_the_number_of_sizes() -> None:
     """The bounds are lowered, so that half of the sizes reach them."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLOW_", "ONEFLOW_"))}
     env = {**kept, CAPACITY_SETTINGS[0]: "64"}
-    done = processes.run([sys.executable, "-W", "ignore", "-c", SIZES], env=env, check=True)
-    before, after = map(int, done.stdout.split())
-    assert after - before < 6 << 20, "40 more sizes"
+    command = [sys.executable, "-W", "ignore", str(SIZES), "convolution", "80", "64"]
+    done = processes.run(command, env=env, check=True)
+    resident = [int(number) for number in done.stdout.split()]
+    assert len(resident) == 8
+    assert resident[-1] - resident[3] < 6 << 20, "40 more sizes"
