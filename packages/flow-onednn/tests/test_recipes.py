@@ -76,7 +76,7 @@ def test_a_result_is_for_a_number_of_threads(made: list[int]) -> None:
     assert len(made) == (2 if threads.runtime() is not None else 1)
 
 
-SIZES = Path(__file__).parents[3] / "tests" / "helpers" / "memory_of_sizes.py"
+SIZES = Path(__file__).parents[3] / "tests" / "helpers" / "programs" / "memory_of_sizes.py"
 
 
 @pytest.mark.slow

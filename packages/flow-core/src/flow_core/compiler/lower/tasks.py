@@ -32,13 +32,20 @@ from flow_core.compiler.lower.inputs import (
 )
 from flow_core.compiler.lower.kernel_choice import KernelChoice, choose_kernels, divide_cores
 from flow_core.compiler.lower.ordering import Order, order_ops, worker_count
-from flow_core.compiler.lower.storage import Storage, assign_storage, device_of
 from flow_core.compiler.memory.arena_assignment import Buffers, place
 from flow_core.compiler.memory.inplace_reduction import lowered_form
+from flow_core.compiler.memory.live_ranges import (
+    Execution,
+    Storage,
+    assign_storage,
+    device_of,
+    owned_buffers,
+    workspace_buffer,
+)
 from flow_core.compiler.memory.result_buffers import protected
 from flow_core.compiler.schedule.streams import flows, stream_name
 from flow_core.compiler.schedule.thread_allocation import kernel_threads
-from flow_core.ir.graph import Graph, Op, TensorType, Value, tensor_type
+from flow_core.ir.graph import Graph, Op, Value, tensor_type
 from flow_core.passes.gradient_accumulation import draws_by_place
 from flow_core.plan import Buffer, Plan, RegisterPlan, Task, check_no_deadlock
 from flow_core.plugins.batchable import side_by_side
@@ -69,8 +76,20 @@ def lower(
     constant = constant_ops(graph, kernels.ops) | derived
     given = Inputs(graph, kernels, options, threads, constant, derived)
     order = order_ops(given)
-    phases = _Phases(given, order, choose_kernels(given, order), assign_storage(given, order))
-    return _emit(phases, inputs, job)
+    execution = _execution(given, order)
+    storage = assign_storage(execution)
+    return _emit(
+        _Phases(given, order, choose_kernels(given, order), execution, storage), inputs, job
+    )
+
+
+def _execution(given: Inputs, order: Order) -> Execution:
+    """Return what the planner of memory reads."""
+    until = None if order.table is None else order.table.until
+    return Execution(
+        given.graph, given.specs, order.ops, until, order.sharing, given.constant, given.derived,
+        given.options.inplace, given.options.reuse,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +100,14 @@ class _Phases:
         given: the inputs of lowering.
         order: the order of the ops.
         choice: the kernels of the ops.
+        execution: the ops in their order, as the planner of memory reads them.
         storage: the storage of the ops' values.
     """
 
     given: Inputs
     order: Order
     choice: KernelChoice
+    execution: Execution
     storage: Storage
 
     @property
@@ -97,48 +118,9 @@ class _Phases:
 
 def _make_buffers(state: _Phases) -> Buffers:
     buffers = Buffers()
-    kept = _read_by_steps(state) if state.given.derived else frozenset()
-    for op in state.order.ops:
-        for k in range(len(state.graph.types[op.name])):
-            value = Value(op.name, k)
-            if value in state.storage.first:
-                type_ = state.storage.type_of(value)
-                buffers.owners[value] = buffers.add(_buffer(state, op, value, type_, value in kept))
+    for value, buffer in owned_buffers(state.execution, state.storage):
+        buffers.owners[value] = buffers.add(buffer)
     return buffers
-
-
-def _read_by_steps(state: _Phases) -> frozenset[Value]:
-    """Return the owners of the values that are fetched, or read by tasks that run in each step."""
-    graph, derived = state.graph, state.given.derived
-    read = [v for op in state.order.ops if op.name not in derived for v in op.inputs]
-    return frozenset(map(state.storage.owner, (*read, *graph.results)))
-
-
-def _buffer(state: _Phases, op: Op, value: Value, type_: TensorType, kept: bool) -> Buffer:
-    """Return the buffer of an owner; derived values are computed at negative positions.
-
-    Args:
-        state: the results of the phases.
-        op: the op that computes the value.
-        value: the value.
-        type_: the type of the buffer.
-        kept: whether a step reads the value, if it is derived.
-    """
-    storage, end = state.storage, len(state.order.ops)
-    device = device_of(op, value.index)
-    if op.name in state.given.derived and state.given.options.reuse:
-        first, last = storage.first[value] - end, end if kept else storage.last[value] - end
-        kind = "constant" if kept else "temp"
-        return Buffer(op.name, value.index, kind, device, -1, type_, first, last)
-    kind = "constant" if op.name in state.given.constant else _KINDS.get(op.type, "temp")
-    pinned = kind in ("constant", "variable") or not state.given.options.reuse
-    first, last = (0, end) if pinned else (storage.first[value], storage.last[value])
-    first = 0 if kind == "feed" else first  # a feed is copied in before the first task
-    first = -end if kind == "constant" and state.given.derived else first
-    return Buffer(op.name, value.index, kind, device, -1, type_, first, last)
-
-
-_KINDS = {"input": "feed", "variable": "variable"}
 
 
 def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
@@ -305,13 +287,7 @@ def _task(state: _Phases, op: Op, i: int, buffers: Buffers) -> Task:
     workspace = None
     if size is not None:
         kind = tensor_type((size,), uint8)
-        over = i if state.order.table is None else state.order.table.until[i]
-        first, last = (0, 0) if op.name in state.given.constant else (i, over)
-        if op.name in state.given.derived:
-            first = last = i - len(state.order.ops)
-        workspace = buffers.add(
-            Buffer(op.name, None, "workspace", device_of(op), -1, kind, first, last)
-        )
+        workspace = buffers.add(workspace_buffer(state.execution, i, kind))
     sharing = state.order.sharing
     type_, attrs, _ = lowered_form(state.graph, sharing, op)
     read, made = _arrays(state, buffers, op)

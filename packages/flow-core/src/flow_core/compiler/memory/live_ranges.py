@@ -1,4 +1,4 @@
-"""Storage: which value owns the bytes of each value, and the live ranges of the owners.
+"""Live ranges: which value owns the bytes of each value, and when the owners' bytes are in use.
 
 A value without an entry in `Storage.base` owns its bytes.  Invariants: the chain of `base` entries
 from any value ends at an owner; only owners have a live range; a value is stored in the bytes of an
@@ -12,13 +12,45 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flow_core.comm.exchange import BOXING
-from flow_core.compiler.lower.inputs import Inputs
-from flow_core.compiler.lower.ordering import Order
 from flow_core.compiler.memory.aliases import alias_roots
+from flow_core.compiler.memory.replica_dedup import ReplicaDedup
 from flow_core.ir.graph import Graph, Op, TensorType, Value
+from flow_core.plan import Buffer
 from flow_core.plugins.batchable import side_by_side
 from flow_core.plugins.specs import OpSpec
 from flow_core.sharding.topology import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """The ops of a physical graph in the order in which they start.
+
+    Attributes:
+        graph: the physical graph.
+        specs: the op specs, by op type.
+        ops: all ops of the graph.
+        until: for each op, the position of the last op that starts before it ends; None if each
+            op ends before the next one starts.
+        sharing: the replicas that devices share.
+        constant: names of the ops that do not run in each step.
+        derived: those of them that run again after a variable was overwritten.
+        inplace: whether an output may overwrite an input that no later op reads.
+        reuse: whether memory is reused within a step.
+    """
+
+    graph: Graph
+    specs: Mapping[str, OpSpec]
+    ops: Sequence[Op]
+    until: Sequence[int] | None
+    sharing: ReplicaDedup
+    constant: frozenset[str]
+    derived: frozenset[str]
+    inplace: bool
+    reuse: bool
+
+    def end(self, i: int) -> int:
+        """Return the position of the last op that starts before the op at position ``i`` ends."""
+        return i if self.until is None else self.until[i]
 
 
 @dataclass(slots=True)
@@ -71,30 +103,30 @@ def device_of(op: Op, output: int = 0) -> Device:
     return op.placement.device(output % op.placement.size)
 
 
-def assign_storage(inputs: Inputs, order: Order) -> Storage:
+def assign_storage(execution: Execution) -> Storage:
     """Choose the owner of each value's bytes.
 
     The owners of aliases are chosen first, then those of adjacent values and in-place results.
     """
-    graph, sharing = inputs.graph, order.sharing
-    storage = Storage(graph, sharing.adjacent, dict(alias_roots(graph, inputs.specs, sharing)))
+    graph, specs, sharing = execution.graph, execution.specs, execution.sharing
+    storage = Storage(graph, sharing.adjacent, dict(alias_roots(graph, specs, sharing)))
     _place_adjacent(storage)
-    uses = _last_uses(storage, order)
-    for i, op in enumerate(order.ops):
+    uses = _last_uses(storage, execution)
+    for i, op in enumerate(execution.ops):
         for k in range(len(graph.types[op.name])):
             value = Value(op.name, k)
             if value not in storage.base:
                 storage.first[value] = i
                 storage.last[value] = max(uses.get(value, i), i)
-        if inputs.options.inplace and op.name not in inputs.constant:
-            outputs = list(_inplace_outputs(inputs.specs, graph, op))
+        if execution.inplace and op.name not in execution.constant:
+            outputs = list(_inplace_outputs(specs, graph, op))
             owners = [storage.owner(v) for v in op.inputs] if any(c for _, c in outputs) else []
             times = Counter(owners)
             for value, candidates in outputs:
                 _store_in_place(
-                    storage, inputs, order, i, value, [(k, owners[k]) for k in candidates], times
+                    storage, execution, i, value, [(k, owners[k]) for k in candidates], times
                 )
-    _extend_while_running(storage, order)
+    _extend_while_running(storage, execution)
     return storage
 
 
@@ -107,15 +139,15 @@ def _place_adjacent(storage: Storage) -> None:
             shift += storage.graph.type_of(value).nbytes
 
 
-def _last_uses(storage: Storage, order: Order) -> dict[Value, int]:
+def _last_uses(storage: Storage, execution: Execution) -> dict[Value, int]:
     """Return the position of the last op that reads each owner; results outlive all ops."""
-    graph, idle = storage.graph, order.sharing.idle()
-    uses: dict[Value, int] = {}
-    for i, op in enumerate(order.ops):
-        for value in order.sharing.reads(graph, op) if op.name not in idle else ():
+    graph, sharing = execution.graph, execution.sharing
+    idle, uses = sharing.idle(), dict[Value, int]()
+    for i, op in enumerate(execution.ops):
+        for value in sharing.reads(graph, op) if op.name not in idle else ():
             uses[storage.owner(value)] = i
     for value in graph.results:
-        uses[storage.owner(value)] = len(order.ops)
+        uses[storage.owner(value)] = len(execution.ops)
     return uses
 
 
@@ -149,8 +181,7 @@ def _overwritable(specs: Mapping[str, OpSpec], op: Op) -> Sequence[int]:
 
 def _store_in_place(
     storage: Storage,
-    inputs: Inputs,
-    order: Order,
+    execution: Execution,
     i: int,
     value: Value,
     candidates: Sequence[tuple[int, Value]],
@@ -162,8 +193,7 @@ def _store_in_place(
 
     Args:
         storage: the storage so far.
-        inputs: the inputs of lowering.
-        order: the order of the ops.
+        execution: the ops in their order.
         i: the position of the op.
         value: the output.
         candidates: the numbers of the inputs, with their owners.
@@ -171,13 +201,13 @@ def _store_in_place(
     """
     if value not in storage.first:
         return
-    op = order.ops[i]
+    op = execution.ops[i]
     for k, owner in candidates:
         if (
-            owner.op not in inputs.constant
+            owner.op not in execution.constant
             and storage.graph.ops[owner.op].type != "variable"
             and storage.last[owner] == i
-            and times[owner] == _times_read(order, op, k)
+            and times[owner] == _times_read(execution.sharing, op, k)
             and storage.type_of(owner).nbytes == storage.type_of(value).nbytes
             and storage.device(owner) == storage.device(value)
         ):
@@ -187,25 +217,75 @@ def _store_in_place(
             return
 
 
-def _times_read(order: Order, op: Op, k: int) -> int:
+def _times_read(sharing: ReplicaDedup, op: Op, k: int) -> int:
     """Return how often an op reads the bytes of input ``k``.
 
     The inputs of a presummed member of an all-reduce share the bytes of one sum.
     """
     p = op.placement.size
-    return p if k // p in order.sharing.presummed.get(op.name, ()) else 1
+    return p if k // p in sharing.presummed.get(op.name, ()) else 1
 
 
-def _extend_while_running(storage: Storage, order: Order) -> None:
-    """Extend live ranges to the end of the ops that use them.
-
-    Other streams start ops in the meantime; the end of an op is therefore the position of the last
-    op that starts before it ends.
-    """
-    if order.table is None:
+def _extend_while_running(storage: Storage, execution: Execution) -> None:
+    """Extend live ranges to the end of the ops that use them; other streams start ops meanwhile."""
+    if execution.until is None:
         return
-    for op, end in zip(order.ops, order.table.until, strict=True):
-        outputs = (Value(op.name, k) for k in range(len(storage.graph.types[op.name])))
-        for value in (*order.sharing.reads(storage.graph, op), *outputs):
+    graph = execution.graph
+    for op, end in zip(execution.ops, execution.until, strict=True):
+        outputs = (Value(op.name, k) for k in range(len(graph.types[op.name])))
+        for value in (*execution.sharing.reads(graph, op), *outputs):
             owner = storage.owner(value)
             storage.last[owner] = max(end, storage.last[owner])
+
+
+# ------------------------------------------------------------------------------------- buffers
+
+
+def owned_buffers(execution: Execution, storage: Storage) -> Iterator[tuple[Value, Buffer]]:
+    """Yield the owners of bytes in the order of their ops, with buffers that have no offset yet.
+
+    Buffers that are never reused are in use at all positions.  Values that do not change in a step
+    are computed at negative positions.
+    """
+    read = _read_by_steps(execution, storage) if execution.derived else frozenset()
+    for op in execution.ops:
+        for k in range(len(execution.graph.types[op.name])):
+            value = Value(op.name, k)
+            if value in storage.first:
+                yield value, _buffer(execution, storage, value, value in read)
+
+
+def _read_by_steps(execution: Execution, storage: Storage) -> frozenset[Value]:
+    """Return the owners of the values that are fetched, or read by ops that run in each step."""
+    read = [v for op in execution.ops if op.name not in execution.derived for v in op.inputs]
+    return frozenset(map(storage.owner, (*read, *execution.graph.results)))
+
+
+def _buffer(execution: Execution, storage: Storage, value: Value, kept: bool) -> Buffer:
+    """Return the buffer of an owner; ``kept`` states whether a step reads it, if it is derived."""
+    op, end = execution.graph.ops[value.op], len(execution.ops)
+    kind = "constant" if op.name in execution.constant else _KINDS.get(op.type, "temp")
+    first, last = storage.first[value], storage.last[value]
+    if op.name in execution.derived and execution.reuse:
+        kind, first, last = ("constant" if kept else "temp"), first - end, last - end
+        last = end if kept else last
+    elif kind == "constant":
+        first, last = -end if execution.derived else 0, end
+    elif kind == "variable" or not execution.reuse:
+        first, last = 0, end
+    elif kind == "feed":
+        first = 0  # it is copied in before the first task
+    device, type_ = storage.device(value), storage.type_of(value)
+    return Buffer(op.name, value.index, kind, device, -1, type_, first, last)
+
+
+_KINDS = {"input": "feed", "variable": "variable"}
+
+
+def workspace_buffer(execution: Execution, i: int, type_: TensorType) -> Buffer:
+    """Return the buffer of the workspace of the op at position ``i``, in use while the op runs."""
+    op = execution.ops[i]
+    first, last = (0, 0) if op.name in execution.constant else (i, execution.end(i))
+    if op.name in execution.derived:
+        first = last = i - len(execution.ops)
+    return Buffer(op.name, None, "workspace", device_of(op), -1, type_, first, last)
