@@ -131,6 +131,28 @@ def test_another_batch_size(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected[:2], rtol=1e-5)
 
 
+def _with_devices(count: Any) -> None:
+    option = flow.serving.SessionOption()
+    option.device_tag, option.device_num = "cpu", count
+    flow.serving.InferenceSession(option)
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        (lambda: _with_devices(-2), "-2"),
+        (lambda: _with_devices("2"), "'2'"),
+        (lambda: cpu_session().set_job_batch_size("losses", "4"), "'4'"),
+        (lambda: cpu_session().set_job_batch_size("losses", 0), "0"),
+        (lambda: cpu_session().set_checkpoint_path(3), "3"),
+    ],
+)
+def test_wrong_settings_are_refused_where_they_are_made(call: Any, found: str) -> None:
+    with pytest.raises(FlowError, match=f"found: +{found}\n  allowed: ") as caught:
+        call()
+    assert __file__ in str(caught.value)
+
+
 def test_versions(tmp_path: Path) -> None:
     save(tmp_path, 2)
     flow.clear_default_session()

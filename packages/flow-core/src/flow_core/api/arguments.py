@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from math import isfinite
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Protocol
 
-from flow_core.base.errors import InferenceError, shown, user_line
+from flow_core.base.errors import ConfigError, InferenceError, shown, user_line
 from flow_core.base.shapes import normal_axis
 from flow_core.frontend.trace.blob import Blob
+from flow_core.sharding.topology import MOST_DEVICES
 
 
 class Check(Protocol):
@@ -47,6 +48,16 @@ def _is_finite(value: object) -> bool:
         return isinstance(value, Real) and isfinite(value)
     except OverflowError:  # an integer beyond the range of floating point
         return False
+
+
+def checked_count(attempted: str, value: int, least: int = 1, most: int = MOST_DEVICES) -> int:
+    """Return a number of devices, rows or the like; raise `ConfigError` at the user's line unless
+    it is an integer within bounds.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= value <= most:
+        allowed = f"an integer from {least} to {most:,}"
+        raise ConfigError(attempted, at=user_line(), found=shown(value), allowed=allowed)
+    return int(value)
 
 
 def checked_axis(check: Check, function: str, x: Blob, axis: Any) -> int:

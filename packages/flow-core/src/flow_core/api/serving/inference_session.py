@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.annotations import placeholder
+from flow_core.api.arguments import checked_count
 from flow_core.api.serving.batch_sizes import BatchSizes
 from flow_core.api.serving.model_file import FILE, SavedGraph, Signature, read_model, versions
 from flow_core.api.session.train import checked_path
@@ -152,13 +153,14 @@ class InferenceSession:
                 found=f"{option.device_tag!r}, is_mirrored_view={option.is_mirrored_view}",
                 allowed='"cpu" or "gpu", and is_mirrored_view=False',
             )
+        count = checked_count("SessionOption.device_num", option.device_num)
         self._session = Session()
         if option.device_tag == "gpu":
-            self._session.registry.require_device("gpu", option.device_num, user_line(2))
-            self._session.resources.gpu_device_num = option.device_num
+            self._session.registry.require_device("gpu", count, user_line(2))
+            self._session.resources.gpu_device_num = count
         else:
             self._session.resources.gpu_device_num = 0
-            self._session.resources.cpu_device_num = option.device_num
+            self._session.resources.cpu_device_num = count
         self._finalizer = weakref.finalize(self, _close_later, self._session, os.getpid())
         self._finalizer.atexit = False  # the threads end with the process
         self._checkpoint: str | None = None
@@ -205,14 +207,18 @@ class InferenceSession:
 
     def set_checkpoint_path(self, checkpoint_path: str) -> None:
         """Set the checkpoint that `launch` reads."""
-        self._checkpoint = checkpoint_path
+        what = "InferenceSession.set_checkpoint_path"
+        self._checkpoint = checked_path(what, checkpoint_path)
 
     def set_job_batch_size(self, job_name: str, batch_size: int) -> None:
         """Set the size of the first axis of all inputs of a job that is not loaded yet.
 
         Loading the job raises `JobError` if its program does not define a job of this size.
+
+        Raises: ConfigError: the size is not a positive integer.
         """
-        self._batch[job_name] = batch_size
+        what = "InferenceSession.set_job_batch_size"
+        self._batch[job_name] = checked_count(what, batch_size, most=1 << 40)
 
     @contextmanager
     def open(

@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from flow_core.api.arguments import checked_count
 from flow_core.base.config import HOST_FALLBACK
 from flow_core.base.errors import ConfigError, UnsupportedError, shown, user_line
 from flow_core.frontend.job.compile_request import TENSOR_FLOAT_32
 from flow_core.frontend.session.session import default_session
 from flow_core.passes.bucket_all_reduces import FUSIBLE
-from flow_core.sharding.topology import MOST_DEVICES
 
 EFFECTIVE: dict[str, Callable[[Any], bool]] = {
     "enable_fusion": lambda val: isinstance(val, bool),
@@ -121,13 +121,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _count(name: str, val: int, least: int = 1, most: int = MOST_DEVICES) -> int:
-    if not isinstance(val, int) or isinstance(val, bool) or not least <= val <= most:
-        allowed = f"an integer from {least} to {most:,}"
-        raise ConfigError(f"config.{name}", at=user_line(3), found=shown(val), allowed=allowed)
-    return val
-
-
 def gpu_device_num(val: int) -> None:
     """Set the number of GPUs per machine; with 0, ops outside all placement scopes run on the CPU.
 
@@ -141,7 +134,7 @@ def gpu_device_num(val: int) -> None:
     >>> flow.config.gpu_device_num(0)
     """
     session = default_session()
-    count = _count("gpu_device_num", val, least=0)
+    count = checked_count("config.gpu_device_num", val, least=0)
     if count:
         session.registry.require_device("gpu", count, user_line(2))
     session.resources.gpu_device_num = count
@@ -157,7 +150,7 @@ def cpu_device_num(val: int) -> None:
 
     >>> flow.config.cpu_device_num(2)
     """
-    default_session().resources.cpu_device_num = _count("cpu_device_num", val)
+    default_session().resources.cpu_device_num = checked_count("config.cpu_device_num", val)
 
 
 def reserved_device_mem_mbyte(val: int) -> None:
@@ -170,7 +163,7 @@ def reserved_device_mem_mbyte(val: int) -> None:
 
     >>> flow.config.reserved_device_mem_mbyte(500)
     """
-    val = _count("reserved_device_mem_mbyte", val, least=0, most=1 << 40)
+    val = checked_count("config.reserved_device_mem_mbyte", val, least=0, most=1 << 40)
     default_session().resources.others["reserved_device_mem_mbyte"] = val
 
 
@@ -185,7 +178,7 @@ def machine_num(val: int) -> None:
     >>> flow.config.machine_num(1)
     """
     resources = default_session().resources
-    resources.machine_num = _count("machine_num", val)
+    resources.machine_num = checked_count("config.machine_num", val)
     resources.others["env.machine_num"] = val
 
 
