@@ -185,9 +185,20 @@ def debug(
     show_default=True,
     help="Evaluate the plan's cost without each of the first N SBP hints.",
 )
+@click.option(
+    "--check",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    callback=in_a_folder,
+    help="Compare the plans of all jobs with their budgets; exit with status 1 if one is exceeded.",
+)
+@click.option("--update", is_flag=True, help="Write the budgets of --check in place of comparing.")
+@click.option("--markdown", is_flag=True, help="Print the report of --check as Markdown.")
 @click.argument("target", metavar="SCRIPT.PY[:JOB]")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
+@click.pass_context
 def plan(
+    ctx: click.Context,
     emulate_gpus: int | None,
     full: bool,
     measure: bool,
@@ -195,6 +206,9 @@ def plan(
     html: str | None,
     diff: str | None,
     hints: int,
+    check: str | None,
+    update: bool,
+    markdown: bool,
     target: str,
     args: tuple[str, ...],
 ) -> None:
@@ -208,10 +222,24 @@ def plan(
 
     Without --measure and --html, no step runs, and times are predictions.  With them, at most six
     steps run on random inputs and separate variables; flow writes only the file of --html.
+
+    A file of budgets has numbers of the plan of each job: memory, bytes and collectives between
+    devices, tasks, and predicted times.  --check reports those that differ, with the source lines.
     """
     if emulate_gpus is not None:
         os.environ["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
     planning.begin()
+    if check is not None:
+        from flow_core.cli import budgets
+
+        with progress() as show_progress:
+            if update:
+                budgets.update(target, check, args, show_progress)
+                return
+            changes = budgets.check(target, check, args, show_progress)
+        ctx.exit(0 if budgets.report(changes, as_json, markdown) else 1)
+    if update or markdown:
+        raise click.UsageError("--update and --markdown belong to --check FILE")
     from flow_core.observe.diff import diff_tables
     from flow_core.observe.summary.screen import WIDTH, summary_tables
     from flow_core.observe.text import plan_tables

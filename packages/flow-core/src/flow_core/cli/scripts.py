@@ -66,16 +66,30 @@ def job_of(target: str, args: Sequence[str] = ()) -> Any:
         JobError: the script or the job does not exist, or the name is missing and the script has
             several jobs.
     """
+    jobs = jobs_of(target, args)
+    if len(jobs) > 1:
+        raise _no_job(*_parts(target), None, list(jobs), None)
+    return next(iter(jobs.values()))
+
+
+def jobs_of(target: str, args: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the job that ``script.py:job`` names, or all jobs at the top level of ``script.py``.
+
+    The script is imported as by `job_of`.
+
+    Raises:
+        JobError: the script, or a job in it, does not exist.
+    """
     path, name = _parts(target)
     with planning():
         module, end = _import_file(path, args)
-    jobs = _jobs_of(module)
-    if not name and len(jobs) == 1:
-        return next(iter(jobs.values()))
+    jobs = _top_level_jobs(module)
+    if not name and jobs:
+        return jobs
     found = jobs.get(name) or _inner_job(name)
     if found is None:
         raise _no_job(path, name, module, list(jobs), end)
-    return found
+    return {name: found}
 
 
 def _parts(target: str) -> tuple[Path, str]:
@@ -92,7 +106,7 @@ def _parts(target: str) -> tuple[Path, str]:
 TARGET = "script.py:job, a file and the name of a job function in it"
 
 
-def _jobs_of(module: ModuleType) -> dict[str, Any]:
+def _top_level_jobs(module: ModuleType) -> dict[str, Any]:
     """Return the job functions at the top level of a script, by the first name of each."""
     from flow_core.frontend.job.function import JobFunction
 
@@ -108,7 +122,7 @@ def _inner_job(name: str) -> Any:
 
 
 def _no_job(
-    path: Path, name: str, module: ModuleType, jobs: list[str], end: ScriptEnd | None
+    path: Path, name: str, module: ModuleType | None, jobs: list[str], end: ScriptEnd | None
 ) -> JobError:
     found = "nothing of that name"
     if not name:
@@ -176,6 +190,21 @@ def measured_of(
     clear_default_session()  # the next script may use the same names for jobs and variables
     default_session().resources = ResourceConfig()
     return found, measured
+
+
+def documents_of(target: str, args: Sequence[str], show: Progress) -> list[PlanDocument]:
+    """Return the plan of ``script.py:job``, or the plans of all jobs of ``script.py``.
+
+    Raises:
+        JobError: the script, or a job in it, does not exist.
+    """
+    from flow_core.observe.document import document
+
+    jobs = jobs_of(target, args).values()
+    for job in jobs:
+        show(f"tracing and compiling job {job.name!r}")
+        job.compile()
+    return [document(job) for job in jobs]
 
 
 @contextmanager
