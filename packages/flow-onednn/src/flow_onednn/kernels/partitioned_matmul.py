@@ -33,7 +33,7 @@ from flow_core.authoring.backends import (
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.base.alignment import aligned
 from flow_onednn import threads
-from flow_onednn.kernels import matmul
+from flow_onednn.kernels import few_rows, matmul
 from flow_onednn.kernels.concurrent import concurrent_launch, supported
 from flow_onednn.kernels.loops import FLOAT_BYTES, null, pointer
 from flow_onednn.kernels.matmul import ACTIVATIONS, Matrix, Span, matrix
@@ -149,8 +149,8 @@ def _address(ctx: BindContext, operand: Operand) -> int:
 
 
 def build(p: Problem) -> Implementation | None:
-    """Build ``matmul`` or ``onednn_matmul``, partitioned if that is faster or needed."""
-    return _partitioned(p) or matmul.build(p)
+    """Build ``matmul`` or ``onednn_matmul``, by a C loop or partitioned if that is faster."""
+    return few_rows.build(p) or _partitioned(p) or matmul.build(p)
 
 
 def _partitioned(p: Problem) -> PartitionedMatmul | None:
@@ -285,12 +285,13 @@ def _trial_agrees(count: int, whole: Problem, parts: tuple[Problem, ...]) -> boo
     return bitwise_equal_in_trials(multiplications(whole.inputs[:2], transposed), same)
 
 
-def _is_split_k(made: Implementation) -> bool:
-    """Return whether a C loop adds partial sums; this loop also applies relu and keeps NaN."""
-    return isinstance(made, PartitionedMatmul) and made.sums is not None
+def _keeps_nan(made: Implementation) -> bool:
+    """Return whether a C loop applies relu, which then propagates NaN."""
+    split_k = isinstance(made, PartitionedMatmul) and made.sums is not None
+    return split_k or isinstance(made, few_rows.FewRows)
 
 
 KERNELS: tuple[KernelSpec, ...] = tuple(
-    replace(product(op, preserve_nan(build, _is_split_k)), batchable=same_rows)
+    replace(product(op, preserve_nan(build, _keeps_nan)), batchable=same_rows)
     for op in ("matmul", "onednn_matmul")
 )

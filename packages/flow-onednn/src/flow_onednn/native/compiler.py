@@ -48,7 +48,16 @@ def limited(value: str) -> tuple[str, ...]:
     return WITHOUT.get(value.upper(), ()) if platform.machine() in ("x86_64", "AMD64") else ()
 
 
-FILES = ("functions.h", "source.c", "norms.c", "tables.c", "partitions.c", "joined.c", "nan_safe.c")
+FILES = (
+    "functions.h",
+    "source.c",
+    "norms.c",
+    "tables.c",
+    "partitions.c",
+    "joined.c",
+    "nan_safe.c",
+    "few_rows.c",
+)
 # not -ffast-math, because a library linked with it flushes denormals in the whole process
 FLAGS = (
     "-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=gnu11",
@@ -268,6 +277,8 @@ typedef struct { void *primitive, *arguments; long count; } Part;
 int run_parts(void *run, void *stream, const Part *parts, long count);
 int run_split_k(void *run, void *stream, const Part *parts, long count, float *y,
     const float *more, const float *bias, long rows, long columns, int relu);
+void few_rows(const float *x, const float *w, const float *bias, float *y, long rows, long deep,
+    long columns, float alpha, int relu);
 void joined_updates(int kind, void **rows, const long *sizes, long count, long width,
     const float *rate, const float *factor, const int64_t *step, float *change, double *sums,
     int most, const double *numbers);

@@ -1,0 +1,56 @@
+// Products of few rows with transposed weights, whose rows are read once, as they lie.  The library
+// copies such weights to another layout first, which takes longer than the product.
+
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4)));
+
+// Multiply `rows` rows of x by `count` rows of w.  Each sum has its own accumulator, so its bits do
+// not depend on the other rows.
+static inline __attribute__((always_inline)) void few_rows_block(
+    const float *x, const float *w, const float *bias, float *y, long deep, long columns,
+    const int rows, const int count, float alpha, int relu) {
+    Vector sums[2][4] = {{{0}}};
+    long whole = deep / LANES * LANES;
+    for (long k = 0; k < whole; k += LANES) {
+#pragma GCC unroll 4
+        for (int j = 0; j < count; j++) {
+            Vector right = *(const Vector *)(w + j * deep + k);
+#pragma GCC unroll 4
+            for (int i = 0; i < rows; i++) sums[i][j] += *(const Vector *)(x + i * deep + k) * right;
+        }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < count; j++) {
+            float sum = 0.0f;
+            for (int l = 0; l < LANES; l++) sum += sums[i][j][l];
+            for (long k = whole; k < deep; k++) sum += x[i * deep + k] * w[j * deep + k];
+            sum = alpha * sum + (bias ? bias[j] : 0.0f);
+            y[i * columns + j] = relu && sum < 0.0f ? 0.0f : sum;
+        }
+    }
+}
+
+#define ROWS(n) \
+    for (; j + 4 <= end; j += 4) \
+        few_rows_block(x, w + j * deep, bias ? bias + j : 0, y + j, deep, columns, n, 4, alpha, relu); \
+    for (; j < end; j++) \
+        few_rows_block(x, w + j * deep, bias ? bias + j : 0, y + j, deep, columns, n, 1, alpha, relu)
+
+// Compute y = activation(alpha x w' + bias) for row-major x (rows, deep), with 1 or 2 rows, and
+// w (columns, deep).
+void few_rows(const float *x, const float *w, const float *bias, float *y, long rows, long deep,
+              long columns, float alpha, int relu) {
+#pragma omp parallel for if (deep * columns > PARALLEL) schedule(static)
+    for (long first = 0; first < columns; first += 8) {
+        long j = first, end = first + 8 < columns ? first + 8 : columns;
+        if (rows == 1) { ROWS(1); } else { ROWS(2); }
+    }
+}
