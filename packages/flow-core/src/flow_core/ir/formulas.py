@@ -216,10 +216,15 @@ def phases(statements: Sequence[Statement]) -> tuple[Sequence[Statement], Sequen
     return statements[:end], statements[end:]
 
 
-def arrays_read(x: Elements) -> Iterator[str]:
-    """Yield the names of the arrays that elements read."""
+def arrays_read(*statements: Statement) -> set[str]:
+    """Return the names of the arrays that statements read."""
+    values = (s.value.of if isinstance(s.value, Norm) else s.value for s in statements)
+    return {name for x in values if isinstance(x, Elements) for name in _read(x)}
+
+
+def _read(x: Elements) -> Iterator[str]:
     for _, atom in x.terms:
         if not atom.args and atom != ONE:
             yield atom.name
         for arg in atom.args:
-            yield from arrays_read(arg)
+            yield from _read(arg)

@@ -42,8 +42,8 @@ class Lowering:
 
     def assign(self, name: str, value: Elements) -> None:
         """Add the calls of an assignment to an array, which may be one of its own terms."""
-        inside = {n for _, atom in value.terms for x in atom.args for n in arrays_read(x)}
-        if name in inside and any(atom.name == name for _, atom in value.terms):
+        others = Elements(tuple(term for term in value.terms if term[1].name != name))
+        if len(others.terms) < len(value.terms) and name in arrays_read(Statement(name, others)):
             raise ValueError(f"{name} is overwritten before a function of {name} is computed")
         self._put(value, name, 0)
 

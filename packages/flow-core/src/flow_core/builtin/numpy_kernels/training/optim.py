@@ -88,16 +88,10 @@ def _made(op: str, attrs: tuple[tuple[str, float], ...], scaled: bool) -> Recipe
     if scaled:
         known["scale"] = Number("scale")
     first, second = phases(traced(BY_TYPE[op], known, stored=penalties))
-    again = first[:1] if penalties and "r" in _read(second) else ()
+    again = first[:1] if penalties and "r" in arrays_read(*second) else ()
     parts = (first, (*again, *second)) if second else (first,)
     lowered = [lower(part) for part in parts]
     return Recipe(parts, tuple(x.calls for x in lowered), max(x.temporaries for x in lowered))
-
-
-def _read(statements: Sequence[Statement]) -> set[str]:
-    """Return the names of the arrays that statements read."""
-    values = (s.value.of if isinstance(s.value, Norm) else s.value for s in statements)
-    return {name for x in values if isinstance(x, Elements) for name in arrays_read(x)}
 
 
 def _array_names(row: Update) -> dict[int, str]:
@@ -165,7 +159,7 @@ class Frame:
         written = {k.text: x for k, x in coefficients.items() if isinstance(k, Number)}
         if written or numbers:
             yield self._setting(numbers, written, len(self._recipe.norms) * phase)
-        used, assigned = _read(statements), {s.name for s in statements}
+        used, assigned = arrays_read(*statements), {s.name for s in statements}
         norms = [s.value.of.terms for s in statements if isinstance(s.value, Norm)]
         for start in range(0, self._size, TILE):
             arrays, enter, leave = self._tile(start, used, assigned)
