@@ -12,6 +12,8 @@ from flow_core.authoring.specs import Sample
 from flow_core.authoring.update_rules import (
     BY_TYPE,
     COMMON,
+    DIFF,
+    TABLE,
     Update,
     update_inputs,
     update_reference,
@@ -27,8 +29,8 @@ class Joined:
     """An update rule whose updates of small variables are joined into one op.
 
     The inputs are the learning rate, a factor of the gradients (the rate again if ``scaled`` is
-    false), the step number (for LARS only), and then a row of inputs per variable: the gradient,
-    the variable and its states. The mutated inputs are fixed per op type, so an op type lists those
+    false), the step number (for LARS only), and then a row of inputs per variable: the variable,
+    its gradient and its states. The mutated inputs are fixed per op type, so an op type lists those
     of the maximum number of rows.
 
     Attributes:
@@ -55,16 +57,13 @@ class Joined:
     @property
     def mutates(self) -> tuple[int, ...]:
         """Positions of the mutated inputs: all inputs of each row except the gradient."""
-        return tuple(self.head + i for i in range(MOST_ROWS * self.row) if i % self.row)
+        return tuple(self.head + i for i in range(MOST_ROWS * self.row) if i % self.row != DIFF)
 
 
 MOST_ROWS = 128
 """Maximum number of variables that one op updates."""
-JOINED: tuple[Joined, ...] = tuple(
-    Joined(BY_TYPE[type_])
-    for type_ in ("sgd_update", "momentum_update", "adam_update", "lars_update", "lamb_update")
-)
-"""The joined ops, in the order of the C enumerators."""
+JOINED: tuple[Joined, ...] = tuple(map(Joined, TABLE))
+"""The joined ops."""
 
 
 def joined_reference(row: Joined) -> Callable[..., tuple[Array, ...]]:
@@ -75,7 +74,7 @@ def joined_reference(row: Joined) -> Callable[..., tuple[Array, ...]]:
         rate, factor, *step = inputs[: row.head]
         found: list[Array] = []
         for at in range(row.head, len(inputs), row.row):
-            diff, model, *states = inputs[at : at + row.row]
+            model, diff, *states = inputs[at : at + row.row]
             found += update(
                 model, diff, rate, *step, *states, *([factor] if scaled else []), **attrs
             )
@@ -98,7 +97,7 @@ def joined_samples(row: Joined) -> Callable[[np.random.Generator], Iterator[Samp
             rows: list[Array] = []
             for shape in shapes:
                 model, diff, _, *rest = update_inputs(rng, row.rule, shape)
-                rows += [diff, model, *rest[row.rule.step :]]
+                rows += [model, diff, *rest[row.rule.step :]]
             full = {**PLAIN, **row.rule.attrs, **attrs}
             if "lars_coefficient" in full:
                 full["lars_coefficient"] = 0.5

@@ -60,6 +60,7 @@ INFINITE = ("inf", "-inf", "mixed")
 LABELS = ("integer_max", "integer_min", "mixed")
 TERMS = "infinities cancel or meet a zero, depending on how terms are grouped"
 WEIGHTS = "a weight that is not finite is multiplied by coefficients of 0, too"
+CANCELS = "penalties cancel a gradient, or a square of a mean a mean of squares"
 PADDING = "padding is left out, not multiplied by weights"
 DEVIATIONS = (
     *(Deviation(op, ("nan",), TERMS, INFINITE)
@@ -74,8 +75,11 @@ DEVIATIONS = (
     *(Deviation(op, ("nan", "lost"), PADDING, ("nan", "-nan", *INFINITE), everywhere=False)
       for op in ("conv2d", "onednn_conv")),
     *(Deviation(op, ("nan",), WEIGHTS, ("-nan", "nan", *INFINITE))
-      for op in ("adagrad_update", "adam_update", "lamb_update", "lars_update", "lion_update",
-                 "momentum_update", "sgd_update")),
+      for op in ("adagrad_update", "adam_update", "lars_update", "lion_update", "momentum_update",
+                 "rmsprop_update", "sgd_update")),
+    *(Deviation(op, ("finite", "infinity", "lost", "nan"), CANCELS, everywhere=False)
+      for op in ("centered_rmsprop_update", "onednn_centered_rmsprop_updates",
+                 "onednn_rmsprop_updates")),
     *(Deviation(op, ("nan",), WEIGHTS, ("-nan", "nan", *INFINITE), everywhere=False)
       for op in (*(row.type for row in JOINED), "onednn_matmul_sgd", "onednn_sparse_adam",
                  "onednn_sparse_sgd", "summed_sgd_update")),

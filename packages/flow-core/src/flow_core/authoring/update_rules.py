@@ -1,4 +1,4 @@
-"""The API for optimizer updates: the table of rules that backends implement, and schedules."""
+"""The API for optimizer updates: the rules, their formulas as C or C++, and schedules."""
 
 from flow_core.ir.update_rules import (
     BY_TYPE,
@@ -14,6 +14,7 @@ from flow_core.ir.update_rules import (
 )
 from flow_core.ops.training.schedules import corrected_rate, scheduled_rate
 from flow_core.ops.training.update_references import update_inputs, update_reference
+from flow_core.ops.training.update_source import Phase, update_source
 
 __all__ = [
     "BY_TYPE",
@@ -24,10 +25,12 @@ __all__ = [
     "MODEL",
     "RATE",
     "TABLE",
+    "Phase",
     "Update",
     "corrected_rate",
     "optional_inputs",
     "scheduled_rate",
     "update_inputs",
     "update_reference",
+    "update_source",
 ]

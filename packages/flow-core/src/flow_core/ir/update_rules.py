@@ -1,44 +1,42 @@
 """The update rules of the optimizers: inputs, attributes and formulas for all backends.
 
 Every update takes ``(model, model_diff, learning_rate, ...)``, overwrites the model and its
-states, and has no output.  With r = scale * scale_by_tensor * model_diff + l1 * sign(model)
-+ l2 * model, the rules are
-
-* ``sgd_update``: model -= lr * (r + weight_decay * model)
-* ``momentum_update``: momentum = beta * momentum - lr * r;
-  model += momentum - lr * weight_decay * model
-* ``adam_update``: m = beta1 * m + (1 - beta1) * r;
-  v = beta2 * v + (1 - beta2) * r**2; model -= lr * (m / (sqrt(v) + epsilon) + weight_decay * model)
-* ``rmsprop_update``: mean_square = d * mean_square + (1 - d) * r**2;
-  model -= lr * (r / sqrt(mean_square + epsilon) + weight_decay * model); the centered form
-  keeps mean_gradient likewise and subtracts its square from mean_square under the root
-* ``adagrad_update``: sum_of_squares += r**2;
-  model -= lr * (r / (sqrt(sum_of_squares) + epsilon) + weight_decay * model)
-* ``lion_update``: change = sign(beta1 * m + (1 - beta1) * r); m = beta2 * m + (1 - beta2) * r;
-  model -= lr * (change + weight_decay * model)
-* ``lars_update``: local = lr * lars_coefficient * |model| / (epsilon + |r| [+ weight_decay *
-  |model| after the first step]) with |x| the root of the mean square, and local = lr *
-  zero_ratio if |model| or |r| is 0 and zero_ratio is not;
-  momentum = momentum_beta * momentum - local * (r + weight_decay * model); model += momentum
-* ``lamb_update``: m and v as in Adam, beta1_t *= beta1, beta2_t *= beta2,
-  a = m / (1 - beta1_t) / sqrt(v / (1 - beta2_t) + epsilon);
-  model -= lr * |model| / |a| * (a + weight_decay * model) with |x| the Euclidean norm
-  (the factor is 1 unless both are positive)
+states, and has no output.  A formula assigns their new values, from those before: the numbers
+``rate``, ``size`` (of the model), ``train_step``, and the attributes; the arrays ``model``, the
+states, and ``r`` = scale * scale_by_tensor * model_diff + l2 * model + l1 * sign(model).  The
+reference, the numpy kernels, the C loops of flow-onednn and the CUDA kernels of flow-cuda are
+made from the formulas, so their results are equal up to the contraction of products and sums.
 
 If ``skip_if`` is not 0, nothing changes.  If a coefficient l1, l2 or weight_decay is 0, backends
 may omit its term; infinities and NaNs of the model then do not spread through that term.
 
-Backends take the names, order and number of states and attributes from `TABLE`.  Each backend
-orders the arithmetic for its hardware (tiles of numpy calls, fused loops, GPU threads), so the
-results of two backends are equal only up to rounding.
+Backends take the names, order and number of states and attributes from `TABLE`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
+from flow_core.ir.formulas import (
+    Number,
+    Scalar,
+    Statement,
+    Trace,
+    is_positive,
+    is_zero,
+    positive,
+    ratio,
+    sign,
+    sqrt,
+    square,
+    where,
+)
 from flow_core.ir.graph import TensorType
 
 COMMON: Mapping[str, float] = {"scale": 1.0, "l1": 0.0, "l2": 0.0, "weight_decay": 0.0}
@@ -52,6 +50,7 @@ class Update:
 
     Attributes:
         type: op type.
+        formula: the function that assigns the new model and states.
         states: names of the states with the model's shape.
         attrs: the attributes that are not in `COMMON`, with their defaults.
         step: whether the rule reads the step number.
@@ -62,6 +61,7 @@ class Update:
     """
 
     type: str
+    formula: Callable[[Any], None]
     states: tuple[str, ...] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict)
     step: bool = False
@@ -95,24 +95,149 @@ class Update:
         return tuple(float(attrs[name]) for name in self.attrs)
 
 
+def regularized(u: Any, gradient: Any) -> Any:
+    """Return ``r``, the scaled gradient with the penalties whose coefficients are not 0."""
+    r = u.scale * gradient
+    if u.l2:
+        r += u.l2 * u.model
+    if u.l1:
+        r += u.l1 * sign(u.model)
+    return r
+
+
+def traced(row: Update, numbers: Mapping[str, Scalar], stored: bool = False) -> Sequence[Statement]:
+    """Return the statements of a rule.
+
+    Args:
+        row: the rule.
+        numbers: values of ``scale`` and of attributes, where they are known.
+        stored: whether ``r`` is an array, which the first statement assigns.
+    """
+    names = ("scale", *COMMON, *row.attrs, *row.numbers, "rate", "size", "train_step")
+    u = Trace(("model", "model_diff", *row.states), {**{k: Number(k) for k in names}, **numbers})
+    r = regularized(u, u.model_diff)
+    if stored:
+        u.r = r
+    else:
+        vars(u)["r"] = r
+    row.formula(u)
+    return u.statements
+
+
+def computed(row: Update, **values: Any) -> tuple[Any, ...]:
+    """Return the new model and states of a rule, from arrays and Python numbers."""
+    u = _Values(**values)
+    u.r = regularized(u, u.model_diff)
+    row.formula(u)
+    return tuple(getattr(u, name) for name in ("model", *row.states, *row.numbers))
+
+
+class _Values(SimpleNamespace):
+    def norm(self, x: Any) -> float:
+        """Return the square root of the sum of squares."""
+        return math.sqrt(np.sum(x * x))
+
+
+def _kept(u: Any, rate: Any) -> Any:
+    """Return the model after weight decay."""
+    return (1.0 - rate * u.weight_decay) * u.model
+
+
+def _sgd(u: Any) -> None:
+    u.model = _kept(u, u.rate) - u.rate * u.r
+
+
+def _momentum(u: Any) -> None:
+    u.momentum = u.beta * u.momentum - u.rate * u.r
+    u.model = _kept(u, u.rate) + u.momentum
+
+
+def _average(decay: Any, average: Any, value: Any) -> Any:
+    return decay * average + (1.0 - decay) * value
+
+
+def _average_square(decay: Any, average: Any, value: Any) -> Any:
+    return decay * average + square(sqrt(1.0 - decay) * value)
+
+
+def _moments(u: Any) -> None:
+    u.m, u.v = _average(u.beta1, u.m, u.r), _average_square(u.beta2, u.v, u.r)
+
+
+def _adam(u: Any) -> None:
+    _moments(u)
+    u.model = _kept(u, u.rate) - u.rate * (u.m / (sqrt(u.v) + u.epsilon))
+
+
+def _rmsprop(u: Any) -> None:
+    u.mean_square = _average_square(u.decay_rate, u.mean_square, u.r)
+    u.model = _kept(u, u.rate) - u.rate * (u.r / sqrt(u.mean_square + u.epsilon))
+
+
+def _centered_rmsprop(u: Any) -> None:
+    u.mean_square = _average_square(u.decay_rate, u.mean_square, u.r)
+    u.mean_gradient = _average(u.decay_rate, u.mean_gradient, u.r)
+    # a variance is never negative, but its rounded value can be
+    variance = positive(u.mean_square - square(u.mean_gradient))
+    u.model = _kept(u, u.rate) - u.rate * (u.r / sqrt(variance + u.epsilon))
+
+
+def _adagrad(u: Any) -> None:
+    u.sum_of_squares = u.sum_of_squares + square(u.r)
+    u.model = _kept(u, u.rate) - u.rate * (u.r / (sqrt(u.sum_of_squares) + u.epsilon))
+
+
+def _lion(u: Any) -> None:
+    u.model = _kept(u, u.rate) - u.rate * sign(_average(u.beta1, u.m, u.r))
+    u.m = _average(u.beta2, u.m, u.r)
+
+
+def _lars(u: Any) -> None:
+    """Scale the rate by the roots of the mean squares of the model and of its gradient."""
+    root = sqrt(u.size)
+    size, length = u.norm(u.model) / root, u.norm(u.r) / root
+    below = u.epsilon + length + where(u.train_step, u.weight_decay * size, 0.0)
+    plain = (1.0 - is_zero(u.zero_ratio)) * (is_zero(size) + is_zero(length))
+    scaled = ratio(u.lars_coefficient * size, below)
+    u.local = u.rate * where(plain, u.zero_ratio, scaled)
+    momentum = u.momentum_beta * u.momentum - u.local * u.r
+    u.momentum = momentum - u.local * u.weight_decay * u.model if u.weight_decay else momentum
+    u.model = u.model + u.momentum
+
+
+def _lamb(u: Any) -> None:
+    """Scale the corrected update of Adam to the norm of the model, if both norms are positive."""
+    _moments(u)
+    u.beta1_t, u.beta2_t = u.beta1_t * u.beta1, u.beta2_t * u.beta2
+    v = 1.0 / (1.0 - u.beta2_t) * u.v
+    u.change = 1.0 / (1.0 - u.beta1_t) * (u.m / sqrt(v + u.epsilon))
+    size, length = u.norm(u.model), u.norm(u.change)
+    both = is_positive(size) * is_positive(length)
+    u.local = u.rate * where(both, ratio(size, length), 1.0)
+    u.model = _kept(u, u.local) - u.local * u.change
+
+
 _ADAM = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 _RMSPROP = {"decay_rate": 0.99, "epsilon": 1e-8}
+_BETAS = ("beta1", "beta2")
 
 TABLE: tuple[Update, ...] = (
-    Update("sgd_update"),
-    Update("momentum_update", ("momentum",), {"beta": 0.9}),
-    Update("adam_update", ("m", "v"), _ADAM, unit=("beta1", "beta2")),
-    Update("rmsprop_update", ("mean_square",), _RMSPROP, unit=("decay_rate",)),
+    Update("sgd_update", _sgd),
+    Update("momentum_update", _momentum, ("momentum",), {"beta": 0.9}),
+    Update("adam_update", _adam, ("m", "v"), _ADAM, unit=_BETAS),
+    Update("rmsprop_update", _rmsprop, ("mean_square",), _RMSPROP, unit=("decay_rate",)),
     Update(
         "centered_rmsprop_update",
+        _centered_rmsprop,
         ("mean_square", "mean_gradient"),
         _RMSPROP,
         unit=("decay_rate",),
     ),
-    Update("adagrad_update", ("sum_of_squares",), {"epsilon": 1e-10}),
-    Update("lion_update", ("m",), {"beta1": 0.9, "beta2": 0.99}, unit=("beta1", "beta2")),
+    Update("adagrad_update", _adagrad, ("sum_of_squares",), {"epsilon": 1e-10}),
+    Update("lion_update", _lion, ("m",), {"beta1": 0.9, "beta2": 0.99}, unit=_BETAS),
     Update(
         "lars_update",
+        _lars,
         ("momentum",),
         {"momentum_beta": 0.9, "epsilon": 1e-9, "lars_coefficient": 1e-4, "zero_ratio": 1.0},
         step=True,
@@ -120,11 +245,12 @@ TABLE: tuple[Update, ...] = (
     ),
     Update(
         "lamb_update",
+        _lamb,
         ("m", "v"),
         {**_ADAM, "epsilon": 1e-6},
         numbers=("beta1_t", "beta2_t"),
         local=False,
-        unit=("beta1", "beta2"),
+        unit=_BETAS,
     ),
 )
 

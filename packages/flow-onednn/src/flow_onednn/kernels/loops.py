@@ -1,8 +1,8 @@
-"""The kernels that call `native/source.c`: updates, dropout masks, sums, losses and layer norms."""
+"""The kernels that call the C loops: updates, dropout masks, sums, losses and layer norms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -10,7 +10,7 @@ from typing import Any
 
 from flow_core.authoring.backends import Launch, rowwise
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
-from flow_core.authoring.update_rules import BY_TYPE, COMMON
+from flow_core.authoring.update_rules import BY_TYPE, COMMON, RATE, TABLE, Update
 from flow_core.base.alignment import aligned
 from flow_core.base.arrays import Array
 from flow_core.base.errors import DataError
@@ -63,70 +63,46 @@ def upcast_loop_kernel(
 
 # --- updates
 
-UPDATES = {f"{name}_update": name for name in ("adagrad", "adam", "lion", "momentum", "sgd")}
-"""The C function of each update op."""
-
-
-def _update(ctx: BindContext) -> Launch:
-    row = BY_TYPE[ctx.query.op]
-    states = len(row.states)
-    model, diff, rate, *rest = ctx.inputs
-    factor = pointer(rest[states]) if len(rest) > states else null()
-    arrays = [pointer(a) for a in (model, diff, *rest[:states], rate)]
-    function = getattr(compiler.native(), UPDATES[row.type])
-    return partial(function, *arrays, factor, model.size, *_numbers(ctx))
-
-
-# --- updates that are scaled by norms
-
 PAIR_BYTES = 16
 MIN_PARTITION = 1 << 14
 """Minimum number of elements of a partial sum; equals `PARALLEL` in `native/functions.h`."""
+
+
+def update_numbers(row: Update, attrs: Mapping[str, Any]) -> CData:
+    """Return the attributes that all updates have, absent ones as 0, then those of the rule."""
+    values = [float(attrs.get(name, 0.0)) for name in (*COMMON, *row.attrs)]
+    return compiler.ffi(compiler.CDEF).new("double[]", values)
+
+
+def pointers(*arrays: Array) -> CData:
+    """Return a C array of the pointers to the data of arrays."""
+    return compiler.ffi(compiler.CDEF).new("void *[]", [pointer(a, "void *") for a in arrays])
 
 
 def _norm_parts(query: KernelQuery) -> int:
     return partition_count(query.inputs[0].size, MIN_PARTITION)
 
 
-def _numbers(ctx: BindContext) -> list[float]:
-    """Return the values of the attributes that all updates have, then of those of the rule."""
-    return [float(ctx.attrs[name]) for name in (*COMMON, *BY_TYPE[ctx.query.op].attrs)]
-
-
-def _is_lars(query: KernelQuery) -> bool:
+def _is_updated(query: KernelQuery) -> bool:
     """Return whether all inputs but the step number are float32."""
-    floats = (t for i, t in enumerate(query.inputs) if i != 3)
-    return all(t.dtype.name == "float32" for t in floats)
+    step = RATE + 1 if BY_TYPE[query.op].step else None
+    return all(t.dtype.name == "float32" for i, t in enumerate(query.inputs) if i != step)
 
 
-def _lars_bytes(query: KernelQuery) -> int:
+def _norm_bytes(query: KernelQuery) -> int:
     return aligned(_norm_parts(query) * PAIR_BYTES)
 
 
-def _lars(ctx: BindContext) -> Launch:
-    model, diff, rate, step, momentum, *factor = ctx.inputs
+def _update(ctx: BindContext) -> Launch:
+    row, (model, diff, rate, *_) = BY_TYPE[ctx.query.op], ctx.inputs
+    states, factor = ctx.inputs[row.first_state : len(row.inputs)], ctx.inputs[len(row.inputs) :]
     return partial(
-        compiler.native().lars,
-        pointer(model), pointer(diff), pointer(momentum), pointer(rate),
-        pointer(factor[0]) if factor else null(), pointer(step, "int64_t *"),
-        pointer(ctx.workspace, "double *"), model.size, _norm_parts(ctx.query),
-        *_numbers(ctx),
-    )  # fmt: skip
-
-
-def _lamb_bytes(query: KernelQuery) -> int:
-    return _lars_bytes(query) + aligned(query.inputs[0].nbytes)
-
-
-def _lamb(ctx: BindContext) -> Launch:
-    model, diff, rate, m, v, power1, power2, *factor = ctx.inputs
-    change = ctx.workspace[_lars_bytes(ctx.query) :]
-    return partial(
-        compiler.native().lamb,
-        *map(pointer, (model, diff, m, v, power1, power2, rate)),
-        pointer(factor[0]) if factor else null(), pointer(change),
-        pointer(ctx.workspace, "double *"), model.size, _norm_parts(ctx.query),
-        *_numbers(ctx),
+        compiler.native().update,
+        TABLE.index(row), pointers(model, diff, *states), pointer(rate),
+        pointer(factor[0]) if factor else null(),
+        pointer(ctx.inputs[RATE + 1], "int64_t *") if row.step else null(),
+        null() if row.local else pointer(ctx.workspace, "double *"),
+        model.size, 1 if row.local else _norm_parts(ctx.query), update_numbers(row, ctx.attrs),
     )  # fmt: skip
 
 
@@ -319,9 +295,10 @@ def _layer_norm_gamma_grad(ctx: BindContext) -> Launch:
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    *(loop_kernel(op, _update) for op in UPDATES),
-    loop_kernel("lars_update", _lars, _is_lars, _lars_bytes),
-    loop_kernel("lamb_update", _lamb, workspace=_lamb_bytes),
+    *(
+        loop_kernel(row.type, _update, _is_updated, None if row.local else _norm_bytes)
+        for row in TABLE
+    ),
     loop_kernel("random_mask_like", _mask, _is_mask),
     # numpy sums with BLAS, whose threads keep spinning for tens of milliseconds beside OpenMP's
     upcast_loop_kernel("reduce_sum", _sum, _sums, _sum_bytes),

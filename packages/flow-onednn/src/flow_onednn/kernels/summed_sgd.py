@@ -21,11 +21,12 @@ from flow_core.authoring.backends import (
     multiplications,
 )
 from flow_core.authoring.specs import Attrs, BindContext, KernelQuery, KernelSpec
+from flow_core.authoring.update_rules import BY_TYPE, TABLE
 from flow_core.base.alignment import aligned
 from flow_core.base.arrays import Array
 from flow_onednn import binding
 from flow_onednn.kernels import matmul
-from flow_onednn.kernels.loops import null, pointer
+from flow_onednn.kernels.loops import null, pointer, pointers, update_numbers
 from flow_onednn.kernels.matmul import DEEP
 from flow_onednn.library import library
 from flow_onednn.native import compiler
@@ -42,6 +43,7 @@ from flow_onednn.primitives import (
 from flow_onednn.recipes import Problem, Recipe, is_float32, kernel
 
 OP = "summed_sgd_update"
+SGD = BY_TYPE["sgd_update"]
 NUMBER = aligned(4)
 PRODUCT = ("transpose_a", "transpose_b", "alpha")
 PLAIN = ("l1", "l2", "weight_decay")
@@ -180,9 +182,9 @@ def _same(p: Problem, made: SummedSgd, rng: np.random.Generator) -> bool:
     wanted, query = arrays[0].copy(), KernelQuery(p.op, Attrs(p.attrs), p.inputs, ())
     total = _apart(_product(p), arrays[-2 * parts :])
     rate, *factor = map(pointer, arrays[1 : len(arrays) - 2 * parts])
-    compiler.native().sgd(
-        pointer(wanted), pointer(total), rate, factor[0] if factor else null(), wanted.size,
-        p.attrs["scale"], 0.0, 0.0, 0.0,
+    compiler.native().update(
+        TABLE.index(SGD), pointers(wanted, total), rate, factor[0] if factor else null(), null(),
+        null(), wanted.size, 1, update_numbers(SGD, p.attrs),
     )  # fmt: skip
     workspace = np.empty(made.workspace, np.uint8)
     for step in made.bind(BindContext(query, tuple(arrays), (), workspace)):

@@ -10,10 +10,18 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
-from flow_core.authoring.update_rules import INDEXED_PREFIX
+from flow_core.authoring.update_rules import BY_TYPE, INDEXED, INDEXED_PREFIX
 from flow_core.base.alignment import aligned
 from flow_onednn import threads
-from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, null, pointer, thread_parts
+from flow_onednn.kernels.loops import (
+    FLOAT_BYTES,
+    loop_kernel,
+    null,
+    pointer,
+    pointers,
+    thread_parts,
+    update_numbers,
+)
 from flow_onednn.native import compiler
 from flow_onednn.primitives import address
 
@@ -93,20 +101,17 @@ def _sparse_adam(ctx: BindContext) -> Launch:
     where, count, width, first = _index(ctx)
     rows, columns = model.shape[0], prod(model.shape[1:])
     sums = ctx.workspace[aligned(rows * FLOAT_BYTES) :]
-    numbers = [ctx.attrs[k] for k in ("scale", "beta1", "beta2", "epsilon")]
     return partial(
         compiler.native().sparse_adam,
         pointer(model), pointer(data), where, pointer(m), pointer(v), pointer(rate),
         pointer(factor[0]) if factor else null(),
         pointer(ctx.workspace, "int32_t *"), pointer(sums),
-        count, rows, columns, width, first, min(rows, ADAM_PARTS * threads.count()), *numbers,
+        count, rows, columns, width, first, min(rows, ADAM_PARTS * threads.count()),
+        update_numbers(BY_TYPE["adam_update"], ctx.attrs),
     )  # fmt: skip
 
 
 # --- updates of the looked-up rows only
-
-KINDS = {"sgd_update": 0, "momentum_update": 1, "adam_update": 2}
-"""C enumerators of the update rules, by op type without its prefix."""
 
 
 def _by_rows(query: KernelQuery) -> bool:
@@ -140,16 +145,12 @@ def _update_rows(ctx: BindContext) -> Launch:
     where, count, width, first = _index(ctx)
     rows, columns = model.shape[0], prod(model.shape[1:])
     _, capacity, parts = _lookups(ctx.query)
-    kind = KINDS[ctx.query.op.removeprefix(INDEXED_PREFIX)]
-    tables = [pointer(a) for a in (model, *states)]
-    beta = ctx.attrs.get("beta1", ctx.attrs.get("beta", 0.0))
-    numbers = [ctx.attrs[k] for k in ("scale", "weight_decay")]
-    moments = [beta, *(ctx.attrs.get(k, 0.0) for k in ("beta2", "epsilon"))]
+    rule = ctx.query.op.removeprefix(INDEXED_PREFIX)
     return partial(
         compiler.native().indexed_update,
-        kind, *tables, *(null() for _ in range(3 - len(tables))), pointer(values), where,
-        pointer(rate), pointer(ctx.workspace, "int32_t *"), capacity, count, rows, columns, width,
-        first, parts, *numbers, *moments,
+        INDEXED.index(rule), pointers(model, *states), pointer(values), where, pointer(rate),
+        pointer(ctx.workspace, "int32_t *"), capacity, count, rows, columns, width, first, parts,
+        update_numbers(BY_TYPE[rule], ctx.attrs),
     )  # fmt: skip
 
 
@@ -159,5 +160,5 @@ KERNELS: tuple[KernelSpec, ...] = (
     loop_kernel("onednn_add_to_rows", _add_to_rows, _indexed),
     loop_kernel("onednn_sparse_sgd", _sparse_sgd, _indexed),
     loop_kernel("onednn_sparse_adam", _sparse_adam, _indexed, _sparse_adam_bytes),
-    *(loop_kernel(INDEXED_PREFIX + op, _update_rows, _by_rows, _by_rows_bytes) for op in KINDS),
+    *(loop_kernel(INDEXED_PREFIX + op, _update_rows, _by_rows, _by_rows_bytes) for op in INDEXED),
 )

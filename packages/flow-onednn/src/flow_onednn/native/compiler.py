@@ -25,6 +25,7 @@ from typing import Any
 from flow_core.base.disk_cache import CacheError, DiskCache, user_folder
 from flow_core.base.errors import FlowError
 from flow_onednn import threads
+from flow_onednn.native.updates import updates_source
 
 _LOG = logging.getLogger("flow_onednn")
 
@@ -96,11 +97,17 @@ def state() -> Compiler | str:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
         version = done.stdout.splitlines()[0]
         threads.resize_pool()
-        return Compiler(path, version, built(path, version, "".join(map(source, FILES)), CDEF))
+        return Compiler(path, version, built(path, version, _loops(), CDEF))
     except (OSError, subprocess.CalledProcessError, CacheError, CompileError, ImportError) as error:
         text = f"{path} does not compile the C loops: {error}"
         _LOG.warning("using the numpy kernels: %s", text)
         return text
+
+
+def _loops() -> str:
+    """Return the text of `FILES` with the functions of `updates` after those that they call."""
+    first, second, *others = map(source, FILES)
+    return "".join((first, second, updates_source(), *others))
 
 
 def available() -> bool:
@@ -214,25 +221,10 @@ def _compile(compiler: str, text: str) -> bytes:
 CDEF = """
 void bf16_to_f32_array(const uint16_t *x, float *y, long n);
 void f32_to_bf16_array(const float *x, uint16_t *y, long n);
-void sgd(float *w, const float *g, const float *rate, const float *factor, long n,
-    double scale, double l1, double l2, double decay);
 void scale_by_rate(const float *x, float *y, const float *rate, const float *factor, long n,
     double scale);
-void momentum(float *w, const float *g, float *m, const float *rate, const float *factor,
-    long n, double scale, double l1, double l2, double decay, double beta);
-void adam(float *w, const float *g, float *m, float *v, const float *rate, const float *factor,
-    long n, double scale, double l1, double l2, double decay, double beta1, double beta2,
-    double epsilon);
-void adagrad(float *w, const float *g, float *squares, const float *rate, const float *factor,
-    long n, double scale, double l1, double l2, double decay, double epsilon);
-void lion(float *w, const float *g, float *m, const float *rate, const float *factor, long n,
-    double scale, double l1, double l2, double decay, double beta1, double beta2);
-void lars(float *w, const float *g, float *m, const float *rate, const float *factor,
-    const int64_t *step, double *sums, long n, int parts, double scale, double l1, double l2,
-    double decay, double beta, double epsilon, double coefficient, double zero_ratio);
-void lamb(float *w, const float *g, float *m, float *v, float *power1, float *power2,
-    const float *rate, const float *factor, float *change, double *sums, long n, int parts,
-    double scale, double l1, double l2, double decay, double beta1, double beta2, double epsilon);
+void update(int kind, void **x, const float *rate, const float *factor, const int64_t *step,
+    double *sums, long n, int parts, const double *numbers);
 void norm_add_relu(const float *x, float *moving_mean, float *moving_variance,
     const float *gamma, const float *beta, const float *r, float *y, float *mean,
     float *inverse, float *scratch, long rows, long columns, int parts, double epsilon,
@@ -264,15 +256,13 @@ void add_to_rows(float *y, const float *x, const void *index, long count, long r
     long columns, int width, long first, int parts);
 void sparse_adam(float *w, const float *x, const void *index, float *m, float *v,
     const float *rate, const float *factor, int32_t *slot, float *sums, long count, long rows,
-    long columns, int width, long first, int parts, double scale, double beta1, double beta2,
-    double epsilon);
+    long columns, int width, long first, int parts, const double *numbers);
 void sparse_sgd(float *w, const float *x, const void *index, const float *rate,
     const float *factor, long count, long rows, long columns, int width, long first, int parts,
     double scale);
-void indexed_update(int kind, float *w, float *m, float *v, const float *x, const void *index,
-    const float *rate, int32_t *scratch, long capacity, long count, long rows, long columns,
-    int width, long first, int parts, double scale, double decay, double beta1, double beta2,
-    double epsilon);
+void indexed_update(int kind, void **x, const float *g, const void *index, const float *rate,
+    int32_t *scratch, long capacity, long count, long rows, long columns, int width, long first,
+    int parts, const double *numbers);
 typedef struct { void *primitive, *arguments; long count; } Part;
 int run_parts(void *run, void *stream, const Part *parts, long count);
 int run_split_k(void *run, void *stream, const Part *parts, long count, float *y,
@@ -280,8 +270,8 @@ int run_split_k(void *run, void *stream, const Part *parts, long count, float *y
 void few_rows(const float *x, const float *w, const float *bias, float *y, long rows, long deep,
     long columns, float alpha, int relu);
 void joined_updates(int kind, void **rows, const long *sizes, long count, long width,
-    const float *rate, const float *factor, const int64_t *step, float *change, double *sums,
-    int most, const double *numbers);
+    const float *rate, const float *factor, const int64_t *step, double *sums, int most,
+    const double *numbers);
 int is_moderate(const float *x, long n);
 float largest(const float *x, long n);
 int is_moderate_bf16(const uint16_t *x, long n);

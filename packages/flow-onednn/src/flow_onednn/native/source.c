@@ -11,162 +11,37 @@ void f32_to_bf16_array(const float *x, bfloat16 *y, long n) {
     EACH(n, y[i] = f32_to_bf16(x[i]);)
 }
 
-// --- updates of variables with r = scale factor g + l1 sign(w) + l2 w. Scalars are multiplied in
-// double, so that, for example, a rate of 6 times a scale of 1/6 is exactly 1.
+// --- what the functions of updates.py call. Scalars are multiplied in double, so that, for example,
+// a rate of 6 times a scale of 1/6 is exactly 1.
 
-static inline float sign_(float w) { return (float)(w > 0.0f) - (float)(w < 0.0f); }
+static inline float sqrt_(float x) { return sqrtf(x); }
+static inline float square_(float x) { return x * x; }
+static inline float positive_(float x) { return x < 0.0f ? 0.0f : x; }
+static inline float sign_(float x) {
+    return x != x ? x : (float)(x > 0.0f) - (float)(x < 0.0f);
+}
 
+static inline double is_zero(double x) { return x == 0.0; }
+static inline double is_positive(double x) { return x > 0.0; }
+static inline double ratio(double x, double y) { return y == 0.0 ? 0.0 : x / y; }
+static inline double where(double test, double x, double y) { return test != 0.0 ? x : y; }
 static inline double scaled(double scale, const float *factor) {
     return factor ? scale * *factor : scale;
 }
 
-void sgd(float *w, const float *g, const float *rate, const float *factor, long n, double scale,
-         double l1, double l2, double decay) {
-    double lr = *rate;
-    float a = (float)(lr * scaled(scale, factor)), b = (float)(lr * l1);
-    float c = (float)(lr * (l2 + decay));
-    EACH(n, w[i] -= a * g[i] + b * sign_(w[i]) + c * w[i];)
-}
-
 // Compute y = -rate scale factor x, the scaled operand of a product that is added to a variable.
 void scale_by_rate(const float *x, float *y, const float *rate, const float *factor, long n,
-             double scale) {
+                   double scale) {
     float a = (float)(-*rate * scaled(scale, factor));
     EACH(n, y[i] = a * x[i];)
 }
 
-void momentum(float *w, const float *g, float *m, const float *rate, const float *factor, long n,
-              double scale, double l1, double l2, double decay, double beta) {
-    double lr = *rate;
-    float a = (float)(lr * scaled(scale, factor)), b = (float)(lr * l1), c = (float)(lr * l2);
-    float d = (float)(lr * decay), keep = (float)beta;
-    EACH(n, {
-        float next = keep * m[i] - (a * g[i] + b * sign_(w[i]) + c * w[i]);
-        m[i] = next;
-        w[i] += next - d * w[i];
-    })
-}
-
-void adam(float *w, const float *g, float *m, float *v, const float *rate, const float *factor,
-          long n, double scale, double l1, double l2, double decay, double beta1, double beta2,
-          double epsilon) {
-    float lr = *rate, s = (float)scaled(scale, factor), a = (float)l1, b = (float)l2;
-    float d = (float)((double)lr * decay), e = (float)epsilon;
-    float keep1 = (float)beta1, keep2 = (float)beta2;
-    float rest1 = (float)(1.0 - beta1), rest2 = (float)(1.0 - beta2);
-    EACH(n, {
-        float r = s * g[i] + a * sign_(w[i]) + b * w[i];
-        float first = keep1 * m[i] + rest1 * r, second = keep2 * v[i] + rest2 * r * r;
-        m[i] = first;
-        v[i] = second;
-        w[i] -= lr * first / (sqrtf(second) + e) + d * w[i];
-    })
-}
-
-void adagrad(float *w, const float *g, float *squares, const float *rate, const float *factor,
-             long n, double scale, double l1, double l2, double decay, double epsilon) {
-    float lr = *rate, s = (float)scaled(scale, factor), a = (float)l1, b = (float)l2;
-    float d = (float)((double)lr * decay), e = (float)epsilon;
-    EACH(n, {
-        float r = s * g[i] + a * sign_(w[i]) + b * w[i];
-        float total = squares[i] + r * r;
-        squares[i] = total;
-        w[i] -= lr * (r / (sqrtf(total) + e)) + d * w[i];
-    })
-}
-
-void lion(float *w, const float *g, float *m, const float *rate, const float *factor, long n,
-          double scale, double l1, double l2, double decay, double beta1, double beta2) {
-    float lr = *rate, s = (float)scaled(scale, factor), a = (float)l1, b = (float)l2;
-    float d = (float)((double)lr * decay), keep1 = (float)beta1, keep2 = (float)beta2;
-    float rest1 = (float)(1.0 - beta1), rest2 = (float)(1.0 - beta2);
-    EACH(n, {
-        float r = s * g[i] + a * sign_(w[i]) + b * w[i];
-        float change = keep1 * m[i] + rest1 * r;
-        m[i] = keep2 * m[i] + rest2 * r;
-        w[i] -= lr * (change != change ? change : sign_(change)) + d * w[i];
-    })
-}
-
-// --- updates scaled by norms; sums of squares are in double, one pair per part, and added in order
-
-typedef struct { float a, l1, l2; } Terms;
-
-static inline float gradient(Terms t, const float *w, const float *g, long i) {
-    return t.a * g[i] + t.l1 * sign_(w[i]) + t.l2 * w[i];
-}
-
+// Sums of squares are in double, one pair per part, and added in order.
 static void add_pairs(double *sums, int parts) {
     for (int p = 1; p < parts; p++) {
         sums[0] += sums[2 * p];
         sums[1] += sums[2 * p + 1];
     }
-}
-
-void lars(float *w, const float *g, float *m, const float *rate, const float *factor,
-          const int64_t *step, double *sums, long n, int parts, double scale, double l1, double l2,
-          double decay, double beta, double epsilon, double coefficient, double zero_ratio) {
-    Terms t = {(float)scaled(scale, factor), (float)l1, (float)l2};
-#pragma omp parallel for if (n > PARALLEL) schedule(static)
-    for (int p = 0; p < parts; p++) {
-        double model = 0.0, diff = 0.0;
-#pragma omp simd reduction(+ : model, diff)
-        for (long i = n * p / parts; i < n * (p + 1) / parts; i++) {
-            float r = gradient(t, w, g, i);
-            model += (double)w[i] * w[i];
-            diff += (double)r * r;
-        }
-        sums[2 * p] = model;
-        sums[2 * p + 1] = diff;
-    }
-    add_pairs(sums, parts);
-    double model = sqrt(sums[0] / n), diff = sqrt(sums[1] / n), below = epsilon + diff;
-    if (*step) below += decay * model;
-    double now = below == 0.0 ? 0.0 : *rate * coefficient * model / below;
-    if (zero_ratio != 0.0 && (model == 0.0 || diff == 0.0)) now = *rate * zero_ratio;
-    float local = (float)now, shrink = (float)(now * decay), keep = (float)beta;
-#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
-    for (long i = 0; i < n; i++) {
-        m[i] = keep * m[i] - (local * gradient(t, w, g, i) + shrink * w[i]);
-        w[i] += m[i];
-    }
-}
-
-// power1, power2: beta1 and beta2 to the power of the step count; change: scratch memory for n
-// floats
-void lamb(float *w, const float *g, float *m, float *v, float *power1, float *power2,
-          const float *rate, const float *factor, float *change, double *sums, long n, int parts,
-          double scale, double l1, double l2, double decay, double beta1, double beta2,
-          double epsilon) {
-    Terms t = {(float)scaled(scale, factor), (float)l1, (float)l2};
-    float keep1 = (float)beta1, keep2 = (float)beta2, e = (float)epsilon;
-    float rest1 = (float)(1.0 - beta1), rest2 = (float)(1.0 - beta2);
-    *power1 = (float)(*power1 * beta1);
-    *power2 = (float)(*power2 * beta2);
-    float grow1 = (float)(1.0 / (1.0 - *power1)), grow2 = (float)(1.0 / (1.0 - *power2));
-#pragma omp parallel for if (n > PARALLEL) schedule(static)
-    for (int p = 0; p < parts; p++) {
-        double model = 0.0, all = 0.0;
-#pragma omp simd reduction(+ : model, all)
-        for (long i = n * p / parts; i < n * (p + 1) / parts; i++) {
-            float r = gradient(t, w, g, i);
-            float first = keep1 * m[i] + rest1 * r, second = keep2 * v[i] + rest2 * r * r;
-            m[i] = first;
-            v[i] = second;
-            float c = first * grow1 / sqrtf(second * grow2 + e);
-            change[i] = c;
-            model += (double)w[i] * w[i];
-            all += (double)c * c;
-        }
-        sums[2 * p] = model;
-        sums[2 * p + 1] = all;
-    }
-    add_pairs(sums, parts);
-    double now = *rate;
-    if (sums[0] > 0.0 && sums[1] > 0.0) now *= sqrt(sums[0] / sums[1]);
-    float a = (float)now, shrink = (float)(now * decay);
-#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static)
-    for (long i = 0; i < n; i++) w[i] -= a * change[i] + shrink * w[i];
 }
 
 // --- random bits: Philox4x64-10 with key (seed, 0) and counter (block + 1, step, 0, 0)

@@ -77,26 +77,12 @@ static int no_lookups(const int32_t *slot, long n) {
     return !found;
 }
 
-// Update one row; a scale of 0 means that the row has no gradient.
-static inline void adam_row(float *w, const float *g, float *m, float *v, long n, float lr, float s,
-                            float keep1, float keep2, float rest1, float rest2, float e) {
-#pragma omp simd
-    for (long j = 0; j < n; j++) {
-        float r = s == 0.0f ? 0.0f : s * g[j];
-        float one = keep1 * m[j] + rest1 * r, two = keep2 * v[j] + rest2 * r * r;
-        m[j] = one;
-        v[j] = two;
-        w[j] -= lr * one / (sqrtf(two) + e);
-    }
-}
-
 void sparse_adam(float *w, const float *x, const void *index, float *m, float *v,
                  const float *rate, const float *factor, int32_t *slot, float *sums, long count,
-                 long rows, long columns, int width, long first, int parts, double scale,
-                 double beta1, double beta2, double epsilon) {
-    float lr = *rate, s = (float)scaled(scale, factor), e = (float)epsilon;
-    float keep1 = (float)beta1, keep2 = (float)beta2;
-    float rest1 = (float)(1.0 - beta1), rest2 = (float)(1.0 - beta2);
+                 long rows, long columns, int width, long first, int parts,
+                 const double *numbers) {
+    float c[MOST_COEFFICIENTS], *tables[] = {w, m, v};
+    adam_update_setup(numbers, *rate, scaled(numbers[0], factor), c);
     long block = columns < BLOCK ? BLOCK / columns : 1;
 #pragma omp parallel for if (rows * columns > PARALLEL) schedule(dynamic)
     for (int p = 0; p < parts; p++) {
@@ -127,18 +113,15 @@ void sparse_adam(float *w, const float *x, const void *index, float *m, float *v
                     if (slot[k] >= 0)
                         memcpy(dense + (k - start) * columns, sums + slot[k] * columns,
                                columns * sizeof(float));
-                long at = start * columns;
-                adam_row(w + at, dense, m + at, v + at, n, lr, s, keep1, keep2, rest1, rest2, e);
+                adam_update_row(tables, dense, c, start * columns, n);
                 continue;
             }
             for (long k = start; k < stop; k++) {
                 long at = k * columns;
                 if (slot[k] >= 0)
-                    adam_row(w + at, sums + slot[k] * columns, m + at, v + at, columns, lr, s, keep1,
-                             keep2, rest1, rest2, e);
+                    adam_update_row(tables, sums + slot[k] * columns, c, at, columns);
                 else if (!all_zero(m + at, columns) || !all_zero(v + at, columns))
-                    adam_row(w + at, w + at, m + at, v + at, columns, lr, 0.0f, keep1, keep2, rest1,
-                             rest2, e);
+                    adam_update_row(tables, NULL, c, at, columns);
             }
         }
     }
@@ -146,38 +129,18 @@ void sparse_adam(float *w, const float *x, const void *index, float *m, float *v
 
 // --- updates of the looked-up rows only
 
-enum { SGD, MOMENTUM, ADAM, CHUNK = 64 };
+enum { CHUNK = 64 };
 
+typedef void Row(float *const *x, const float *g, const float *c, long at, long n);
+
+// The tables of the weights and their states, and the coefficients of a rule.
 typedef struct {
-    float *w, *m, *v;
-    float rate, scale, decay, keep1, keep2, rest1, rest2, epsilon;
+    float *x[MOST_TABLES], c[MOST_COEFFICIENTS];
 } Rule;
-
-static inline __attribute__((always_inline)) void row_part(const Rule *u, int kind, long at,
-                                                           const float *r, long n) {
-    float *w = u->w + at, *m = u->m + at, *v = u->v + at;
-    float rate = u->rate, scale = u->scale, shrink = u->rate * u->decay;
-    float keep1 = u->keep1, keep2 = u->keep2, rest1 = u->rest1, rest2 = u->rest2, e = u->epsilon;
-#pragma omp simd
-    for (long j = 0; j < n; j++) {
-        float g = scale * r[j], step;
-        if (kind == SGD) {
-            step = -rate * g;
-        } else if (kind == MOMENTUM) {
-            step = m[j] = keep1 * m[j] - rate * g;
-        } else {
-            float first = keep1 * m[j] + rest1 * g, second = keep2 * v[j] + rest2 * g * g;
-            m[j] = first;
-            v[j] = second;
-            step = -rate * first / (sqrtf(second) + e);
-        }
-        w[j] += step - shrink * w[j];
-    }
-}
 
 // Update one row from the list of its lookups, which starts at i and is linked in order by `next`.
 // The gradient of the row is the sum over its lookups.
-static inline __attribute__((always_inline)) void update_row(const Rule *u, int kind, long k,
+static inline __attribute__((always_inline)) void update_row(const Rule *u, Row *row, long k,
                                                              const float *x, const int32_t *next,
                                                              long i, long columns) {
     for (long start = 0; start < columns; start += CHUNK) {
@@ -193,21 +156,15 @@ static inline __attribute__((always_inline)) void update_row(const Rule *u, int 
             }
             r = sum;
         }
-        row_part(u, kind, k * columns + start, r, n);
+        row(u->x, r, u->c, k * columns + start, n);
     }
-}
-
-static inline void fetch_row(const Rule *u, int kind, long at) {
-    __builtin_prefetch(u->w + at, 1);
-    if (kind != SGD) __builtin_prefetch(u->m + at, 1);
-    if (kind == ADAM) __builtin_prefetch(u->v + at, 1);
 }
 
 // Each part owns the indices of a range of hashes; its hash table maps an index to its first
 // lookup. Lookups are inserted from last to first, so that the links point forwards.
 static inline __attribute__((always_inline)) void rows_of_part(
-    const Rule *u, int kind, const float *x, const void *index, int32_t *next, int32_t *heads,
-    long capacity, long count, long rows, long columns, int width, long first, int part,
+    const Rule *u, Row *row, int tables, const float *x, const void *index, int32_t *next,
+    int32_t *heads, long capacity, long count, long rows, long columns, int width, long first, int part,
     int parts) {
     memset(heads, 0xff, capacity * sizeof(int32_t));
     for (long i = count - 1; i >= 0; i--) {
@@ -220,36 +177,39 @@ static inline __attribute__((always_inline)) void rows_of_part(
             place = (place + 1) & (capacity - 1);
         next[i] = heads[place];
         heads[place] = (int32_t)i;
-        if (next[i] < 0) fetch_row(u, kind, k * columns);
+        for (int t = 0; next[i] < 0 && t < tables; t++)
+            __builtin_prefetch(u->x[t] + k * columns, 1);
     }
     for (long place = 0; place < capacity; place++)
         if (heads[place] >= 0) {
             long k = index_at(index, heads[place], width) - first;
-            update_row(u, kind, k, x, next, heads[place], columns);
+            update_row(u, row, k, x, next, heads[place], columns);
         }
 }
 
-static inline __attribute__((always_inline)) void update_rows(
-    const Rule *u, int kind, const float *x, const void *index, int32_t *scratch, long capacity,
-    long count, long rows, long columns, int width, long first, int parts) {
-#pragma omp parallel for if (count * columns > PARALLEL / 8) schedule(static)
-    for (int p = 0; p < parts; p++)
-        rows_of_part(u, kind, x, index, scratch, scratch + count + p * capacity, capacity, count,
-                     rows, columns, width, first, p, parts);
-}
-
-void indexed_update(int kind, float *w, float *m, float *v, const float *x, const void *index,
-                    const float *rate, int32_t *scratch, long capacity, long count, long rows,
-                    long columns, int width, long first, int parts, double scale, double decay,
-                    double beta1, double beta2, double epsilon) {
-    Rule u = {w, m, v, *rate, (float)scale, (float)decay, (float)beta1, (float)beta2,
-              (float)(1.0 - beta1), (float)(1.0 - beta2), (float)epsilon};
-#define RUN(kind) update_rows(&u, kind, x, index, scratch, capacity, count, rows, columns, width, \
-                              first, parts)
-    switch (kind) {
-        case SGD: RUN(SGD); break;
-        case MOMENTUM: RUN(MOMENTUM); break;
-        default: RUN(ADAM);
+// One function per rule, because a parallel region cannot inline a function that it gets as a value.
+#define UPDATE_ROWS(number, rule, tables) \
+    static void rule##_rows(void **x, const float *g, const void *index, double rate, \
+                            int32_t *scratch, long capacity, long count, long rows, long columns, \
+                            int width, long first, int parts, const double *numbers) { \
+        Rule u; \
+        memcpy(u.x, x, tables * sizeof(void *)); \
+        rule##_setup(numbers, rate, numbers[0], u.c); \
+        _Pragma("omp parallel for if (count * columns > PARALLEL / 8) schedule(static)") \
+        for (int p = 0; p < parts; p++) \
+            rows_of_part(&u, rule##_row, tables, g, index, scratch, scratch + count + p * capacity, \
+                         capacity, count, rows, columns, width, first, p, parts); \
     }
+ROW_UPDATES(UPDATE_ROWS)
+
+void indexed_update(int kind, void **x, const float *g, const void *index, const float *rate,
+                    int32_t *scratch, long capacity, long count, long rows, long columns,
+                    int width, long first, int parts, const double *numbers) {
+#define RUN(number, rule, tables) \
+    case number: \
+        rule##_rows(x, g, index, *rate, scratch, capacity, count, rows, columns, width, first, \
+                    parts, numbers); \
+        break;
+    switch (kind) { ROW_UPDATES(RUN) }
 #undef RUN
 }

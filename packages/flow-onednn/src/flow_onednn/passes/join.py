@@ -88,7 +88,7 @@ def _parts(op: Op) -> tuple[tuple[Value, ...], tuple[Value, ...], tuple[Value, .
     first = RATE + 1 + row.rule.step
     end = first + row.row - 2
     common = op.inputs[RATE:first]
-    return common, (op.inputs[DIFF], op.inputs[MODEL], *op.inputs[first:end]), op.inputs[end:]
+    return common, (op.inputs[MODEL], op.inputs[DIFF], *op.inputs[first:end]), op.inputs[end:]
 
 
 def _alike(op: Op) -> object:

@@ -1,4 +1,4 @@
-"""References and samples of the update ops, with the formulas of `flow_core.ir.update_rules`.
+"""References and samples of the update ops, from the formulas of `flow_core.ir.update_rules`.
 
 Each reference returns the new values of the variable and its states.
 """
@@ -11,122 +11,15 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.ir.update_rules import DIFF, MODEL, RATE, Update
+from flow_core.ir.update_rules import MODEL, RATE, Update, computed
 from flow_core.plugins.specs import Sample
 
 Attrs = Mapping[str, Any]
-States = tuple[Array, ...]
-Formula = Callable[[Attrs, Array, Array, float, int, States], tuple[Array, ...]]
-"""A function from the attributes, model, regularized gradient, learning rate, step number and
-states to the new model and states.
-"""
 
 
 def _number(array: Array) -> float:
     value: float = np.reshape(array, ()).item()
     return value
-
-
-def _times(coefficient: float, factor: Array | float) -> Array | float:
-    """Return the product, which is 0 if the coefficient is 0, even if the factor is not finite."""
-    return coefficient * factor if coefficient else 0.0
-
-
-def _sgd(
-    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
-) -> tuple[Array, ...]:
-    return (model - rate * (r + _times(attrs["weight_decay"], model)),)
-
-
-def _momentum(
-    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
-) -> tuple[Array, ...]:
-    momentum = attrs["beta"] * states[0] - rate * r
-    return model + momentum - rate * _times(attrs["weight_decay"], model), momentum
-
-
-def _moments(attrs: Attrs, r: Array, states: States) -> tuple[Array, Array]:
-    beta1, beta2 = attrs["beta1"], attrs["beta2"]
-    return beta1 * states[0] + (1 - beta1) * r, beta2 * states[1] + (1 - beta2) * r * r
-
-
-def _adam(
-    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
-) -> tuple[Array, ...]:
-    m, v = _moments(attrs, r, states)
-    change = m / (np.sqrt(v) + attrs["epsilon"]) + _times(attrs["weight_decay"], model)
-    return model - rate * change, m, v
-
-
-def _rmsprop(
-    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
-) -> tuple[Array, ...]:
-    decay = attrs["decay_rate"]
-    new = [decay * states[0] + (1 - decay) * r * r]
-    variance = new[0]
-    if len(states) == 2:
-        new.append(decay * states[1] + (1 - decay) * r)
-        variance = variance - new[1] * new[1]
-    change = r / np.sqrt(variance + attrs["epsilon"]) + _times(attrs["weight_decay"], model)
-    return model - rate * change, *new
-
-
-def _adagrad(
-    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
-) -> tuple[Array, ...]:
-    total = states[0] + r * r
-    change = r / (np.sqrt(total) + attrs["epsilon"]) + _times(attrs["weight_decay"], model)
-    return model - rate * change, total
-
-
-def _lion(
-    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
-) -> tuple[Array, ...]:
-    beta1, beta2 = attrs["beta1"], attrs["beta2"]
-    change = np.sign(beta1 * states[0] + (1 - beta1) * r) + _times(attrs["weight_decay"], model)
-    return model - rate * change, beta2 * states[0] + (1 - beta2) * r
-
-
-def _root_mean_square(x: Array) -> float:
-    return float(np.sqrt(np.sum(x * x) / max(x.size, 1)))
-
-
-def _lars(
-    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
-) -> tuple[Array, ...]:
-    decay, size, length = attrs["weight_decay"], _root_mean_square(model), _root_mean_square(r)
-    below = attrs["epsilon"] + length + (_times(decay, size) if step else 0.0)
-    local = rate * attrs["lars_coefficient"] * size / below
-    if attrs["zero_ratio"] and (size == 0 or length == 0):
-        local = rate * attrs["zero_ratio"]
-    momentum = attrs["momentum_beta"] * states[0] - local * (r + _times(decay, model))
-    return model + momentum, momentum
-
-
-def _lamb(
-    attrs: Attrs, model: Array, r: Array, rate: float, step: int, states: States
-) -> tuple[Array, ...]:
-    m, v = _moments(attrs, r, states)
-    powers = states[2] * attrs["beta1"], states[3] * attrs["beta2"]
-    first, second = map(_number, powers)
-    change = m / (1 - first) / np.sqrt(v / (1 - second) + attrs["epsilon"])
-    size, length = (np.sqrt(np.sum(x * x)) for x in (model, change))
-    factor = size / length if size > 0 and length > 0 else 1.0
-    new = model - rate * factor * (change + _times(attrs["weight_decay"], model))
-    return new, m, v, *powers
-
-
-FORMULAS: Mapping[str, Formula] = {
-    "sgd_update": _sgd,
-    "momentum_update": _momentum,
-    "adam_update": _adam,
-    "rmsprop_update": _rmsprop,
-    "centered_rmsprop_update": _rmsprop,
-    "adagrad_update": _adagrad,
-    "lion_update": _lion,
-    "lars_update": _lars,
-    "lamb_update": _lamb,
-}
 
 
 def update_reference(row: Update) -> Callable[..., tuple[Array, ...]]:
@@ -136,15 +29,16 @@ def update_reference(row: Update) -> Callable[..., tuple[Array, ...]]:
         extra = inputs[len(row.inputs) :]
         if any(_number(x) for x in extra if x.dtype.kind == "i"):  # skip_if
             return tuple(inputs[i].copy() for i in row.mutates)
-        model, diff, rate = inputs[MODEL], inputs[DIFF], _number(inputs[RATE])
-        scale = attrs["scale"]
+        values = {**attrs, "size": float(max(inputs[MODEL].size, 1))}
         for factor in (x for x in extra if x.dtype.kind != "i"):
-            scale = scale * _number(factor)
-        step = int(_number(inputs[RATE + 1])) if row.step else 0
-        r = scale * diff + _times(attrs["l1"], np.sign(model)) + _times(attrs["l2"], model)
-        return FORMULAS[row.type](
-            attrs, model, r, rate, step, inputs[row.first_state : len(row.inputs)]
-        )
+            values["scale"] *= _number(factor)
+        names = ("model", "model_diff", "rate", *row.inputs[RATE + 1 :])
+        for name, x in zip(names, inputs, strict=False):
+            alone = name in ("rate", "train_step", *row.numbers)
+            values[name] = _number(x) if alone else x
+        new = computed(row, **values)
+        shapes = (inputs[i].shape for i in row.mutates)
+        return tuple(np.reshape(x, shape) for x, shape in zip(new, shapes, strict=True))
 
     return reference
 
@@ -163,9 +57,9 @@ def indexed_reference(row: Update) -> Callable[..., tuple[Array, ...]]:
                 sums[at] = sums.get(at, 0) + value
         tables = [x.copy() for x in (model, *states)]
         for at, total in sums.items():
-            own = tuple(x[at] for x in states)
-            r = attrs["scale"] * total
-            new = FORMULAS[row.type](attrs, model[at], r, _number(rate), 0, own)
+            own = {name: x[at] for name, x in zip(row.states, states, strict=True)}
+            own |= {"model": model[at], "model_diff": total}
+            new = computed(row, **attrs, **own, rate=_number(rate), l1=0.0, l2=0.0)
             for table, changed in zip(tables, new, strict=True):
                 table[at] = changed
         return tuple(tables)
