@@ -50,15 +50,9 @@ def limited(value: str) -> tuple[str, ...]:
 
 
 FILES = (
-    "functions.h",
-    "source.c",
-    "norms.c",
-    "tables.c",
-    "partitions.c",
-    "joined.c",
-    "nan_safe.c",
-    "few_rows.c",
-)
+    "functions.h", "source.c", "norms.c", "tables.c", "partitions.c", "joined.c", "nan_safe.c",
+    "few_rows.c", "recurrent.c",
+)  # fmt: skip
 # not -ffast-math, because a library linked with it flushes denormals in the whole process
 FLAGS = (
     "-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=gnu11",
@@ -285,4 +279,18 @@ void max_pool(const float *x, float *y, uint8_t *place, const long *sizes);
 void max_pool_grad(const float *dy, const uint8_t *place, float *dx, const long *sizes);
 void max_pool_planes(const float *x, float *y, float *buffer, const long *sizes, int parts);
 void softmax(const float *x, float *y, long rows, long columns);
+int lstm_forward(void *sgemm, const float *parts, const float *recurrent, const float *h,
+    const float *c, float *gates, float *out, float *memory, long batch, long steps, long units,
+    int reverse);
+int lstm_backward(void *sgemm, const float *gates, const float *recurrent, const float *c,
+    const float *memory, const float *dout, const float *dmemory, const float *dgates,
+    float *dparts, float *dh, float *dc, float *own, long batch, long steps, long units,
+    int reverse);
+int gru_forward(void *sgemm, const float *parts, const float *recurrent, const float *h,
+    const float *bias, float *gates, float *out, float *memory, float *own, long batch,
+    long steps, long units, int reverse);
+int gru_backward(void *sgemm, const float *gates, const float *recurrent, const float *h,
+    const float *memory, const float *out, const float *dout, const float *dmemory,
+    const float *dgates, float *dparts, float *down, float *dh, float *own, long batch,
+    long steps, long units, int reverse);
 """
