@@ -91,6 +91,12 @@ def split_axes(ctx: SbpContext, axes: Iterable[int]) -> Signatures:
     return tuple(Signature((S(i),) * n_in, (S(i),) * n_out) for i in axes)
 
 
+def split_other_axes(ctx: SbpContext) -> Signatures:
+    """Map S(i) to S(i) for all axes but that in the attribute ``axis``."""
+    rank = len(ctx.inputs[0].shape)
+    return split_axes(ctx, (i for i in range(rank) if i != ctx.attrs["axis"] % rank))
+
+
 def linear(ctx: SbpContext) -> Signatures:
     """Split all axes, and map P to P, for ops that are jointly linear in all inputs."""
     n_in, n_out = len(ctx.inputs), len(ctx.outputs)

@@ -10,7 +10,7 @@ from flow_core.base.arrays import Array
 from flow_core.ops.build import GradContext
 from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.math.broadcasting import check_kinds
-from flow_core.ops.rules import any_partial, checked_axis, signatures, split_axes
+from flow_core.ops.rules import any_partial, checked_axis, signatures, split_other_axes
 from flow_core.plugins.specs import REQUIRED, InferContext, Sample, SbpContext
 from flow_core.sharding.sbp import P, Signatures
 
@@ -28,10 +28,9 @@ class Cumsum(OpDef):
 
     def sbp(self, ctx: SbpContext) -> Signatures:
         """Split the other axes; sums pass P, and every kind of P if there is one element to add."""
-        shape = ctx.inputs[0].shape
-        axis = ctx.attrs["axis"] % len(shape)
-        splits = split_axes(ctx, (i for i in range(len(shape)) if i != axis))
-        return signatures(*splits, *(any_partial(ctx, 0) if shape[axis] == 1 else ((P, P),)))
+        alone = ctx.inputs[0].shape[ctx.attrs["axis"]] == 1
+        partial = any_partial(ctx, 0) if alone else signatures((P, P))
+        return (*split_other_axes(ctx), *partial)
 
     def gradient(self, g: GradContext) -> Gradients:
         attrs = {**g.attrs, "reverse": not g.attrs["reverse"]}

@@ -158,11 +158,6 @@ class Binary(OpDef):
     def reference(self, x: Array, y: Array) -> Any:
         return self.function(x, y)
 
-    def _shapes(self) -> Iterator[tuple[Shape, Shape]]:
-        """Yield the shapes of the inputs of samples."""
-        yield from (pair for pair in SHAPES if self.broadcasts or pair[0] == pair[1])
-        yield (3, 4), (3, 4)
-
     def samples(self, rng: Rng) -> Samples:
         """Yield samples with nonzero integer divisors."""
         smooth = self.left is not None
@@ -171,6 +166,11 @@ class Binary(OpDef):
         yield Sample((np.zeros((0, 3)), np.zeros((0, 3))), {}, False, "no elements")
         for dtype in (np.int8, np.int32, np.int64, np.uint8) if "i" in self.kinds else ():
             yield Sample(_integers(rng, dtype), {}, False, np.dtype(dtype).name)
+
+    def _shapes(self) -> Iterator[tuple[Shape, Shape]]:
+        """Yield the shapes of the inputs of samples."""
+        yield from (pair for pair in SHAPES if self.broadcasts or pair[0] == pair[1])
+        yield (3, 4), (3, 4)
 
 
 class Arithmetic(Binary):

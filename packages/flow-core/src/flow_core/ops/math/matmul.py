@@ -91,10 +91,6 @@ class Product(OpDef):
         )
         return _product(ctx)
 
-    def work(self, ctx: SbpContext) -> float:
-        a, transposed = ctx.inputs[0].shape, ctx.attrs["transpose_a"]
-        return 2.0 * ctx.outputs[0].size * a[-2 if transposed else -1]
-
     def samples(self, rng: Rng) -> Samples:
         for batch in self.batches:
             for t in range(4):
@@ -107,6 +103,10 @@ class Product(OpDef):
             whole = rng.integers(-4, 5, (2, *batch, 3, 3))
             yield Sample((whole[0], whole[1]), {"alpha": 2.0}, gradient=False, note="int64")
 
+    def work(self, ctx: SbpContext) -> float:
+        a, transposed = ctx.inputs[0].shape, ctx.attrs["transpose_a"]
+        return 2.0 * ctx.outputs[0].size * a[-2 if transposed else -1]
+
 
 class Matmul(Product):
     """alpha op(a) op(b) of two matrices, where op is an optional transposition."""
@@ -114,20 +114,6 @@ class Matmul(Product):
     type = "matmul"
     inputs = ("a", "b")
     reference = staticmethod(matmul_reference)
-
-    def gradient(self, g: GradContext) -> Gradients:
-        """Emit dA = dY op(B)^T and dB = op(A)^T dY, or their transposes if A or B is transposed."""
-        (a, b), t_a, t_b = g.inputs, g.attrs["transpose_a"], g.attrs["transpose_b"]
-        left = (b, g.dy, t_b, True) if t_a else (g.dy, b, False, not t_b)
-        right = (g.dy, a, True, t_a) if t_b else (a, g.dy, not t_a, False)
-        rows = zip(g.needed, (left, right), strict=True)
-        return [self._multiply(g, *row) if needed else None for needed, row in rows]
-
-    def _multiply(
-        self, g: GradContext, a: Sym, b: Sym, transpose_a: bool, transpose_b: bool
-    ) -> Sym:
-        flags = {"transpose_a": transpose_a, "transpose_b": transpose_b}
-        return g.one(self.type, a, b, **flags, alpha=g.attrs["alpha"])
 
     def sbp(self, ctx: SbpContext) -> Signatures:
         """Split m, n, k or a batch axis, or pass P, since a product is linear in each operand."""
@@ -142,6 +128,20 @@ class Matmul(Product):
             ((P, B), P),
             ((B, P), P),
         )
+
+    def gradient(self, g: GradContext) -> Gradients:
+        """Emit dA = dY op(B)^T and dB = op(A)^T dY, or their transposes if A or B is transposed."""
+        (a, b), t_a, t_b = g.inputs, g.attrs["transpose_a"], g.attrs["transpose_b"]
+        left = (b, g.dy, t_b, True) if t_a else (g.dy, b, False, not t_b)
+        right = (g.dy, a, True, t_a) if t_b else (a, g.dy, not t_a, False)
+        rows = zip(g.needed, (left, right), strict=True)
+        return [self._multiply(g, *row) if needed else None for needed, row in rows]
+
+    def _multiply(
+        self, g: GradContext, a: Sym, b: Sym, transpose_a: bool, transpose_b: bool
+    ) -> Sym:
+        flags = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+        return g.one(self.type, a, b, **flags, alpha=g.attrs["alpha"])
 
 
 class BatchMatmul(Matmul):
