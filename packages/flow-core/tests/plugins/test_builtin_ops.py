@@ -22,12 +22,12 @@ def modules_with(table: str, folder: str) -> set[str]:
 
 
 def _assigned(path: Path) -> set[str]:
-    body = ast.parse(path.read_text()).body
-    return {
-        node.target.id
-        for node in body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    }
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.AnnAssign | ast.Assign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found.update(target.id for target in targets if isinstance(target, ast.Name))
+    return found
 
 
 @pytest.mark.parametrize(

@@ -445,28 +445,31 @@ def megatron_gpt_mmap_data_loader(
         DataError: a file is missing, or does not match the other one; or, in a step, the step
             needs more than ``num_samples`` samples.
     """
+    distributions = _given_once(parallel_distribution, nd_sbp)
+    TokenFile(data_file_prefix)
+    blob = emit(
+        "megatron_gpt_mmap_data_loader", name=name,
+        data_file_prefix=data_file_prefix, seq_length=seq_length, num_samples=num_samples,
+        batch_size=batch_size, dtype=as_dtype(dtype).name,
+        shuffle=True if shuffle is None else shuffle, random_seed=random_seed,
+        split_sizes=(1,) if split_sizes is None else tuple(split_sizes),
+        split_index=0 if split_index is None else split_index,
+    )  # fmt: skip
+    return blob.with_nd_sbp([_sbp_text(d) for d in distributions])
+
+
+def _given_once(
+    parallel_distribution: Sequence[Any] | None, nd_sbp: Sequence[Any] | None
+) -> Sequence[Any]:
+    """Return an argument that has two names."""
     if parallel_distribution and nd_sbp:
         raise InferenceError(
             "megatron_gpt_mmap_data_loader",
-            at=user_line(2),
+            at=user_line(3),
             found=f"parallel_distribution={parallel_distribution!r} and nd_sbp={nd_sbp!r}",
             allowed="one of the two names",
         )
-    TokenFile(data_file_prefix)
-    blob = emit(
-        "megatron_gpt_mmap_data_loader",
-        data_file_prefix=data_file_prefix,
-        seq_length=seq_length,
-        num_samples=num_samples,
-        batch_size=batch_size,
-        dtype=as_dtype(dtype).name,
-        shuffle=True if shuffle is None else shuffle,
-        random_seed=random_seed,
-        split_sizes=(1,) if split_sizes is None else tuple(split_sizes),
-        split_index=0 if split_index is None else split_index,
-        name=name,
-    )
-    return blob.with_nd_sbp([_sbp_text(d) for d in parallel_distribution or nd_sbp or ()])
+    return parallel_distribution or nd_sbp or ()
 
 
 def _sbp_text(distribution: Any) -> str:

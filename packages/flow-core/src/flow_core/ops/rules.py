@@ -9,6 +9,33 @@ from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.plugins.specs import InferContext, LocalContext, SbpContext
 from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
 
+Row = tuple[Sbp | tuple[Sbp, ...], Sbp | tuple[Sbp, ...]]
+
+
+def signatures(*rows: Row | Signature) -> Signatures:
+    """Return the signatures of rows, which have the SBPs of the inputs and those of the outputs.
+
+    An SBP stands for that of a single input or output.  Signatures are returned unchanged.
+
+    >>> print(*signatures((P, P), ((S(0), B), S(1))), sep=", ")
+    (P) -> P, (S(0), B) -> S(1)
+    """
+    return tuple(
+        [row if isinstance(row, Signature) else Signature(*map(_as_tuple, row)) for row in rows]
+    )
+
+
+def _as_tuple(sbp: Sbp | tuple[Sbp, ...]) -> tuple[Sbp, ...]:
+    return sbp if isinstance(sbp, tuple) else (sbp,)
+
+
+def with_rows(
+    sbp: Callable[[SbpContext], Signatures], *rows: Row
+) -> Callable[[SbpContext], Signatures]:
+    """Extend rules by rows that hold for all shapes and attributes."""
+    added = signatures(*rows)
+    return lambda ctx: (*sbp(ctx), *added)
+
 
 def like_input(ctx: InferContext) -> tuple[TensorType, ...]:
     """Infer one output of the first input's type."""
@@ -55,16 +82,19 @@ def checked_axis(ctx: InferContext, axis: int, rank: int) -> int:
 
 def split_all_axes(ctx: SbpContext) -> Signatures:
     """Map S(i) to S(i) on every axis, for inputs and outputs of one shape."""
-    n_in, n_out = len(ctx.inputs), len(ctx.outputs)
-    return tuple(
-        Signature((S(i),) * n_in, (S(i),) * n_out) for i in range(len(ctx.outputs[0].shape))
-    )
+    return split_axes(ctx, range(len(ctx.outputs[0].shape)))
 
 
 def split_axes(ctx: SbpContext, axes: Iterable[int]) -> Signatures:
     """Map S(i) to S(i) for some axes."""
     n_in, n_out = len(ctx.inputs), len(ctx.outputs)
     return tuple(Signature((S(i),) * n_in, (S(i),) * n_out) for i in axes)
+
+
+def split_other_axes(ctx: SbpContext) -> Signatures:
+    """Map S(i) to S(i) for all axes but that in the attribute ``axis``."""
+    rank = len(ctx.inputs[0].shape)
+    return split_axes(ctx, (i for i in range(rank) if i != ctx.attrs["axis"] % rank))
 
 
 def linear(ctx: SbpContext) -> Signatures:

@@ -186,17 +186,8 @@ def attention(
         array([0.    , 0.7311], dtype=float32)
     """
     q, k, v = (checked_blob(x, "attention") for x in (query, key, value))
-    shapes = f"query {q.shape}, key {k.shape}, value {v.shape}"
-    allowed = (
-        "(batch, heads, queries, features), (batch, key heads, keys, features) and (batch, key "
-        "heads, keys, value features), with a number of key heads that divides the heads"
-    )
-    ranked = len(q.shape) == len(k.shape) == len(v.shape) == 4
-    _check(ranked, "attention", shapes, allowed)
-    batch, heads, queries, features = q.shape
-    shared, keys = k.shape[1:3]
-    fits = (batch, *k.shape[:3], features) == (k.shape[0], *v.shape[:3], k.shape[3])
-    _check(fits and heads % shared == 0, "attention", shapes, allowed)
+    _check_heads(q, k, v)
+    (batch, heads, queries, features), (shared, keys) = q.shape, k.shape[1:3]
     bias = _added_to_scores(q, keys, mask, causal)
     if heads > shared:  # the queries that share keys are rows of one matrix
         q = reshape(q, (batch, shared, heads // shared * queries, features))
@@ -210,6 +201,18 @@ def attention(
     if heads > shared:
         found = reshape(found, (batch, heads, queries, v.shape[3]))
     return found if name is None else identity(found, name)
+
+
+def _check_heads(q: BlobDef, k: BlobDef, v: BlobDef) -> None:
+    shapes = f"query {q.shape}, key {k.shape}, value {v.shape}"
+    allowed = (
+        "(batch, heads, queries, features), (batch, key heads, keys, features) and (batch, key "
+        "heads, keys, value features), with a number of key heads that divides the heads"
+    )
+    ranked = len(q.shape) == len(k.shape) == len(v.shape) == 4
+    _check(ranked, "attention", shapes, allowed)
+    fits = (q.shape[0], *k.shape[:3], q.shape[3]) == (k.shape[0], *v.shape[:3], k.shape[3])
+    _check(fits and q.shape[1] % k.shape[1] == 0, "attention", shapes, allowed)
 
 
 def _added_to_scores(q: BlobDef, keys: int, mask: Blob | None, causal: bool) -> BlobDef | None:

@@ -1,9 +1,23 @@
 """``flow.layers`` for sequences: embedding, attention, norm and gated units of transformers, and
 recurrent layers.
+
+Args:
+    inputs: a floating-point blob of shape (batch, positions, width).
+    reverse: whether to go from the last position to the first.
+    use_bias: whether to add biases, zeros at first.
+    kernel_initializer, recurrent_initializer: initializers of the weights, by default Xavier's
+        uniform one.
+    trainable: whether optimizers update the variables.
+    name: name of the layer.
+
+Raises:
+    InferenceError: the arguments do not fit.
+    VariableError: the job already has a layer of this name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from flow_core.api.array.index import gather
@@ -63,8 +77,6 @@ def embedding(
         initializer: initializer of the weight, by default a normal distribution with the standard
             deviation 0.02.
         dtype: floating-point type of the weight.
-        trainable: whether optimizers update the weight.
-        name: name of the layer.
         model_distribute: distribution of the weight.
 
     Returns:
@@ -111,8 +123,6 @@ def rms_norm(
         inputs: a floating-point blob.
         epsilon: added to the mean square.
         axis: the axis.
-        trainable: whether optimizers update the variable.
-        name: name of the layer.
 
     Returns:
         A blob of the shape and element type of ``inputs``.
@@ -153,17 +163,9 @@ def swiglu(
         inputs: a floating-point blob of rank 2 or more.
         hidden_units: the number of gated units.
         units: size of the last axis of the result, by default that of ``inputs``.
-        use_bias: whether to add biases.
-        kernel_initializer: initializer of the weights, by default Xavier's uniform one.
-        trainable: whether optimizers update the variables.
-        name: name of the layer.
 
     Returns:
         A blob of shape (*inputs.shape[:-1], units).
-
-    Raises:
-        InferenceError: the arguments do not fit.
-        VariableError: the job already has a layer of this name.
 
     Example:
         >>> @flow.global_function()
@@ -210,7 +212,6 @@ def multi_head_attention(
     such as ``query-weight`` (num_heads * head_size, inputs.shape[-1]).
 
     Args:
-        inputs: floating-point, shape (batch, queries, width).
         num_heads: number of heads.
         memory: what is attended to, shape (batch, keys, any width); by default ``inputs``.
         num_key_value_heads: number of heads of keys and values, a divisor of ``num_heads``, which
@@ -221,17 +222,9 @@ def multi_head_attention(
         rotary_base: with a number, such as 10000, queries and keys are rotated by their positions;
             see ``flow.nn.rotary_embedding``.
         dropout_rate: the rate at which weights of attention are dropped in train jobs.
-        use_bias: whether the dense layers add biases.
-        kernel_initializer: initializer of the weights, by default Xavier's uniform one.
-        trainable: whether optimizers update the variables.
-        name: name of the layer.
 
     Returns:
-        A blob of shape (batch, queries, units).
-
-    Raises:
-        InferenceError: the arguments do not fit.
-        VariableError: the job already has a layer of this name.
+        A blob of shape (batch, positions, units).
 
     Example:
         >>> @flow.global_function()
@@ -240,20 +233,9 @@ def multi_head_attention(
         >>> job(np.ones((2, 5, 8))).shape
         (2, 5, 8)
     """
-    function = "multi_head_attention"
-    check_input(function, inputs)
-    source = inputs if memory is None else checked_blob(memory, function)
-    shapes = f"inputs {inputs.shape} and memory {source.shape}"
-    ranked = len(inputs.shape) == len(source.shape) == 3
-    check(ranked, function, shapes, "shape (batch, positions, width)")
-    width = inputs.shape[2]
+    source = inputs if memory is None else checked_blob(memory, "multi_head_attention")
     few = num_heads if num_key_value_heads is None else num_key_value_heads
-    fits = num_heads > 0 and few > 0 and num_heads % few == 0
-    found = f"num_heads={num_heads}, num_key_value_heads={few}"
-    check(fits, function, found, "positive numbers, of which the second divides the first")
-    fits = head_size is not None or width % num_heads == 0
-    check(fits, function, f"{num_heads} heads for width {width}", "a divisor", "pass head_size=")
-    size = head_size or width // num_heads
+    size = _head_size(inputs, source, num_heads, few, head_size)
     more = _dense_arguments(use_bias, kernel_initializer, trainable)
     with name_scope(layer_name(name)):
         q = _heads(dense(inputs, num_heads * size, name="query", **more), num_heads)
@@ -263,7 +245,23 @@ def multi_head_attention(
             q, k = (nn_attention.rotary_embedding(x, rotary_base) for x in (q, k))
         y = nn_attention.attention(q, k, v, mask, causal, dropout_rate)
         y = reshape(transpose(y, (0, 2, 1, 3)), (*inputs.shape[:2], num_heads * size))
-        return dense(y, units or width, name="out", **more)
+        return dense(y, units or inputs.shape[2], name="out", **more)
+
+
+def _head_size(inputs: Blob, source: Blob, num_heads: int, few: int, head_size: int | None) -> int:
+    """Return the number of features of a head, after a check of the arguments."""
+    function = "multi_head_attention"
+    check_input(function, inputs)
+    shapes = f"inputs {inputs.shape} and memory {source.shape}"
+    ranked = len(inputs.shape) == len(source.shape) == 3
+    check(ranked, function, shapes, "shape (batch, positions, width)")
+    fits = num_heads > 0 and few > 0 and num_heads % few == 0
+    found = f"num_heads={num_heads}, num_key_value_heads={few}"
+    check(fits, function, found, "positive numbers, of which the second divides the first")
+    width = inputs.shape[2]
+    fits = head_size is not None or width % num_heads == 0
+    check(fits, function, f"{num_heads} heads for width {width}", "a divisor", "pass head_size=")
+    return head_size or width // num_heads
 
 
 def _heads(x: BlobDef, heads: int) -> BlobDef:
@@ -297,22 +295,11 @@ def lstm(
     (4 * units,), in the order i, f, g, o as in torch, whose two biases are added here.
 
     Args:
-        inputs: floating-point, shape (batch, positions, width).
         units: size of h and c.
         initial_state: h and c before the first position, shape (batch, units); by default zeros.
-        reverse: whether to go from the last position to the first.
-        use_bias: whether to add the bias (zeros at first).
-        kernel_initializer, recurrent_initializer: initializers of the weights, by default Xavier's
-            uniform one.
-        trainable: whether optimizers update the variables.
-        name: name of the layer.
 
     Returns:
         h of all positions, of shape (batch, positions, units), and the pair of the last h and c.
-
-    Raises:
-        InferenceError: the shapes do not fit.
-        VariableError: the job already has a layer of this name.
 
     Example:
         >>> @flow.global_function()
@@ -325,17 +312,18 @@ def lstm(
     initializers = kernel_initializer, recurrent_initializer
     with name_scope(layer_name(name)):
         x, recurrent, _ = _projected("lstm", inputs, units, initializers, use_bias, trainable)
-        h, c = _initial("lstm", initial_state, 2, x, units)
+        states = _initial("lstm", initial_state, 2, x, units)
         if _is_one_op():
-            _, outputs, memory = emit("lstm", x, recurrent, h, c, reverse=reverse)
+            _, outputs, memory = emit("lstm", x, recurrent, *states, reverse=reverse)
             return outputs, (_last(outputs, reverse), _last(memory, reverse))
-        outputs = []
-        for part in unbind(x, 1)[:: -1 if reverse else 1]:
-            i, f, g, o = split(part + _times(h, recurrent), 4, 1)
+
+        def step(gates: Any, h: Any, c: Any) -> tuple[Any, ...]:
+            i, f, g, o = split(gates + _times(h, recurrent), 4, 1)
             c = sigmoid(f) * c + sigmoid(i) * tanh(g)
-            h = sigmoid(o) * tanh(c)
-            outputs.append(h)
-        return stack(outputs[::-1] if reverse else outputs, 1), (h, c)
+            return sigmoid(o) * tanh(c), c
+
+        outputs, (h, c) = _scan(step, x, states, reverse)
+        return outputs, (h, c)
 
 
 def gru(
@@ -359,18 +347,11 @@ def gru(
     ``recurrent-bias`` (3 * units,), in the order r, z, n as in torch.
 
     Args:
-        inputs: floating-point, shape (batch, positions, width).
         units: size of h.
         initial_state: h before the first position, shape (batch, units); by default zeros.
-        reverse, use_bias, kernel_initializer, recurrent_initializer, trainable, name: as for
-            `lstm`.
 
     Returns:
         h of all positions, of shape (batch, positions, units), and the last h.
-
-    Raises:
-        InferenceError: the shapes do not fit.
-        VariableError: the job already has a layer of this name.
 
     Example:
         >>> @flow.global_function()
@@ -381,24 +362,36 @@ def gru(
         (2, 5, 4)
     """
     initializers = kernel_initializer, recurrent_initializer
-    states = None if initial_state is None else (initial_state,)
+    given = None if initial_state is None else (initial_state,)
     with name_scope(layer_name(name)):
         x, recurrent, bias = _projected("gru", inputs, units, initializers, use_bias, trainable)
-        (h,) = _initial("gru", states, 1, x, units)
+        states = _initial("gru", given, 1, x, units)
         if _is_one_op():
             more = [] if bias is None else [bias]
-            _, outputs, _ = emit("gru", x, recurrent, h, *more, reverse=reverse)
+            _, outputs, _ = emit("gru", x, recurrent, *states, *more, reverse=reverse)
             return outputs, _last(outputs, reverse)
-        outputs = []
-        for part in unbind(x, 1)[:: -1 if reverse else 1]:
+
+        def step(gates: Any, h: Any) -> tuple[Any, ...]:
             own = _times(h, recurrent)
             own = own if bias is None else bias_add(own, bias)
-            (r, z, n), (r_h, z_h, n_h) = (split(y, 3, 1) for y in (part, own))
+            (r, z, n), (r_h, z_h, n_h) = split(gates, 3, 1), split(own, 3, 1)
             z = sigmoid(z + z_h)
             n = tanh(n + sigmoid(r + r_h) * n_h)
-            h = n + z * (h - n)
-            outputs.append(h)
-        return stack(outputs[::-1] if reverse else outputs, 1), h
+            return (n + z * (h - n),)
+
+        outputs, (h,) = _scan(step, x, states, reverse)
+        return outputs, h
+
+
+def _scan(
+    step: Callable[..., tuple[Any, ...]], x: BlobDef, states: Any, reverse: bool
+) -> tuple[BlobDef, Any]:
+    """Return the first state after each position, and all states after the last one."""
+    outputs = []
+    for gates in unbind(x, 1)[:: -1 if reverse else 1]:
+        states = step(gates, *states)
+        outputs.append(states[0])
+    return stack(outputs[::-1] if reverse else outputs, 1), states
 
 
 _PARTS = {"gru": 3, "lstm": 4}

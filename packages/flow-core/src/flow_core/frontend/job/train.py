@@ -290,6 +290,12 @@ def build_training(
         gradients = [_accumulated(t, g, sums) for g in gradients]
     if not gradients:
         _fail_without_gradients(t, len(trained))
+    _apply(t, gradients, step, scale)
+    return found
+
+
+def _apply(t: _Training, gradients: list[Gradient], step: Value, scale: LossScale) -> None:
+    """Penalize, clip and apply gradients, unless one of scaled gradients is not finite."""
     skip = _count_not_finite(t, gradients) if scale.variable else None
     penalized = [_penalized(t, g) for g in gradients]
     for group, own in _grouped(t, penalized):
@@ -297,7 +303,6 @@ def build_training(
         _update_all(group, clipped, step, scale_by, skip)
     if scale.variable and skip:
         _adapt_loss_scale(t, scale.variable, skip)
-    return found
 
 
 def _trained(t: _Training, variables: Sequence[TrainVariable]) -> list[TrainVariable]:

@@ -6,7 +6,7 @@ is full or empty, like a digit of a binary number; only the last part may be par
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -17,8 +17,9 @@ from flow_core.base.dtypes import as_dtype, char, int8, int32, int64
 from flow_core.base.errors import DataError
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.array.valid_rows import valid_rows_of_part
+from flow_core.ops.declare import OpDef, Rng, Samples, Types, specs
 from flow_core.ops.rules import checked_axis
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
+from flow_core.plugins.specs import REQUIRED, InferContext, Sample
 
 HEADER = np.dtype("<i8")
 LARGEST = 1 << 40
@@ -48,21 +49,9 @@ def filled(total: int, sizes: Sequence[int]) -> list[int]:
     return [*parts, total]
 
 
-def _split_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    x, *size = ctx.inputs
-    number, shift = ctx.attrs["out_num"], ctx.attrs["base_shift"]
-    checked_axis(ctx, ctx.attrs["axis"], len(x.shape))
-    ctx.check(number >= 2, f"out_num={number}", "2 or more parts")
-    fits = shift >= 0 and shift + number - 1 <= LARGEST.bit_length() - 1
-    found = f"base_shift={shift}, out_num={number}"
-    ctx.check(fits, found, f"parts of at most {LARGEST} bytes altogether")
-    for counted in size:
-        ctx.check(counted.dtype in (int32, int64) and counted.size == 1, f"{counted}", "one number")
-    hint = "raise out_num; each further part doubles the bytes that the parts hold"
-    sizes, need = part_sizes(shift, number), HEADER.itemsize * len(x.shape) + x.nbytes
-    found = f"{need} bytes for parts of {sum(sizes)} bytes"
-    ctx.check(need <= sum(sizes), found, "all bytes in the parts", hint)
-    return (*(tensor_type((n,), char) for n in sizes), *[tensor_type((1,), int32)] * number)
+def _check_numbers(ctx: InferContext, types: Sequence[TensorType]) -> None:
+    for found in types:
+        ctx.check(found.dtype in (int32, int64) and found.size == 1, f"{found}", "one number")
 
 
 def _split(x: Array, *size: Any, axis: int, base_shift: int, out_num: int) -> tuple[Array, ...]:
@@ -78,29 +67,39 @@ def _split(x: Array, *size: Any, axis: int, base_shift: int, out_num: int) -> tu
     return (*parts, *(np.array([n], np.int32) for n in counts))
 
 
-def _split_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, rows, axis in (((5,), 0, 0), ((5,), 3, 0), ((4, 3), 2, 0), ((2, 6), 5, 1)):
-        attrs = {"base_shift": 3, "out_num": 5, "axis": axis}
-        x = rng.integers(-999, 999, shape).astype(np.int32)
-        yield Sample((x, np.array([rows], np.int32)), attrs, False, f"{rows} rows")
-        yield Sample((x,), attrs, False, "all rows")
+class DynamicBinarySplit(OpDef):
+    """The header and the first ``size`` rows as bytes, in ``out_num`` parts; then the number of
+    bytes in each part.
+    """
 
+    type = "dynamic_binary_split"
+    inputs = ("in", "size?")
+    outputs = ("out*",)
+    attrs = {"base_shift": 2, "out_num": 2, "axis": 0}
+    host = True
+    reference = staticmethod(_split)
 
-def _concat_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    half = len(ctx.inputs) // 2
-    shape, axis = tuple(ctx.attrs["shape"]), ctx.attrs["axis"]
-    ctx.check(len(ctx.inputs) >= 4 and len(ctx.inputs) % 2 == 0, f"{half} parts", "2 or more parts")
-    if axis is not None:
-        checked_axis(ctx, axis, len(shape))
-    for part in ctx.inputs[:half]:
-        is_bytes = len(part.shape) == 1 and part.dtype in (char, int8)
-        ctx.check(is_bytes, f"a part of type {part}", "bytes from dynamic_binary_split")
-    for count in ctx.inputs[half:]:
-        ctx.check(count.dtype in (int32, int64) and count.size == 1, f"{count}", "one number")
-    y = tensor_type(shape, as_dtype(ctx.attrs["dtype"]))
-    need, held = HEADER.itemsize * len(shape) + y.nbytes, sum(p.size for p in ctx.inputs[:half])
-    ctx.check(need <= held, f"{held} bytes for {y}, which may need {need}", "all parts of the blob")
-    return y, tensor_type((1,), int64)
+    def infer(self, ctx: InferContext) -> Types:
+        x, *size = ctx.inputs
+        number, shift = ctx.attrs["out_num"], ctx.attrs["base_shift"]
+        checked_axis(ctx, ctx.attrs["axis"], len(x.shape))
+        ctx.check(number >= 2, f"out_num={number}", "2 or more parts")
+        fits = shift >= 0 and shift + number - 1 <= LARGEST.bit_length() - 1
+        found = f"base_shift={shift}, out_num={number}"
+        ctx.check(fits, found, f"parts of at most {LARGEST} bytes altogether")
+        _check_numbers(ctx, size)
+        hint = "raise out_num; each further part doubles the bytes that the parts hold"
+        sizes, need = part_sizes(shift, number), HEADER.itemsize * len(x.shape) + x.nbytes
+        found = f"{need} bytes for parts of {sum(sizes)} bytes"
+        ctx.check(need <= sum(sizes), found, "all bytes in the parts", hint)
+        return (*(tensor_type((n,), char) for n in sizes), *[tensor_type((1,), int32)] * number)
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape, rows, axis in (((5,), 0, 0), ((5,), 3, 0), ((4, 3), 2, 0), ((2, 6), 5, 1)):
+            attrs = {"base_shift": 3, "out_num": 5, "axis": axis}
+            x = rng.integers(-999, 999, shape).astype(np.int32)
+            yield Sample((x, np.array([rows], np.int32)), attrs, False, f"{rows} rows")
+            yield Sample((x,), attrs, False, "all rows")
 
 
 def held_bytes(part: Array, count: Array) -> int:
@@ -149,51 +148,53 @@ def joined_shape(
     return found
 
 
-def _concat(
-    *inputs: Any, shape: Sequence[int], dtype: str, axis: int | None
-) -> tuple[Array, Array]:
-    half = len(inputs) // 2
-    counts = (held_bytes(x, n) for x, n in zip(inputs[:half], inputs[half:], strict=True))
-    kept = [x[:count] for x, count in zip(inputs[:half], counts, strict=True)]
-    data, y = np.concatenate(kept), np.zeros(shape, as_dtype(dtype).numpy)
-    found = joined_shape(data, tuple(shape), y.itemsize, axis)
-    region = tuple(slice(n) for n in found)
-    y[region] = data[HEADER.itemsize * len(found) :].view(y.dtype).reshape(found)
-    return y, np.array([found[axis or 0]], np.int64)
+class DynamicBinaryConcat(OpDef):
+    """The array that was split into parts, and its number of rows. The inputs are the parts, then
+    the number of bytes in each. ``axis`` is None if all rows are there.
+    """
+
+    type = "dynamic_binary_concat"
+    inputs = ("in*",)
+    outputs = ("out", "size")
+    attrs = {"shape": REQUIRED, "dtype": REQUIRED, "axis": 0}
+    host = True
+
+    def infer(self, ctx: InferContext) -> Types:
+        half = len(ctx.inputs) // 2
+        shape, axis = tuple(ctx.attrs["shape"]), ctx.attrs["axis"]
+        pairs = len(ctx.inputs) >= 4 and len(ctx.inputs) % 2 == 0
+        ctx.check(pairs, f"{half} parts", "2 or more parts")
+        if axis is not None:
+            checked_axis(ctx, axis, len(shape))
+        for part in ctx.inputs[:half]:
+            is_bytes = len(part.shape) == 1 and part.dtype in (char, int8)
+            ctx.check(is_bytes, f"a part of type {part}", "bytes from dynamic_binary_split")
+        _check_numbers(ctx, ctx.inputs[half:])
+        y = tensor_type(shape, as_dtype(ctx.attrs["dtype"]))
+        need, held = HEADER.itemsize * len(shape) + y.nbytes, sum(p.size for p in ctx.inputs[:half])
+        found = f"{held} bytes for {y}, which may need {need}"
+        ctx.check(need <= held, found, "all parts of the blob")
+        return y, tensor_type((1,), int64)
+
+    def reference(
+        self, *inputs: Any, shape: Sequence[int], dtype: str, axis: int | None
+    ) -> tuple[Array, Array]:
+        half = len(inputs) // 2
+        counts = (held_bytes(x, n) for x, n in zip(inputs[:half], inputs[half:], strict=True))
+        kept = [x[:count] for x, count in zip(inputs[:half], counts, strict=True)]
+        data, y = np.concatenate(kept), np.zeros(shape, as_dtype(dtype).numpy)
+        found = joined_shape(data, tuple(shape), y.itemsize, axis)
+        region = tuple(slice(n) for n in found)
+        y[region] = data[HEADER.itemsize * len(found) :].view(y.dtype).reshape(found)
+        return y, np.array([found[axis or 0]], np.int64)
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape, rows, axis in (((5,), 0, 0), ((4, 3), 2, 0), ((2, 6), 5, 1), ((3, 2), 3, None)):
+            x = rng.uniform(-3, 3, shape).astype(np.float32)
+            size = np.array([rows], np.int32)
+            parts = _split(x, size, axis=axis or 0, base_shift=3, out_num=5)
+            attrs = {"shape": shape, "dtype": "float32", "axis": axis}
+            yield Sample(parts, attrs, False, f"{rows} rows")
 
 
-def _concat_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, rows, axis in (((5,), 0, 0), ((4, 3), 2, 0), ((2, 6), 5, 1), ((3, 2), 3, None)):
-        x = rng.uniform(-3, 3, shape).astype(np.float32)
-        size = np.array([rows], np.int32)
-        parts = _split(x, size, axis=axis or 0, base_shift=3, out_num=5)
-        attrs = {"shape": shape, "dtype": "float32", "axis": axis}
-        yield Sample(parts, attrs, False, f"{rows} rows")
-
-
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="dynamic_binary_split",
-        inputs=("in", "size?"),
-        outputs=("out*",),
-        infer=_split_infer,
-        attrs={"base_shift": 2, "out_num": 2, "axis": 0},
-        reference=_split,
-        samples=_split_samples,
-        host=True,
-        doc="The header and the first ``size`` rows as bytes, in ``out_num`` parts; then the "
-        "number of bytes in each part.",
-    ),
-    OpSpec(
-        type="dynamic_binary_concat",
-        inputs=("in*",),
-        outputs=("out", "size"),
-        infer=_concat_infer,
-        attrs={"shape": REQUIRED, "dtype": REQUIRED, "axis": 0},
-        reference=_concat,
-        samples=_concat_samples,
-        host=True,
-        doc="The array that was split into parts, and its number of rows. The inputs are the "
-        "parts, then the number of bytes in each. ``axis`` is None if all rows are there.",
-    ),
-)
+OPS = specs(DynamicBinarySplit, DynamicBinaryConcat)

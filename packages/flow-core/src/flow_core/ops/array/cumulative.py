@@ -2,69 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.ir.graph import TensorType
-from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.build import GradContext
+from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.math.broadcasting import check_kinds
-from flow_core.ops.rules import any_partial, checked_axis, split_axes
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sharding.sbp import P, Signature, Signatures
+from flow_core.ops.rules import any_partial, checked_axis, signatures, split_other_axes
+from flow_core.plugins.specs import REQUIRED, InferContext, Sample, SbpContext
+from flow_core.sharding.sbp import P, Signatures
 
 
-def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    check_kinds(ctx, "fiu")
-    checked_axis(ctx, ctx.attrs["axis"], len(ctx.inputs[0].shape))
-    return (ctx.inputs[0],)
+class Cumsum(OpDef):
+    type = "cumsum"
+    inputs = ("x",)
+    outputs = ("y",)
+    attrs = {"axis": REQUIRED, "exclusive": False, "reverse": False}
+
+    def infer(self, ctx: InferContext) -> Types:
+        check_kinds(ctx, "fiu")
+        checked_axis(ctx, ctx.attrs["axis"], len(ctx.inputs[0].shape))
+        return (ctx.inputs[0],)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Split the other axes; sums pass P, and every kind of P if there is one element to add."""
+        alone = ctx.inputs[0].shape[ctx.attrs["axis"]] == 1
+        partial = any_partial(ctx, 0) if alone else signatures((P, P))
+        return (*split_other_axes(ctx), *partial)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        attrs = {**g.attrs, "reverse": not g.attrs["reverse"]}
+        return (g.one("cumsum", g.dy, **attrs),)
+
+    def reference(self, x: Array, *, axis: int, exclusive: bool, reverse: bool) -> Any:
+        ordered = np.flip(x, axis) if reverse else x
+        sums = np.cumsum(ordered, axis, x.dtype)
+        if exclusive:
+            zero = np.zeros_like(np.take(sums, [0][: x.shape[axis]], axis))
+            sums = np.concatenate([zero, np.delete(sums, [-1][: x.shape[axis]], axis)], axis)
+        return np.flip(sums, axis) if reverse else sums
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape, axis in (((7,), 0), ((3, 5), -1), ((4, 2, 3), 1), ((2, 1), 1), ((2, 0), 1)):
+            for exclusive in (False, True):
+                for reverse in (False, True):
+                    attrs = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
+                    yield Sample((rng.uniform(-3, 3, shape),), attrs)
+        for dtype in (np.int8, np.int32, np.int64, np.uint8):
+            x = rng.integers(0, 9, (3, 4)).astype(dtype)
+            yield Sample((x,), {"axis": 1, "exclusive": True}, gradient=False, note=str(x.dtype))
 
 
-def _sbp(ctx: SbpContext) -> Signatures:
-    """Split the other axes; sums pass P, and every kind of P if there is one element to add."""
-    shape = ctx.inputs[0].shape
-    axis = ctx.attrs["axis"] % len(shape)
-    splits = split_axes(ctx, (i for i in range(len(shape)) if i != axis))
-    return (*splits, *(any_partial(ctx, 0) if shape[axis] == 1 else (Signature((P,), (P,)),)))
-
-
-def _gradient(g: GradContext) -> tuple[Sym]:
-    attrs = {**g.attrs, "reverse": not g.attrs["reverse"]}
-    return (g.one("cumsum", g.dy, **attrs),)
-
-
-def _reference(x: Array, *, axis: int, exclusive: bool, reverse: bool) -> Any:
-    ordered = np.flip(x, axis) if reverse else x
-    sums = np.cumsum(ordered, axis, x.dtype)
-    if exclusive:
-        zero = np.zeros_like(np.take(sums, [0][: x.shape[axis]], axis))
-        sums = np.concatenate([zero, np.delete(sums, [-1][: x.shape[axis]], axis)], axis)
-    return np.flip(sums, axis) if reverse else sums
-
-
-def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, axis in (((7,), 0), ((3, 5), -1), ((4, 2, 3), 1), ((2, 1), 1), ((2, 0), 1)):
-        for exclusive in (False, True):
-            for reverse in (False, True):
-                attrs = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
-                yield Sample((rng.uniform(-3, 3, shape),), attrs)
-    for dtype in (np.int8, np.int32, np.int64, np.uint8):
-        x = rng.integers(0, 9, (3, 4)).astype(dtype)
-        yield Sample((x,), {"axis": 1, "exclusive": True}, gradient=False, note=str(x.dtype))
-
-
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="cumsum",
-        inputs=("x",),
-        outputs=("y",),
-        infer=_infer,
-        attrs={"axis": REQUIRED, "exclusive": False, "reverse": False},
-        sbp=_sbp,
-        gradient=_gradient,
-        reference=_reference,
-        samples=_samples,
-    ),
-)
+OPS = specs(Cumsum)

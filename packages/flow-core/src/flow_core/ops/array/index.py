@@ -7,7 +7,7 @@ writes only its own rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
@@ -15,18 +15,19 @@ import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.base.shapes import Shape
-from flow_core.ir.graph import AttrValue, TensorType, tensor_type
-from flow_core.ops.build import GradContext, Sym
+from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ops.build import GradContext
+from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
+from flow_core.ops.rules import Row, signatures
 from flow_core.plugins.specs import (
     REQUIRED,
     InferContext,
     LocalContext,
-    OpSpec,
     Part,
     Sample,
     SbpContext,
 )
-from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures, Split
+from flow_core.sharding.sbp import EXTREMES, B, P, S, Signatures, Split
 
 INDEX_DTYPES = ("int32", "int64", "int8", "uint8")
 
@@ -45,20 +46,12 @@ def _in_range(index: Array, size: int) -> tuple[Array, Array]:
     return valid, np.where(valid, index, 0)
 
 
-def rules(*rows: tuple[tuple[Sbp, ...], Sbp]) -> Signatures:
-    """Return the SBP signatures for rows of (SBPs of the inputs, SBP of the output)."""
-    return tuple(Signature(inputs, (out,)) for inputs, out in rows)
-
-
-Localize = Callable[[LocalContext], Mapping[str, AttrValue]]
-
-
 def from_row(
     table: Callable[[LocalContext], Part], axis: Callable[[LocalContext], int]
-) -> Localize:
+) -> Callable[[LocalContext], Attributes]:
     """Adapt ``first`` (and ``num_segments``) to the device's part of the table along an axis."""
 
-    def localize(ctx: LocalContext) -> Mapping[str, AttrValue]:
+    def localize(ctx: LocalContext) -> Attributes:
         low, high = table(ctx).region[axis(ctx)]
         found = {"first": ctx.attrs["first"] + low}
         return {**found, "num_segments": high - low} if "num_segments" in ctx.attrs else found
@@ -84,37 +77,28 @@ def _after_batch(ctx: LocalContext) -> int:
     return len(ctx.inputs[1].region) - 1
 
 
-MOVED: tuple[tuple[tuple[Sbp, ...], Sbp], ...] = tuple(((p, B), p) for p in (P, *EXTREMES))
+MOVED = tuple([((p, B), p) for p in (P, *EXTREMES)])
 """Pass every kind of P, since the op only reads elements, and reads 0 out of range on all devices.
 """
 
 
+def with_like(rules: Signatures, position: int) -> Signatures:
+    """Extend SBP rules by an input of which only the shape is read.
+
+    The input is split like the output; if the output is not split, the input may have any SBP that
+    is not a split.
+    """
+    found = []
+    for rule in rules:
+        split = isinstance(rule.outputs[0], Split)
+        for like in (rule.outputs[0],) if split else (B, P):
+            inputs = (*rule.inputs[:position], like, *rule.inputs[position:])
+            found.append((inputs, rule.outputs))
+    rest = (B,) * len(rules[0].inputs)
+    return signatures(*found, ((*rest[:position], P, *rest[position:]), B))
+
+
 # ------------------------------------------------------------------- along an axis of the table
-
-
-def _gather_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    x, index, axis = ctx.inputs[0], checked_index(ctx, 1), ctx.attrs["axis"]
-    rank = len(x.shape)
-    ctx.check(0 <= axis < rank, f"axis {axis} of {x}", f"0 <= axis < {rank}")
-    return (tensor_type(x.shape[:axis] + index.shape + x.shape[axis + 1 :], x.dtype),)
-
-
-def _gather_sbp(ctx: SbpContext) -> Signatures:
-    (x, index), axis = ctx.inputs, ctx.attrs["axis"]
-    inserted = len(index.shape)
-    others = (i for i in range(len(x.shape)) if i != axis)
-    return rules(
-        *(((B, S(i)), S(axis + i)) for i in range(inserted)),
-        *(((S(i), B), S(i if i < axis else i + inserted - 1)) for i in others),
-        ((S(axis), B), P),
-        *MOVED,
-    )
-
-
-def _gather_gradient(g: GradContext) -> tuple[Sym, None]:
-    count = g.x.shape[g.attrs["axis"]]
-    dx = g.one("unsorted_segment_sum", g.dy, g.inputs[1], num_segments=count, **g.attrs)
-    return dx, None
 
 
 def _gather(x: Array, index: Array, *, axis: int, first: int = 0) -> Array:
@@ -125,17 +109,46 @@ def _gather(x: Array, index: Array, *, axis: int, first: int = 0) -> Array:
     return np.where(mask, np.take(x, index, axis), 0).astype(x.dtype)
 
 
-def _gather_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, index, axis, dtype in (
-        ((5, 3), (4,), 0, np.int32), ((2, 6, 3), (2, 2), 1, np.int64), ((3, 4), (5,), 1, np.int8),
-        ((4,), (3, 2), 0, np.int32), ((6, 1), (0,), 0, np.int32),
-    ):  # fmt: skip
-        indices = rng.integers(0, shape[axis], index).astype(dtype)
-        yield Sample((rng.uniform(-3, 3, shape), indices), {"axis": axis})
-    outside = np.array([[0, -1], [3, 2]], np.int32)
-    yield Sample((rng.uniform(-3, 3, (3, 2)), outside), {"axis": 0}, note="out of range")
-    yield Sample((rng.integers(0, 99, (3, 2)), outside), {"axis": 1})
-    yield Sample((rng.uniform(-3, 3, (3, 2)), outside), {"axis": 0, "first": 2}, note="a part")
+class Gather(OpDef):
+    type = "gather"
+    inputs = ("in", "indices")
+    attrs = {"axis": REQUIRED, "first": 0}
+    localize = staticmethod(from_row(first_input, _by_attr("axis")))
+    reference = staticmethod(_gather)
+
+    def infer(self, ctx: InferContext) -> Types:
+        x, index, axis = ctx.inputs[0], checked_index(ctx, 1), ctx.attrs["axis"]
+        rank = len(x.shape)
+        ctx.check(0 <= axis < rank, f"axis {axis} of {x}", f"0 <= axis < {rank}")
+        return (tensor_type(x.shape[:axis] + index.shape + x.shape[axis + 1 :], x.dtype),)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        (x, index), axis = ctx.inputs, ctx.attrs["axis"]
+        inserted = len(index.shape)
+        others = (i for i in range(len(x.shape)) if i != axis)
+        return signatures(
+            *(((B, S(i)), S(axis + i)) for i in range(inserted)),
+            *(((S(i), B), S(i if i < axis else i + inserted - 1)) for i in others),
+            ((S(axis), B), P),
+            *MOVED,
+        )
+
+    def gradient(self, g: GradContext) -> Gradients:
+        count = g.x.shape[g.attrs["axis"]]
+        dx = g.one("unsorted_segment_sum", g.dy, g.inputs[1], num_segments=count, **g.attrs)
+        return dx, None
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape, index, axis, dtype in (
+            ((5, 3), (4,), 0, np.int32), ((2, 6, 3), (2, 2), 1, np.int64),
+            ((3, 4), (5,), 1, np.int8), ((4,), (3, 2), 0, np.int32), ((6, 1), (0,), 0, np.int32),
+        ):  # fmt: skip
+            indices = rng.integers(0, shape[axis], index).astype(dtype)
+            yield Sample((rng.uniform(-3, 3, shape), indices), {"axis": axis})
+        outside = np.array([[0, -1], [3, 2]], np.int32)
+        yield Sample((rng.uniform(-3, 3, (3, 2)), outside), {"axis": 0}, note="out of range")
+        yield Sample((rng.integers(0, 99, (3, 2)), outside), {"axis": 1})
+        yield Sample((rng.uniform(-3, 3, (3, 2)), outside), {"axis": 0, "first": 2}, note="a part")
 
 
 def _check_segments(ctx: InferContext) -> tuple[Shape, Shape]:
@@ -150,59 +163,6 @@ def _check_segments(ctx: InferContext) -> tuple[Shape, Shape]:
     return data.shape[:axis], data.shape[end:]
 
 
-def _segments_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    before, after = _check_segments(ctx)
-    count = ctx.attrs["num_segments"]
-    ctx.check(count >= 1 or ctx.attrs["first"], f"num_segments {count}", "at least 1")
-    return (tensor_type((*before, count, *after), ctx.inputs[0].dtype),)
-
-
-def _segments_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    before, after = _check_segments(ctx)
-    data, like, axis = ctx.inputs[0], ctx.inputs[2], ctx.attrs["axis"]
-    fits = like.shape == (*before, *like.shape[axis : axis + 1], *after)
-    ctx.check(
-        fits and len(like.shape) == len(before) + 1 + len(after),
-        f"{data} like {like}",
-        f"like of shape ({', '.join(map(str, (*before, 'segments', *after)))})",
-    )
-    return (tensor_type(like.shape, data.dtype),)
-
-
-def _segments_sbp(ctx: SbpContext) -> Signatures:
-    (data, ids), axis = ctx.inputs[:2], ctx.attrs["axis"]
-    merged = len(ids.shape)
-    others = (i for i in range(len(data.shape)) if not axis <= i < axis + merged)
-    return rules(
-        *(((S(axis + i), S(i)), P) for i in range(merged)),
-        *(((S(i), B), S(i if i < axis else i - merged + 1)) for i in others),
-        ((B, B), S(axis)),
-        ((P, B), P),
-    )
-
-
-def with_like(signatures: Signatures, position: int) -> Signatures:
-    """Extend SBP rules by an input of which only the shape is read.
-
-    The input is split like the output; if the output is not split, the input may have any SBP that
-    is not a split.
-    """
-    found = []
-    for rule in signatures:
-        split = isinstance(rule.outputs[0], Split)
-        for like in (rule.outputs[0],) if split else (B, P):
-            inputs = (*rule.inputs[:position], like, *rule.inputs[position:])
-            found.append(Signature(inputs, rule.outputs))
-    rest = (B,) * len(signatures[0].inputs)
-    return (*found, Signature((*rest[:position], P, *rest[position:]), (B,)))
-
-
-def _segments_gradient(g: GradContext) -> tuple[Sym | None, ...]:
-    attrs = {key: g.attrs[key] for key in ("axis", "first")}
-    dx = g.one("gather", g.dy, g.inputs[1], **attrs)
-    return (dx, *(None for _ in g.inputs[1:]))
-
-
 def _segment_sum(data: Any, ids: Array, *, axis: int, num_segments: int, first: int = 0) -> Array:
     before, after = data.shape[:axis], data.shape[axis + ids.ndim :]
     out = np.zeros((prod(before), num_segments, prod(after)), data.dtype)
@@ -214,32 +174,85 @@ def _segment_sum(data: Any, ids: Array, *, axis: int, num_segments: int, first: 
     return out.reshape(*before, num_segments, *after)
 
 
+class Segments(OpDef):
+    """Sums of the rows with the same segment id, with a row for each segment."""
+
+    localize = staticmethod(from_row(first_output, _by_attr("axis")))
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        (data, ids), axis = ctx.inputs[:2], ctx.attrs["axis"]
+        merged = len(ids.shape)
+        others = (i for i in range(len(data.shape)) if not axis <= i < axis + merged)
+        return signatures(
+            *(((S(axis + i), S(i)), P) for i in range(merged)),
+            *(((S(i), B), S(i if i < axis else i - merged + 1)) for i in others),
+            ((B, B), S(axis)),
+            ((P, B), P),
+        )
+
+    def gradient(self, g: GradContext) -> Gradients:
+        attrs = {key: g.attrs[key] for key in ("axis", "first")}
+        dx = g.one("gather", g.dy, g.inputs[1], **attrs)
+        return (dx, *(None for _ in g.inputs[1:]))
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape, ids, axis, count, dtype in (
+            ((6, 3), (6,), 0, 4, np.int32), ((2, 5, 2), (5,), 1, 3, np.int64),
+            ((2, 3, 4), (2, 3), 0, 2, np.int32), ((3, 4), (4,), 1, 5, np.int8),
+            ((9, 130), (9,), 0, 3, np.int32), ((7,), (7,), 0, 2, np.int32),
+        ):  # fmt: skip
+            segments = rng.integers(-1, count + 1, ids).astype(dtype)
+            attrs = {"axis": axis, "num_segments": count}
+            yield Sample((rng.uniform(-3, 3, shape), segments), attrs, note="some ids out of range")
+        whole = (rng.integers(-9, 9, (4, 2)).astype(np.int32), np.array([1, 1, 0, 1], np.int32))
+        yield Sample(whole, {"axis": 0, "num_segments": 2})
+        some = np.array([5, 3, 0, 4, -1], np.int64)
+        part = {"axis": 0, "num_segments": 2, "first": 3}
+        yield Sample((rng.uniform(-3, 3, (5, 4)), some), part, note="a part")
+
+
+class UnsortedSegmentSum(Segments):
+    type = "unsorted_segment_sum"
+    inputs = ("data", "segment_ids")
+    attrs = {"axis": REQUIRED, "num_segments": REQUIRED, "first": 0}
+    reference = staticmethod(_segment_sum)
+
+    def infer(self, ctx: InferContext) -> Types:
+        before, after = _check_segments(ctx)
+        count = ctx.attrs["num_segments"]
+        ctx.check(count >= 1 or ctx.attrs["first"], f"num_segments {count}", "at least 1")
+        return (tensor_type((*before, count, *after), ctx.inputs[0].dtype),)
+
+
 def _segment_sum_like(data: Any, ids: Array, like: Array, *, axis: int, first: int) -> Array:
     return _segment_sum(data, ids, axis=axis, num_segments=like.shape[axis], first=first)
 
 
-def _segments_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, ids, axis, count, dtype in (
-        ((6, 3), (6,), 0, 4, np.int32), ((2, 5, 2), (5,), 1, 3, np.int64),
-        ((2, 3, 4), (2, 3), 0, 2, np.int32), ((3, 4), (4,), 1, 5, np.int8),
-        ((9, 130), (9,), 0, 3, np.int32), ((7,), (7,), 0, 2, np.int32),
-    ):  # fmt: skip
-        segments = rng.integers(-1, count + 1, ids).astype(dtype)
-        attrs = {"axis": axis, "num_segments": count}
-        yield Sample((rng.uniform(-3, 3, shape), segments), attrs, note="some ids out of range")
-    whole = (rng.integers(-9, 9, (4, 2)).astype(np.int32), np.array([1, 1, 0, 1], np.int32))
-    yield Sample(whole, {"axis": 0, "num_segments": 2})
-    some = np.array([5, 3, 0, 4, -1], np.int64)
-    part = {"axis": 0, "num_segments": 2, "first": 3}
-    yield Sample((rng.uniform(-3, 3, (5, 4)), some), part, note="a part")
+class UnsortedSegmentSumLike(Segments):
+    type = "unsorted_segment_sum_like"
+    inputs = ("data", "segment_ids", "like")
+    attrs = {"axis": REQUIRED, "first": 0}
+    reference = staticmethod(_segment_sum_like)
 
+    def infer(self, ctx: InferContext) -> Types:
+        before, after = _check_segments(ctx)
+        data, like, axis = ctx.inputs[0], ctx.inputs[2], ctx.attrs["axis"]
+        fits = like.shape == (*before, *like.shape[axis : axis + 1], *after)
+        ctx.check(
+            fits and len(like.shape) == len(before) + 1 + len(after),
+            f"{data} like {like}",
+            f"like of shape ({', '.join(map(str, (*before, 'segments', *after)))})",
+        )
+        return (tensor_type(like.shape, data.dtype),)
 
-def _segments_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for sample in _segments_samples(rng):
-        (data, ids), axis = sample.inputs, sample.attrs["axis"]
-        shape = (*data.shape[:axis], sample.attrs["num_segments"], *data.shape[axis + ids.ndim :])
-        first = sample.attrs.get("first", 0)
-        yield Sample((data, ids, np.zeros(shape)), {"axis": axis, "first": first})
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        return with_like(super().sbp(ctx), 2)
+
+    def samples(self, rng: Rng) -> Samples:
+        for sample in super().samples(rng):
+            like = np.zeros(np.shape(_segment_sum(*sample.inputs, **sample.attrs)))
+            attrs = {"axis": sample.attrs["axis"], "first": sample.attrs.get("first", 0)}
+            yield Sample((*sample.inputs, like), attrs)
 
 
 # -------------------------------------------------------- ops with leading batch axes
@@ -254,46 +267,13 @@ def _batched(ctx: InferContext) -> tuple[TensorType, TensorType, int]:
     return x, index, lead
 
 
-def _batch_gather_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    x, index, lead = _batched(ctx)
-    return (tensor_type(index.shape + x.shape[lead + 1 :], x.dtype),)
-
-
-def _batch_segments_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    x, index, lead = _batched(ctx)
-    count = ctx.attrs["num_segments"]
-    ctx.check(x.shape[lead] == index.shape[-1], f"ids {index} for {x}", "as many ids as rows")
-    ctx.check(count >= 1 or ctx.attrs["first"], f"num_segments {count}", "at least 1")
-    return (tensor_type((*x.shape[:lead], count, *x.shape[lead + 1 :]), x.dtype),)
-
-
-def _batch_sbp(ctx: SbpContext, *along: tuple[tuple[Sbp, ...], Sbp]) -> Signatures:
+def _batch_sbp(ctx: SbpContext, *along: Row) -> Signatures:
     lead, rank = len(ctx.inputs[1].shape) - 1, len(ctx.inputs[0].shape)
-    return rules(
+    return signatures(
         *(((S(i), S(i)), S(i)) for i in range(lead)),
         *along,
         *(((S(i), B), S(i)) for i in range(lead + 1, rank)),
     )
-
-
-def _batch_gather_sbp(ctx: SbpContext) -> Signatures:
-    lead = len(ctx.inputs[1].shape) - 1
-    return _batch_sbp(ctx, ((B, S(lead)), S(lead)), ((S(lead), B), P), *MOVED)
-
-
-def _batch_segments_sbp(ctx: SbpContext) -> Signatures:
-    lead = len(ctx.inputs[1].shape) - 1
-    return _batch_sbp(ctx, ((S(lead), S(lead)), P), ((B, B), S(lead)), ((P, B), P))
-
-
-def _batch_gather_gradient(g: GradContext) -> tuple[Sym, None]:
-    count = g.x.shape[len(g.inputs[1].shape) - 1]
-    attrs = {"num_segments": count, "first": g.attrs["first"]}
-    return g.one("unsorted_batch_segment_sum", g.dy, g.inputs[1], **attrs), None
-
-
-def _batch_segments_gradient(g: GradContext) -> tuple[Sym, None]:
-    return g.one("batch_gather", g.dy, g.inputs[1], first=g.attrs["first"]), None
 
 
 def _per_batch(x: Array, index: Array) -> Iterator[tuple[Array, Array]]:
@@ -302,34 +282,72 @@ def _per_batch(x: Array, index: Array) -> Iterator[tuple[Array, Array]]:
     return zip(flat, index.reshape(-1, index.shape[-1]), strict=True)
 
 
-def _batch_gather(x: Array, index: Array, *, first: int) -> Array:
-    rows = [_gather(part, ids, axis=0, first=first) for part, ids in _per_batch(x, index)]
-    return np.array(rows, x.dtype).reshape(index.shape + x.shape[index.ndim :])
+class BatchGather(OpDef):
+    type = "batch_gather"
+    inputs = ("in", "indices")
+    attrs = {"first": 0}
+    localize = staticmethod(from_row(first_input, _after_batch))
+
+    def infer(self, ctx: InferContext) -> Types:
+        x, index, lead = _batched(ctx)
+        return (tensor_type(index.shape + x.shape[lead + 1 :], x.dtype),)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        lead = len(ctx.inputs[1].shape) - 1
+        return _batch_sbp(ctx, ((B, S(lead)), S(lead)), ((S(lead), B), P), *MOVED)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        count = g.x.shape[len(g.inputs[1].shape) - 1]
+        attrs = {"num_segments": count, "first": g.attrs["first"]}
+        return g.one("unsorted_batch_segment_sum", g.dy, g.inputs[1], **attrs), None
+
+    def reference(self, x: Array, index: Array, *, first: int) -> Array:
+        rows = [_gather(part, ids, axis=0, first=first) for part, ids in _per_batch(x, index)]
+        return np.array(rows, x.dtype).reshape(index.shape + x.shape[index.ndim :])
+
+    def samples(self, rng: Rng) -> Samples:
+        cases = ((2, 5), (2, 3)), ((2, 3, 4, 2), (2, 3, 6)), ((4, 3), (5,)), ((1, 2), (1, 1))
+        for x, index in cases:
+            indices = rng.integers(-1, x[len(index) - 1] + 1, index).astype(np.int32)
+            yield Sample((rng.uniform(-3, 3, x), indices))
+        indices = rng.integers(-1, 9, (2, 6)).astype(np.int32)
+        yield Sample((rng.uniform(-3, 3, (2, 4, 3)), indices), {"first": 3}, note="a part")
 
 
-def _batch_segment_sum(data: Any, ids: Array, *, num_segments: int, first: int) -> Array:
-    rows = [
-        _segment_sum(part, segments, axis=0, num_segments=num_segments, first=first)
-        for part, segments in _per_batch(data, ids)
-    ]
-    lead = ids.ndim - 1
-    shape = (*data.shape[:lead], num_segments, *data.shape[lead + 1 :])
-    return np.array(rows, data.dtype).reshape(shape)
+class UnsortedBatchSegmentSum(OpDef):
+    type = "unsorted_batch_segment_sum"
+    inputs = ("data", "segment_ids")
+    attrs = {"num_segments": REQUIRED, "first": 0}
+    localize = staticmethod(from_row(first_output, _after_batch))
 
+    def infer(self, ctx: InferContext) -> Types:
+        x, index, lead = _batched(ctx)
+        count = ctx.attrs["num_segments"]
+        ctx.check(x.shape[lead] == index.shape[-1], f"ids {index} for {x}", "as many ids as rows")
+        ctx.check(count >= 1 or ctx.attrs["first"], f"num_segments {count}", "at least 1")
+        return (tensor_type((*x.shape[:lead], count, *x.shape[lead + 1 :]), x.dtype),)
 
-def _batch_gather_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for x, index in (((2, 5), (2, 3)), ((2, 3, 4, 2), (2, 3, 6)), ((4, 3), (5,)), ((1, 2), (1, 1))):
-        indices = rng.integers(-1, x[len(index) - 1] + 1, index).astype(np.int32)
-        yield Sample((rng.uniform(-3, 3, x), indices))
-    indices = rng.integers(-1, 9, (2, 6)).astype(np.int32)
-    yield Sample((rng.uniform(-3, 3, (2, 4, 3)), indices), {"first": 3}, note="a part")
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        lead = len(ctx.inputs[1].shape) - 1
+        return _batch_sbp(ctx, ((S(lead), S(lead)), P), ((B, B), S(lead)), ((P, B), P))
 
+    def gradient(self, g: GradContext) -> Gradients:
+        return g.one("batch_gather", g.dy, g.inputs[1], first=g.attrs["first"]), None
 
-def _batch_segments_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for x, ids, count in (((3, 4), (3, 4), 2), ((2, 3, 4, 2), (2, 3, 4), 3), ((5, 2), (5,), 4)):
-        segments = rng.integers(-1, count + 1, ids).astype(np.int64)
-        attrs = {"num_segments": count, "first": count // 3}
-        yield Sample((rng.uniform(-3, 3, x), segments), attrs)
+    def reference(self, data: Any, ids: Array, *, num_segments: int, first: int) -> Array:
+        rows = [
+            _segment_sum(part, segments, axis=0, num_segments=num_segments, first=first)
+            for part, segments in _per_batch(data, ids)
+        ]
+        lead = ids.ndim - 1
+        shape = (*data.shape[:lead], num_segments, *data.shape[lead + 1 :])
+        return np.array(rows, data.dtype).reshape(shape)
+
+    def samples(self, rng: Rng) -> Samples:
+        for x, ids, count in (((3, 4), (3, 4), 2), ((2, 3, 4, 2), (2, 3, 4), 3), ((5, 2), (5,), 4)):
+            segments = rng.integers(-1, count + 1, ids).astype(np.int64)
+            attrs = {"num_segments": count, "first": count // 3}
+            yield Sample((rng.uniform(-3, 3, x), segments), attrs)
 
 
 # -------------------------------------------------------- ops with one index per element
@@ -344,153 +362,82 @@ def _check_dim(ctx: InferContext, x: TensorType, index: TensorType) -> None:
     ctx.check(fits, f"index {index} for {x}", f"equal sizes except on axis {dim}")
 
 
-def _dim_gather_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    x, index = ctx.inputs[0], checked_index(ctx, 1)
-    _check_dim(ctx, x, index)
-    return (tensor_type(index.shape, x.dtype),)
-
-
-def _dim_scatter_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    like, x, index = ctx.inputs[0], ctx.inputs[1], checked_index(ctx, 2)
-    _check_dim(ctx, like, index)
-    ctx.check(x.shape == index.shape, f"{x} at indices {index}", "as many numbers as indices")
-    return (tensor_type(like.shape, x.dtype),)
-
-
-def _dim_sbp(ctx: SbpContext, *along: tuple[tuple[Sbp, ...], Sbp]) -> Signatures:
+def _dim_sbp(ctx: SbpContext, *along: Row) -> Signatures:
     others = (i for i in range(len(ctx.inputs[0].shape)) if i != ctx.attrs["dim"])
-    return rules(*(((S(i), S(i)), S(i)) for i in others), *along)
-
-
-def _dim_gather_sbp(ctx: SbpContext) -> Signatures:
-    dim = ctx.attrs["dim"]
-    return _dim_sbp(ctx, ((B, S(dim)), S(dim)), ((S(dim), B), P), *MOVED)
-
-
-def _dim_scatter_sbp(ctx: SbpContext) -> Signatures:
-    dim = ctx.attrs["dim"]
-    added = ((S(dim), S(dim)), P), ((B, B), S(dim)), ((P, B), P)
-    return with_like(_dim_sbp(ctx, *added), 0)
-
-
-def _dim_gather_gradient(g: GradContext) -> tuple[Sym, None]:
-    x, index = g.inputs
-    return g.one("dim_scatter_add_like", x, g.dy, index, **g.attrs), None
-
-
-def _dim_scatter_gradient(g: GradContext) -> tuple[None, Sym, None]:
-    return None, g.one("dim_gather", g.dy, g.inputs[2], **g.attrs), None
-
-
-def _dim_gather(x: Array, index: Array, *, dim: int, first: int) -> Array:
-    valid, index = _in_range(index.astype(np.int64) - first, x.shape[dim])
-    return np.where(valid, np.take_along_axis(x, index, dim), 0).astype(x.dtype)
-
-
-def _dim_scatter(like: Array, x: Array, index: Array, *, dim: int, first: int) -> Array:
-    out = np.zeros(like.shape, x.dtype)
-    for place in np.ndindex(*index.shape):
-        at = int(index[place]) - first
-        if 0 <= at < like.shape[dim]:
-            out[(*place[:dim], at, *place[dim + 1 :])] += x[place]
-    return out
+    return signatures(*(((S(i), S(i)), S(i)) for i in others), *along)
 
 
 DIM_CASES: tuple[tuple[Shape, int, int], ...] = (((3, 4), 1, 2), ((4, 2, 3), 0, 5), ((5,), 0, 3))
 
 
-def _dim_gather_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, dim, count in DIM_CASES:
-        index = rng.integers(-1, shape[dim] + 1, (*shape[:dim], count, *shape[dim + 1 :]))
-        for first in (0, 1):
-            attrs = {"dim": dim, "first": first}
-            yield Sample((rng.uniform(-3, 3, shape), index.astype(np.int32)), attrs)
+class DimGather(OpDef):
+    type = "dim_gather"
+    inputs = ("input", "index")
+    outputs = ("output",)
+    attrs = {"dim": REQUIRED, "first": 0}
+    localize = staticmethod(from_row(first_input, _by_attr("dim")))
+
+    def infer(self, ctx: InferContext) -> Types:
+        x, index = ctx.inputs[0], checked_index(ctx, 1)
+        _check_dim(ctx, x, index)
+        return (tensor_type(index.shape, x.dtype),)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        dim = ctx.attrs["dim"]
+        return _dim_sbp(ctx, ((B, S(dim)), S(dim)), ((S(dim), B), P), *MOVED)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        x, index = g.inputs
+        return g.one("dim_scatter_add_like", x, g.dy, index, **g.attrs), None
+
+    def reference(self, x: Array, index: Array, *, dim: int, first: int) -> Array:
+        valid, index = _in_range(index.astype(np.int64) - first, x.shape[dim])
+        return np.where(valid, np.take_along_axis(x, index, dim), 0).astype(x.dtype)
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape, dim, count in DIM_CASES:
+            index = rng.integers(-1, shape[dim] + 1, (*shape[:dim], count, *shape[dim + 1 :]))
+            for first in (0, 1):
+                attrs = {"dim": dim, "first": first}
+                yield Sample((rng.uniform(-3, 3, shape), index.astype(np.int32)), attrs)
 
 
-def _dim_scatter_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for sample in _dim_gather_samples(rng):
-        x, index = sample.inputs
-        yield Sample((x, rng.uniform(-3, 3, index.shape), index), sample.attrs)
+class DimScatterAddLike(OpDef):
+    type = "dim_scatter_add_like"
+    inputs = ("like", "input", "index")
+    outputs = ("output",)
+    attrs = {"dim": REQUIRED, "first": 0}
+    localize = staticmethod(from_row(first_output, _by_attr("dim")))
+
+    def infer(self, ctx: InferContext) -> Types:
+        like, x, index = ctx.inputs[0], ctx.inputs[1], checked_index(ctx, 2)
+        _check_dim(ctx, like, index)
+        ctx.check(x.shape == index.shape, f"{x} at indices {index}", "as many numbers as indices")
+        return (tensor_type(like.shape, x.dtype),)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        dim = ctx.attrs["dim"]
+        added = ((S(dim), S(dim)), P), ((B, B), S(dim)), ((P, B), P)
+        return with_like(_dim_sbp(ctx, *added), 0)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        return None, g.one("dim_gather", g.dy, g.inputs[2], **g.attrs), None
+
+    def reference(self, like: Array, x: Array, index: Array, *, dim: int, first: int) -> Array:
+        out = np.zeros(like.shape, x.dtype)
+        for place in np.ndindex(*index.shape):
+            at = int(index[place]) - first
+            if 0 <= at < like.shape[dim]:
+                out[(*place[:dim], at, *place[dim + 1 :])] += x[place]
+        return out
+
+    def samples(self, rng: Rng) -> Samples:
+        for sample in DimGather().samples(rng):
+            x, index = sample.inputs
+            yield Sample((x, rng.uniform(-3, 3, index.shape), index), sample.attrs)
 
 
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="gather",
-        inputs=("in", "indices"),
-        infer=_gather_type,
-        attrs={"axis": REQUIRED, "first": 0},
-        sbp=_gather_sbp,
-        localize=from_row(first_input, _by_attr("axis")),
-        gradient=_gather_gradient,
-        reference=_gather,
-        samples=_gather_samples,
-    ),
-    OpSpec(
-        type="unsorted_segment_sum",
-        inputs=("data", "segment_ids"),
-        infer=_segments_type,
-        attrs={"axis": REQUIRED, "num_segments": REQUIRED, "first": 0},
-        sbp=_segments_sbp,
-        localize=from_row(first_output, _by_attr("axis")),
-        gradient=_segments_gradient,
-        reference=_segment_sum,
-        samples=_segments_samples,
-    ),
-    OpSpec(
-        type="unsorted_segment_sum_like",
-        inputs=("data", "segment_ids", "like"),
-        infer=_segments_like_type,
-        attrs={"axis": REQUIRED, "first": 0},
-        sbp=lambda ctx: with_like(_segments_sbp(ctx), 2),
-        localize=from_row(first_output, _by_attr("axis")),
-        gradient=_segments_gradient,
-        reference=_segment_sum_like,
-        samples=_segments_like_samples,
-    ),
-    OpSpec(
-        type="batch_gather",
-        inputs=("in", "indices"),
-        infer=_batch_gather_type,
-        attrs={"first": 0},
-        sbp=_batch_gather_sbp,
-        localize=from_row(first_input, _after_batch),
-        gradient=_batch_gather_gradient,
-        reference=_batch_gather,
-        samples=_batch_gather_samples,
-    ),
-    OpSpec(
-        type="unsorted_batch_segment_sum",
-        inputs=("data", "segment_ids"),
-        infer=_batch_segments_type,
-        attrs={"num_segments": REQUIRED, "first": 0},
-        sbp=_batch_segments_sbp,
-        localize=from_row(first_output, _after_batch),
-        gradient=_batch_segments_gradient,
-        reference=_batch_segment_sum,
-        samples=_batch_segments_samples,
-    ),
-    OpSpec(
-        type="dim_gather",
-        inputs=("input", "index"),
-        outputs=("output",),
-        infer=_dim_gather_type,
-        attrs={"dim": REQUIRED, "first": 0},
-        sbp=_dim_gather_sbp,
-        localize=from_row(first_input, _by_attr("dim")),
-        gradient=_dim_gather_gradient,
-        reference=_dim_gather,
-        samples=_dim_gather_samples,
-    ),
-    OpSpec(
-        type="dim_scatter_add_like",
-        inputs=("like", "input", "index"),
-        outputs=("output",),
-        infer=_dim_scatter_type,
-        attrs={"dim": REQUIRED, "first": 0},
-        sbp=_dim_scatter_sbp,
-        localize=from_row(first_output, _by_attr("dim")),
-        gradient=_dim_scatter_gradient,
-        reference=_dim_scatter,
-        samples=_dim_scatter_samples,
-    ),
-)
+OPS = specs(
+    Gather, UnsortedSegmentSum, UnsortedSegmentSumLike, BatchGather, UnsortedBatchSegmentSum,
+    DimGather, DimScatterAddLike,
+)  # fmt: skip

@@ -7,28 +7,25 @@ indexed axes, each device reads or writes only its own part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.base.shapes import Shape
-from flow_core.ir.graph import AttrValue, TensorType, tensor_type
+from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.array.index import (
     MOVED,
     checked_index,
-    first_input,
-    first_output,
-    rules,
     with_like,
 )
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import floating, nondecreasing
+from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
+from flow_core.ops.rules import floating, nondecreasing, signatures
 from flow_core.plugins.specs import (
     REQUIRED,
     InferContext,
     LocalContext,
-    OpSpec,
     Part,
     Sample,
     SbpContext,
@@ -45,31 +42,11 @@ def _nd_parts(ctx: InferContext, table: Shape, position: int) -> tuple[Shape, Sh
     return index.shape[:-1], table[depth:]
 
 
-def _gather_nd_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    params = ctx.inputs[0]
-    batch, inner = _nd_parts(ctx, params.shape, 1)
-    return (tensor_type(batch + inner, params.dtype),)
-
-
 def _scattered(ctx: InferContext, table: Shape, index: int, updates: int) -> tuple[TensorType, ...]:
     found = ctx.inputs[updates]
     batch, inner = _nd_parts(ctx, table, index)
     ctx.check(found.shape == batch + inner, f"updates {found}", f"shape {batch + inner}")
     return (tensor_type(table, found.dtype),)
-
-
-def _scatter_nd_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    return _scattered(ctx, tuple(ctx.attrs["shape"]), 0, 1)
-
-
-def _scatter_nd_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    return _scattered(ctx, ctx.inputs[0].shape, 1, 2)
-
-
-def _tensor_scatter_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    params, updates = ctx.inputs[:2]
-    ctx.check(params.dtype is updates.dtype, f"{params} and {updates}", "one element type")
-    return _scattered(ctx, params.shape, 2, 1)
 
 
 def _nd_axes(index: TensorType, table: TensorType) -> tuple[range, list[tuple[int, int]]]:
@@ -80,36 +57,16 @@ def _nd_axes(index: TensorType, table: TensorType) -> tuple[range, list[tuple[in
     return range(batch), [(i, i - depth + batch) for i in range(depth, len(table.shape))]
 
 
-def _from_position(
-    table: Callable[[LocalContext], Part],
-) -> Callable[[LocalContext], Mapping[str, AttrValue]]:
-    """Adapt ``first`` (and ``shape``) to the device's part of the table."""
-
-    def localize(ctx: LocalContext) -> Mapping[str, AttrValue]:
-        part = table(ctx)
-        outer = ctx.attrs["first"] or (0,) * len(part.region)
-        first = tuple(a + low for a, (low, _) in zip(outer, part.region, strict=True))
-        found: dict[str, AttrValue] = {"first": first}
-        return {**found, "shape": part.shape} if "shape" in ctx.attrs else found
-
-    return localize
-
-
-def _gather_nd_sbp(ctx: SbpContext) -> Signatures:
-    params, index = ctx.inputs
-    batch, inner = _nd_axes(index, params)
-    return rules(
-        *(((B, S(i)), S(i)) for i in batch),
-        *(((S(i), B), S(j)) for i, j in inner),
-        *(((S(i), B), P) for i in range(index.shape[-1])),
-        *MOVED,
-    )
+def _first(ctx: LocalContext, table: Part) -> Attributes:
+    """Adapt ``first`` to the device's part of the table."""
+    outer = ctx.attrs["first"] or (0,) * len(table.region)
+    return {"first": tuple(a + low for a, (low, _) in zip(outer, table.region, strict=True))}
 
 
 def _scatter_nd_rules(index: TensorType, out: TensorType) -> Signatures:
     """Return the SBP rules for the inputs (indices, updates)."""
     batch, inner = _nd_axes(index, out)
-    return rules(
+    return signatures(
         *(((S(i), S(i)), P) for i in batch),
         *(((B, S(j)), S(i)) for i, j in inner),
         *(((B, B), S(i)) for i in range(index.shape[-1])),
@@ -117,47 +74,19 @@ def _scatter_nd_rules(index: TensorType, out: TensorType) -> Signatures:
     )
 
 
-def _scatter_nd_sbp(ctx: SbpContext) -> Signatures:
-    return _scatter_nd_rules(ctx.inputs[0], ctx.outputs[0])
-
-
-def _scatter_nd_like_sbp(ctx: SbpContext) -> Signatures:
-    return with_like(_scatter_nd_rules(ctx.inputs[1], ctx.outputs[0]), 0)
-
-
 def _tensor_scatter_update_sbp(ctx: SbpContext) -> Signatures:
     _, inner = _nd_axes(ctx.inputs[2], ctx.outputs[0])
     indexed = range(ctx.inputs[2].shape[-1])
-    return rules(
+    return signatures(
         *(((S(i), S(j), B), S(i)) for i, j in inner),
         *(((S(i), B, B), S(i)) for i in indexed),
         *(((kind, kind, B), kind) for kind in (P, *EXTREMES)),
     )
 
 
-def _tensor_scatter_add_sbp(ctx: SbpContext) -> Signatures:
-    batch, _ = _nd_axes(ctx.inputs[2], ctx.outputs[0])
-    added = rules(*(((P, S(i), S(i)), P) for i in batch))
-    splits = (r for r in _tensor_scatter_update_sbp(ctx) if r.inputs[0] not in EXTREMES)
-    return (*added, *splits, *(nondecreasing(ctx, 0) if floating(ctx) else ()))
-
-
-def _gather_nd_gradient(g: GradContext) -> tuple[Sym, None]:
-    return g.one("scatter_nd", g.inputs[1], g.dy, shape=g.x.shape, **g.attrs), None
-
-
 def _scatter_nd_gradient(g: GradContext) -> tuple[Sym | None, ...]:
     *ignored, index, _ = g.inputs
     return (*(None for _ in ignored), None, g.one("gather_nd", g.dy, index, first=g.attrs["first"]))
-
-
-def _tensor_scatter_gradient(g: GradContext) -> tuple[Sym | None, Sym | None, None]:
-    (_, updates, index), (to_params, to_updates, _) = g.inputs, g.needed
-    kept: Sym | None = g.dy
-    if g.op.type == "tensor_scatter_nd_update" and to_params:
-        zeros = g.one("zero_like", updates)
-        kept = g.one("tensor_scatter_nd_update", g.dy, zeros, index, **g.attrs)
-    return kept, g.one("gather_nd", g.dy, index, **g.attrs) if to_updates else None, None
 
 
 def _positions(
@@ -172,13 +101,6 @@ def _positions(
             yield place, at
 
 
-def _gather_nd(params: Array, index: Array, *, first: Shape) -> Array:
-    out = np.zeros(index.shape[:-1] + params.shape[index.shape[-1] :], params.dtype)
-    for place, at in _positions(index, params.shape, first):
-        out[place] = params[at]
-    return out
-
-
 def _tensor_scatter_add(params: Array, updates: Array, index: Array, *, first: Shape) -> Array:
     out = params.copy()
     for place, at in _positions(index, params.shape, first):
@@ -186,19 +108,8 @@ def _tensor_scatter_add(params: Array, updates: Array, index: Array, *, first: S
     return out
 
 
-def _tensor_scatter_update(params: Array, updates: Array, index: Array, *, first: Shape) -> Array:
-    out = params.copy()
-    for place, at in _positions(index, params.shape, first):
-        out[at] = updates[place]
-    return out
-
-
 def _scatter_nd(index: Array, updates: Array, *, shape: Shape, first: Shape) -> Array:
     return _tensor_scatter_add(np.zeros(shape, updates.dtype), updates, index, first=first)
-
-
-def _scatter_nd_like(like: Array, index: Array, updates: Array, *, first: Shape) -> Array:
-    return _scatter_nd(index, updates, shape=like.shape, first=first)
 
 
 def _nd_cases(rng: np.random.Generator) -> Iterator[tuple[Array, Array, Array]]:
@@ -212,83 +123,131 @@ def _nd_cases(rng: np.random.Generator) -> Iterator[tuple[Array, Array, Array]]:
         yield rng.uniform(-3, 3, table), places, slices
 
 
-def _gather_nd_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for table, index, _ in _nd_cases(rng):
-        yield Sample((table, index))
-        yield Sample((table, index), {"first": (1,) * table.ndim}, note="a part")
+class GatherNd(OpDef):
+    type = "gather_nd"
+    inputs = ("params", "indices")
+    attrs = {"first": ()}
+    localize = staticmethod(lambda ctx: _first(ctx, ctx.inputs[0]))
 
+    def infer(self, ctx: InferContext) -> Types:
+        params = ctx.inputs[0]
+        batch, inner = _nd_parts(ctx, params.shape, 1)
+        return (tensor_type(batch + inner, params.dtype),)
 
-def _scatter_nd_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for table, index, slices in _nd_cases(rng):
-        yield Sample((index, slices), {"shape": table.shape})
-    twice = np.array([[1], [1], [0]], np.int64)
-    yield Sample((twice, rng.uniform(-3, 3, (3, 2))), {"shape": (3, 2)}, note="added twice")
-    attrs = {"shape": (2, 2), "first": (1, 0)}
-    yield Sample((twice, rng.uniform(-3, 3, (3, 2))), attrs, note="a part")
-
-
-def _scatter_nd_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for table, index, slices in _nd_cases(rng):
-        yield Sample((table, index, slices))
-        yield Sample((table, index, slices), {"first": (1,) * table.ndim}, note="a part")
-
-
-def _tensor_scatter_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for table, index, slices in _nd_cases(rng):
-        yield Sample((table, slices, index))
-        yield Sample((table, slices, index), {"first": (1,) * table.ndim}, note="a part")
-
-
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="gather_nd",
-        inputs=("params", "indices"),
-        infer=_gather_nd_type,
-        attrs={"first": ()},
-        localize=_from_position(first_input),
-        sbp=_gather_nd_sbp,
-        gradient=_gather_nd_gradient,
-        reference=_gather_nd,
-        samples=_gather_nd_samples,
-    ),
-    OpSpec(
-        type="scatter_nd",
-        inputs=("indices", "updates"),
-        infer=_scatter_nd_type,
-        attrs={"shape": REQUIRED, "first": ()},
-        sbp=_scatter_nd_sbp,
-        localize=_from_position(first_output),
-        gradient=_scatter_nd_gradient,
-        reference=_scatter_nd,
-        samples=_scatter_nd_samples,
-    ),
-    OpSpec(
-        type="scatter_nd_like",
-        inputs=("like", "indices", "updates"),
-        infer=_scatter_nd_like_type,
-        attrs={"first": ()},
-        localize=_from_position(first_output),
-        sbp=_scatter_nd_like_sbp,
-        gradient=_scatter_nd_gradient,
-        reference=_scatter_nd_like,
-        samples=_scatter_nd_like_samples,
-    ),
-    *(
-        OpSpec(
-            type=name,
-            inputs=("params", "updates", "indices"),
-            infer=_tensor_scatter_type,
-            attrs={"first": ()},
-            sbp=sbp,
-            localize=_from_position(first_output),
-            gradient=_tensor_scatter_gradient,
-            reference=reference,
-            samples=_tensor_scatter_samples,
-            inplace=(0,),
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        params, index = ctx.inputs
+        batch, inner = _nd_axes(index, params)
+        return signatures(
+            *(((B, S(i)), S(i)) for i in batch),
+            *(((S(i), B), S(j)) for i, j in inner),
+            *(((S(i), B), P) for i in range(index.shape[-1])),
+            *MOVED,
         )
-        for name, sbp, reference in (
-            ("tensor_scatter_nd_add", _tensor_scatter_add_sbp, _tensor_scatter_add),
-            ("tensor_scatter_nd_update", _tensor_scatter_update_sbp, _tensor_scatter_update),
-        )
-    ),
-)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        return g.one("scatter_nd", g.inputs[1], g.dy, shape=g.x.shape, **g.attrs), None
+
+    def reference(self, params: Array, index: Array, *, first: Shape) -> Array:
+        out = np.zeros(index.shape[:-1] + params.shape[index.shape[-1] :], params.dtype)
+        for place, at in _positions(index, params.shape, first):
+            out[place] = params[at]
+        return out
+
+    def samples(self, rng: Rng) -> Samples:
+        for table, index, _ in _nd_cases(rng):
+            yield Sample((table, index))
+            yield Sample((table, index), {"first": (1,) * table.ndim}, note="a part")
+
+
+class Scatter(OpDef):
+    """An op that writes to a table, which is its output."""
+
+    attrs = {"first": ()}
+    localize = staticmethod(lambda ctx: _first(ctx, ctx.outputs[0]))
+
+
+class ScatterNd(Scatter):
+    type = "scatter_nd"
+    inputs = ("indices", "updates")
+    attrs = {"shape": REQUIRED, "first": ()}
+    gradient = staticmethod(_scatter_nd_gradient)
+    reference = staticmethod(_scatter_nd)
+    infer = staticmethod(lambda ctx: _scattered(ctx, tuple(ctx.attrs["shape"]), 0, 1))
+    sbp = staticmethod(lambda ctx: _scatter_nd_rules(ctx.inputs[0], ctx.outputs[0]))
+
+    def localize(self, ctx: LocalContext) -> Attributes:
+        return {**super().localize(ctx), "shape": ctx.outputs[0].shape}
+
+    def samples(self, rng: Rng) -> Samples:
+        for table, index, slices in _nd_cases(rng):
+            yield Sample((index, slices), {"shape": table.shape})
+        twice = np.array([[1], [1], [0]], np.int64)
+        yield Sample((twice, rng.uniform(-3, 3, (3, 2))), {"shape": (3, 2)}, note="added twice")
+        attrs = {"shape": (2, 2), "first": (1, 0)}
+        yield Sample((twice, rng.uniform(-3, 3, (3, 2))), attrs, note="a part")
+
+
+class ScatterNdLike(Scatter):
+    type = "scatter_nd_like"
+    inputs = ("like", "indices", "updates")
+    gradient = staticmethod(_scatter_nd_gradient)
+    infer = staticmethod(lambda ctx: _scattered(ctx, ctx.inputs[0].shape, 1, 2))
+    sbp = staticmethod(lambda ctx: with_like(_scatter_nd_rules(ctx.inputs[1], ctx.outputs[0]), 0))
+
+    def reference(self, like: Array, index: Array, updates: Array, *, first: Shape) -> Array:
+        return _scatter_nd(index, updates, shape=like.shape, first=first)
+
+    def samples(self, rng: Rng) -> Samples:
+        for table, index, slices in _nd_cases(rng):
+            yield Sample((table, index, slices))
+            yield Sample((table, index, slices), {"first": (1,) * table.ndim}, note="a part")
+
+
+class TensorScatter(Scatter):
+    """An op whose output is a copy of a table, with updates at some positions."""
+
+    inputs = ("params", "updates", "indices")
+    inplace = (0,)
+
+    def infer(self, ctx: InferContext) -> Types:
+        params, updates = ctx.inputs[:2]
+        ctx.check(params.dtype is updates.dtype, f"{params} and {updates}", "one element type")
+        return _scattered(ctx, params.shape, 2, 1)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        (_, updates, index), (to_params, to_updates, _) = g.inputs, g.needed
+        kept: Sym | None = g.dy
+        if g.op.type == "tensor_scatter_nd_update" and to_params:
+            zeros = g.one("zero_like", updates)
+            kept = g.one("tensor_scatter_nd_update", g.dy, zeros, index, **g.attrs)
+        return kept, g.one("gather_nd", g.dy, index, **g.attrs) if to_updates else None, None
+
+    def samples(self, rng: Rng) -> Samples:
+        for table, index, slices in _nd_cases(rng):
+            yield Sample((table, slices, index))
+            yield Sample((table, slices, index), {"first": (1,) * table.ndim}, note="a part")
+
+
+class TensorScatterNdUpdate(TensorScatter):
+    type = "tensor_scatter_nd_update"
+    sbp = staticmethod(_tensor_scatter_update_sbp)
+
+    def reference(self, params: Array, updates: Array, index: Array, *, first: Shape) -> Array:
+        out = params.copy()
+        for place, at in _positions(index, params.shape, first):
+            out[at] = updates[place]
+        return out
+
+
+class TensorScatterNdAdd(TensorScatter):
+    type = "tensor_scatter_nd_add"
+    reference = staticmethod(_tensor_scatter_add)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        batch, _ = _nd_axes(ctx.inputs[2], ctx.outputs[0])
+        added = signatures(*(((P, S(i), S(i)), P) for i in batch))
+        splits = (r for r in _tensor_scatter_update_sbp(ctx) if r.inputs[0] not in EXTREMES)
+        return (*added, *splits, *(nondecreasing(ctx, 0) if floating(ctx) else ()))
+
+
+OPS = specs(GatherNd, ScatterNd, ScatterNdLike, TensorScatterNdUpdate, TensorScatterNdAdd)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -12,16 +12,17 @@ from flow_core.base.arrays import Array
 from flow_core.base.shapes import Shape
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
+from flow_core.ops.rules import signatures
 from flow_core.plugins.specs import (
     REQUIRED,
     InferContext,
     LocalContext,
-    OpSpec,
     Part,
     Sample,
     SbpContext,
 )
-from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
+from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signatures
 
 LAST = 2**63 - 1
 """The start or stop of a slice that means the end of the axis, whatever the size of the axis."""
@@ -49,74 +50,59 @@ def _axis_of(ctx: InferContext) -> int:
     return int(axis)
 
 
-def _concat_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    first, axis = ctx.inputs[0], _axis_of(ctx)
-    for x in ctx.inputs:
-        same = len(x.shape) == len(first.shape) and (
-            _resized(x.shape, axis, 0) == _resized(first.shape, axis, 0)
-        )
-        ctx.check(
-            same and x.dtype is first.dtype,
-            ", ".join(map(str, ctx.inputs)),
-            f"one element type, and equal sizes except on axis {axis}",
-        )
-    total, limit = sum(x.shape[axis] for x in ctx.inputs), ctx.attrs["max_dim_size"]
-    ctx.check(limit is None or limit >= total, f"max_dim_size {limit}", f"at least {total}")
-    return (tensor_type(_resized(first.shape, axis, total), first.dtype),)
-
-
 def _but_axis(ctx: SbpContext) -> Signatures:
     """Allow P, and S(i) on all axes but the op's axis; on that axis, too, for a single part."""
     n, m, axis = len(ctx.inputs), len(ctx.outputs), ctx.attrs["axis"]
     splits = (S(i) for i in range(len(ctx.inputs[0].shape)) if i != axis or n == m == 1)
     kinds: tuple[Sbp, ...] = (*splits, P, *EXTREMES)
-    return tuple(Signature((s,) * n, (s,) * m) for s in kinds)
-
-
-def _concat_gradient(g: GradContext) -> Sequence[Sym | None]:
-    axis = g.attrs["axis"]
-    sizes = tuple(x.shape[axis] for x in g.inputs)
-    if all(g.needed):
-        return g.all("split", g.dy, axis=axis, sizes=sizes)
-    return [
-        _region(g, axis, start, size) if needed else None
-        for start, size, needed in zip(offsets(sizes), sizes, g.needed, strict=True)
-    ]
+    return signatures(*(((s,) * n, (s,) * m) for s in kinds))
 
 
 def _region(g: GradContext, axis: int, start: int, size: int) -> Sym:
     rank = len(g.dy.shape)
-    whole = (LAST,) * rank
-    return g.one(
-        "slice",
-        g.dy,
-        start=_resized((0,) * rank, axis, start),
-        stop=_resized(whole, axis, start + size),
-        step=(1,) * rank,
-    )
+    first, last = _resized((0,) * rank, axis, start), _resized((LAST,) * rank, axis, start + size)
+    return g.one("slice", g.dy, start=first, stop=last, step=(1,) * rank)
 
 
-def _concat(*xs: Array, axis: int, max_dim_size: int | None) -> Array:
-    return np.concatenate(xs, axis)
+class Concat(OpDef):
+    type = "concat"
+    inputs = ("in*",)
+    attrs = {"axis": REQUIRED, "max_dim_size": None}
+    sbp = staticmethod(_but_axis)
+    reference = staticmethod(lambda *xs, axis, max_dim_size: np.concatenate(xs, axis))
 
+    def infer(self, ctx: InferContext) -> Types:
+        first, axis = ctx.inputs[0], _axis_of(ctx)
+        for x in ctx.inputs:
+            same = len(x.shape) == len(first.shape) and (
+                _resized(x.shape, axis, 0) == _resized(first.shape, axis, 0)
+            )
+            ctx.check(
+                same and x.dtype is first.dtype,
+                ", ".join(map(str, ctx.inputs)),
+                f"one element type, and equal sizes except on axis {axis}",
+            )
+        total, limit = sum(x.shape[axis] for x in ctx.inputs), ctx.attrs["max_dim_size"]
+        ctx.check(limit is None or limit >= total, f"max_dim_size {limit}", f"at least {total}")
+        return (tensor_type(_resized(first.shape, axis, total), first.dtype),)
 
-def _concat_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shapes, axis in (
-        (((2, 3), (2, 1)), 1), (((2, 3), (4, 3), (1, 3)), 0), (((2, 2, 2), (2, 2, 2)), 1),
-        (((3,), (0,)), 0), (((2, 3),), 0),
-    ):  # fmt: skip
-        yield Sample(tuple(rng.uniform(-3, 3, s) for s in shapes), {"axis": axis})
-    yield Sample((rng.integers(0, 9, (2, 1)), rng.integers(0, 9, (2, 2))), {"axis": 1})
+    def gradient(self, g: GradContext) -> Gradients:
+        axis = g.attrs["axis"]
+        sizes = tuple(x.shape[axis] for x in g.inputs)
+        if all(g.needed):
+            return g.all("split", g.dy, axis=axis, sizes=sizes)
+        return [
+            _region(g, axis, start, size) if needed else None
+            for start, size, needed in zip(offsets(sizes), sizes, g.needed, strict=True)
+        ]
 
-
-def _split_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    x, axis, sizes = ctx.inputs[0], _axis_of(ctx), ctx.attrs["sizes"]
-    ctx.check(
-        sum(sizes) == x.shape[axis] and min(sizes, default=-1) >= 0,
-        f"sizes {sizes} for axis {axis} of {x}",
-        f"sizes that add up to {x.shape[axis]}",
-    )
-    return tuple(tensor_type(_resized(x.shape, axis, n), x.dtype) for n in sizes)
+    def samples(self, rng: Rng) -> Samples:
+        for shapes, axis in (
+            (((2, 3), (2, 1)), 1), (((2, 3), (4, 3), (1, 3)), 0), (((2, 2, 2), (2, 2, 2)), 1),
+            (((3,), (0,)), 0), (((2, 3),), 0),
+        ):  # fmt: skip
+            yield Sample(tuple(rng.uniform(-3, 3, s) for s in shapes), {"axis": axis})
+        yield Sample((rng.integers(0, 9, (2, 1)), rng.integers(0, 9, (2, 2))), {"axis": 1})
 
 
 def _split_gradient(g: GradContext) -> tuple[Sym | None, ...]:
@@ -132,45 +118,68 @@ def _split(x: Array, *, axis: int, sizes: tuple[int, ...]) -> tuple[Array, ...]:
     return tuple(np.split(x, offsets(sizes)[1:], axis))
 
 
-def _split_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, axis, sizes in (((5, 3), 0, (2, 3)), ((2, 6), 1, (1, 0, 5)), ((3, 2), 1, (2,))):
-        yield Sample((rng.uniform(-3, 3, shape),), {"axis": axis, "sizes": sizes})
+class Split(OpDef):
+    type = "split"
+    inputs = ("in",)
+    outputs = ("out*",)
+    attrs = {"axis": REQUIRED, "sizes": REQUIRED}
+    sbp = staticmethod(_but_axis)
+    gradient = staticmethod(_split_gradient)
+    reference = staticmethod(_split)
+
+    def infer(self, ctx: InferContext) -> Types:
+        x, axis, sizes = ctx.inputs[0], _axis_of(ctx), ctx.attrs["sizes"]
+        ctx.check(
+            sum(sizes) == x.shape[axis] and min(sizes, default=-1) >= 0,
+            f"sizes {sizes} for axis {axis} of {x}",
+            f"sizes that add up to {x.shape[axis]}",
+        )
+        return tuple(tensor_type(_resized(x.shape, axis, n), x.dtype) for n in sizes)
+
+    def localize(self, ctx: LocalContext) -> Attributes:
+        return {"sizes": tuple(p.shape[ctx.attrs["axis"]] for p in ctx.outputs)}
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape, axis, sizes in (((5, 3), 0, (2, 3)), ((2, 6), 1, (1, 0, 5)), ((3, 2), 1, (2,))):
+            yield Sample((rng.uniform(-3, 3, shape),), {"axis": axis, "sizes": sizes})
 
 
-def _split_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    x, *likes = ctx.inputs
-    axis, rank = _axis_of(ctx), len(likes[0].shape) if likes else 0
-    fits = axis < rank and all(
-        len(t.shape) == rank and _resized(t.shape, axis, 0) == _resized(x.shape[:rank], axis, 0)
-        for t in likes
-    )
-    ctx.check(
-        fits and sum(t.shape[axis] for t in likes) == x.shape[axis],
-        f"{x} like {', '.join(map(str, likes))}",
-        f"shapes that add up to the input's along axis {axis}",
-    )
-    return tuple(tensor_type(t.shape + x.shape[rank:], x.dtype) for t in likes)
+class SplitLike(OpDef):
+    type = "split_like"
+    inputs = ("in", "like*")
+    outputs = ("out*",)
+    attrs = {"axis": REQUIRED}
+    gradient = staticmethod(_split_gradient)
 
+    def infer(self, ctx: InferContext) -> Types:
+        x, *likes = ctx.inputs
+        axis, rank = _axis_of(ctx), len(likes[0].shape) if likes else 0
+        fits = axis < rank and all(
+            len(t.shape) == rank and _resized(t.shape, axis, 0) == _resized(x.shape[:rank], axis, 0)
+            for t in likes
+        )
+        ctx.check(
+            fits and sum(t.shape[axis] for t in likes) == x.shape[axis],
+            f"{x} like {', '.join(map(str, likes))}",
+            f"shapes that add up to the input's along axis {axis}",
+        )
+        return tuple(tensor_type(t.shape + x.shape[rank:], x.dtype) for t in likes)
 
-def _split_like_sbp(ctx: SbpContext) -> Signatures:
-    """Give all inputs ``like`` the same SBP, to avoid 2^n rules; only their shapes are read."""
-    n, axis = len(ctx.outputs), ctx.attrs["axis"]
-    rank, like_rank = len(ctx.inputs[0].shape), len(ctx.inputs[1].shape)
-    led = (Signature((S(i),) * (n + 1), (S(i),) * n) for i in range(like_rank) if i != axis)
-    others: tuple[Sbp, ...] = (*map(S, range(like_rank, rank)), P, *EXTREMES)
-    rest = (Signature((s, *(like,) * n), (s,) * n) for s in others for like in (B, P))
-    return (*led, *rest, Signature((B, *(P,) * n), (B,) * n))
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Give all inputs ``like`` the same SBP, to avoid 2^n rules; only their shapes are read."""
+        n, axis = len(ctx.outputs), ctx.attrs["axis"]
+        rank, like_rank = len(ctx.inputs[0].shape), len(ctx.inputs[1].shape)
+        led = (((S(i),) * (n + 1), (S(i),) * n) for i in range(like_rank) if i != axis)
+        others: tuple[Sbp, ...] = (*map(S, range(like_rank, rank)), P, *EXTREMES)
+        rest = (((s, *(like,) * n), (s,) * n) for s in others for like in (B, P))
+        return signatures(*led, *rest, ((B, *(P,) * n), (B,) * n))
 
+    def reference(self, x: Array, *likes: Array, axis: int) -> tuple[Array, ...]:
+        return _split(x, axis=axis, sizes=tuple(t.shape[axis] for t in likes))
 
-def _split_like(x: Array, *likes: Array, axis: int) -> tuple[Array, ...]:
-    return _split(x, axis=axis, sizes=tuple(t.shape[axis] for t in likes))
-
-
-def _split_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shapes, axis in (
-        (((5, 3), (2, 3), (3, 3)), 0), (((2, 5, 2), (2, 1), (2, 4)), 1),
-    ):  # fmt: skip
-        yield Sample(tuple(rng.uniform(-3, 3, s) for s in shapes), {"axis": axis})
+    def samples(self, rng: Rng) -> Samples:
+        for shapes, axis in ((((5, 3), (2, 3), (3, 3)), 0), (((2, 5, 2), (2, 1), (2, 4)), 1)):
+            yield Sample(tuple(rng.uniform(-3, 3, s) for s in shapes), {"axis": axis})
 
 
 # --------------------------------------------------------------------------------------- slices
@@ -245,28 +254,12 @@ def _sliced_shape(ctx: InferContext, whole: TensorType) -> Shape:
     return shape
 
 
-def _slice_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    return (tensor_type(_sliced_shape(ctx, ctx.inputs[0]), ctx.inputs[0].dtype),)
-
-
-def _slice_grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    dy, like = ctx.inputs
-    shape = _sliced_shape(ctx, like)
-    ctx.check(dy.shape == shape, f"gradient of shape {dy.shape}", f"shape {shape}")
-    return (tensor_type(like.shape, dy.dtype),)
-
-
 def _slice_update_type(ctx: InferContext) -> tuple[TensorType, ...]:
     x, update = ctx.inputs
     shape = _sliced_shape(ctx, x)
     allowed = tensor_type(shape, x.dtype)
     ctx.check(update == allowed, f"update of type {update}", str(allowed))
     return (x,)
-
-
-def _slice_assign_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    _slice_update_type(ctx)
-    return ()
 
 
 def _full_axes(shape: Shape, attrs: Mapping[str, AttrValue]) -> list[int]:
@@ -281,47 +274,14 @@ def _cut_axes(shape: Shape, attrs: Mapping[str, AttrValue]) -> list[int]:
     return [i for i in range(len(shape)) if i not in full]
 
 
-def _slice_sbp(ctx: SbpContext) -> Signatures:
-    """Map a split of a sliced axis to P(sum), since each device writes its part into zeros."""
-    shape = ctx.inputs[0].shape
-    kinds: tuple[Sbp, ...] = (*map(S, _full_axes(shape, ctx.attrs)), P, *EXTREMES)
-    parts = (Signature((S(i),), (P,)) for i in _cut_axes(shape, ctx.attrs))
-    return (*(Signature((s,), (s,)) for s in kinds), *parts)
-
-
 def _slice_update_sbp(ctx: SbpContext) -> Signatures:
     """Require a broadcast update if a sliced axis is split: each device reads its part of the
     update.
     """
     shape, m = ctx.inputs[0].shape, len(ctx.outputs)
     kinds: tuple[Sbp, ...] = (*map(S, _full_axes(shape, ctx.attrs)), P, *EXTREMES)
-    parts = (Signature((S(i), B), (S(i),) * m) for i in _cut_axes(shape, ctx.attrs))
-    return (*(Signature((s, s), (s,) * m) for s in kinds), *parts)
-
-
-def _slice_grad_sbp(ctx: SbpContext) -> Signatures:
-    shape = ctx.inputs[1].shape
-    return (
-        *(Signature((S(i), S(i)), (S(i),)) for i in _full_axes(shape, ctx.attrs)),
-        *(Signature((B, S(i)), (S(i),)) for i in _cut_axes(shape, ctx.attrs)),
-        *(Signature((P, like), (P,)) for like in (B, P)),
-        Signature((B, P), (B,)),
-    )
-
-
-def _windowed(position: int) -> Callable[[LocalContext], Mapping[str, AttrValue]]:
-    """Adapt ``window`` to the device's part of the sliced input."""
-
-    def localize(ctx: LocalContext) -> Mapping[str, AttrValue]:
-        part = ctx.inputs[position]
-        shape = part.type.shape
-        cut = _cut_axes(shape, ctx.attrs)
-        outer = ctx.attrs["window"] or tuple((0, n, n) for n in shape)
-        if ctx.attrs["window"] is None and all(part.is_whole(i) for i in cut):
-            return {}
-        return {"window": _resized_window(outer, part, cut)}
-
-    return localize
+    parts = (((S(i), B), (S(i),) * m) for i in _cut_axes(shape, ctx.attrs))
+    return signatures(*(((s, s), (s,) * m) for s in kinds), *parts)
 
 
 def _resized_window(
@@ -341,43 +301,6 @@ def _attrs_of_slice(g: GradContext) -> dict[str, AttrValue]:
     return {key: g.attrs[key] for key in ("start", "stop", "step", "window")}
 
 
-def _slice_gradient(g: GradContext) -> tuple[Sym]:
-    """Emit a pad if all steps are 1, since a pad needs only dy; otherwise emit `slice_grad`."""
-    if any(step != 1 for step in g.attrs["step"]) or g.attrs["window"]:
-        return (g.one("slice_grad", g.dy, g.x, **_attrs_of_slice(g)),)
-    ranges = slice_ranges(g.x.shape, g.attrs)
-    before = tuple(r.start for r in ranges)
-    after = tuple(n - r.stop for n, r in zip(g.x.shape, ranges, strict=True))
-    return (g.one("pad", g.dy, padding_before=before, padding_after=after),)
-
-
-def _slice_grad_gradient(g: GradContext) -> tuple[Sym, None]:
-    return (g.one("slice", g.dy, **_attrs_of_slice(g)), None)
-
-
-def _slice_update_gradient(g: GradContext) -> tuple[Sym | None, Sym | None]:
-    attrs, (to_x, to_update) = _attrs_of_slice(g), g.needed
-    zeros = g.one("zero_like", g.inputs[1]) if to_x else None
-    return (
-        g.one("slice_update", g.dy, zeros, **attrs) if zeros else None,
-        g.one("slice", g.dy, **attrs) if to_update else None,
-    )
-
-
-def _slice(x: Array, **attrs: AttrValue) -> Array:
-    own, part = regions(x.shape, attrs)
-    out = np.zeros(tuple(map(len, slice_ranges(x.shape, attrs))), x.dtype)
-    out[part] = x[own]
-    return out
-
-
-def _slice_grad(dy: Array, like: Array, **attrs: AttrValue) -> Array:
-    own, part = regions(like.shape, attrs)
-    dx = np.zeros(like.shape, dy.dtype)
-    dx[own] = dy[part]
-    return dx
-
-
 def _slice_update(x: Array, update: Array, **attrs: AttrValue) -> Array:
     own, part = regions(x.shape, attrs)
     y = x.copy()
@@ -385,7 +308,7 @@ def _slice_update(x: Array, update: Array, **attrs: AttrValue) -> Array:
     return y
 
 
-SLICES: tuple[tuple[Shape, tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...] = (
+SLICES: tuple[tuple[Shape, ...], ...] = (
     ((5, 4), (1, 0), (4, LAST), (1, 1)),
     ((5, 4), (-2, LAST), (LAST, -LAST, ), (1, -1)),
     ((7,), (0,), (LAST,), (3,)),
@@ -394,112 +317,139 @@ SLICES: tuple[tuple[Shape, tuple[int, ...], tuple[int, ...], tuple[int, ...]], .
 )  # fmt: skip
 
 
-def _slice_samples(*inputs: str) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    """Return a function that yields samples; each input is a "whole" tensor or a "part" of it."""
+WINDOW = ((3, 6, 7), (2, 6, 9))
 
-    def samples(rng: np.random.Generator) -> Iterator[Sample]:
+
+class Slicing(OpDef):
+    """An op on a region of a tensor.
+
+    Attributes:
+        whole: the input that is the tensor.
+        parts: whether each input has the shape of the region.
+    """
+
+    attrs = {"start": REQUIRED, "stop": REQUIRED, "step": REQUIRED, "window": None}
+    whole: int = 0
+    parts: tuple[bool, ...] = (False, True)
+
+    def localize(self, ctx: LocalContext) -> Attributes:
+        """Adapt ``window`` to the device's part of the tensor."""
+        part = ctx.inputs[self.whole]
+        shape = part.type.shape
+        cut = _cut_axes(shape, ctx.attrs)
+        outer = ctx.attrs["window"] or tuple((0, n, n) for n in shape)
+        if ctx.attrs["window"] is None and all(part.is_whole(i) for i in cut):
+            return {}
+        return {"window": _resized_window(outer, part, cut)}
+
+    def samples(self, rng: Rng) -> Samples:
         for shape, start, stop, step in SLICES:
             attrs: dict[str, Any] = {"start": start, "stop": stop, "step": step, "window": None}
             part = tuple(map(len, slice_ranges(shape, attrs)))
-            shapes = {"whole": shape, "part": part}
-            yield Sample(tuple(rng.uniform(-3, 3, shapes[i]) for i in inputs), attrs)
+            yield Sample(tuple(rng.uniform(-3, 3, part if p else shape) for p in self.parts), attrs)
         attrs = {"start": (1, 8), "stop": (LAST, 0), "step": (2, -3), "window": WINDOW}
-        shapes = {"whole": (3, 4), "part": (3, 3)}
-        arrays = tuple(rng.uniform(-3, 3, shapes[i]) for i in inputs)
+        arrays = tuple(rng.uniform(-3, 3, (3, 3) if part else (3, 4)) for part in self.parts)
         yield Sample(arrays, attrs, note="a part")
 
-    return samples
+
+class Slice(Slicing):
+    type = "slice"
+    inputs = ("x",)
+    outputs = ("y",)
+    parts = (False,)
+
+    def infer(self, ctx: InferContext) -> Types:
+        return (tensor_type(_sliced_shape(ctx, ctx.inputs[0]), ctx.inputs[0].dtype),)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Map a split of a sliced axis to P(sum), since each device writes its part into zeros."""
+        shape = ctx.inputs[0].shape
+        kinds: tuple[Sbp, ...] = (*map(S, _full_axes(shape, ctx.attrs)), P, *EXTREMES)
+        parts = ((S(i), P) for i in _cut_axes(shape, ctx.attrs))
+        return signatures(*((s, s) for s in kinds), *parts)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        """Emit a pad if all steps are 1, since a pad needs only dy; otherwise emit `slice_grad`."""
+        if any(step != 1 for step in g.attrs["step"]) or g.attrs["window"]:
+            return (g.one("slice_grad", g.dy, g.x, **_attrs_of_slice(g)),)
+        ranges = slice_ranges(g.x.shape, g.attrs)
+        before = tuple(r.start for r in ranges)
+        after = tuple(n - r.stop for n, r in zip(g.x.shape, ranges, strict=True))
+        return (g.one("pad", g.dy, padding_before=before, padding_after=after),)
+
+    def reference(self, x: Array, **attrs: AttrValue) -> Array:
+        own, part = regions(x.shape, attrs)
+        out = np.zeros(tuple(map(len, slice_ranges(x.shape, attrs))), x.dtype)
+        out[part] = x[own]
+        return out
 
 
-WINDOW = ((3, 6, 7), (2, 6, 9))
-SLICE_ATTRS = {"start": REQUIRED, "stop": REQUIRED, "step": REQUIRED, "window": None}
+class LogicalSlice(Slice):
+    type = "logical_slice"
 
 
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="concat",
-        inputs=("in*",),
-        infer=_concat_type,
-        attrs={"axis": REQUIRED, "max_dim_size": None},
-        sbp=_but_axis,
-        gradient=_concat_gradient,
-        reference=_concat,
-        samples=_concat_samples,
-    ),
-    OpSpec(
-        type="split",
-        inputs=("in",),
-        outputs=("out*",),
-        infer=_split_type,
-        attrs={"axis": REQUIRED, "sizes": REQUIRED},
-        sbp=_but_axis,
-        localize=lambda ctx: {"sizes": tuple(p.shape[ctx.attrs["axis"]] for p in ctx.outputs)},
-        gradient=_split_gradient,
-        reference=_split,
-        samples=_split_samples,
-    ),
-    OpSpec(
-        type="split_like",
-        inputs=("in", "like*"),
-        outputs=("out*",),
-        infer=_split_like_type,
-        attrs={"axis": REQUIRED},
-        sbp=_split_like_sbp,
-        gradient=_split_gradient,
-        reference=_split_like,
-        samples=_split_like_samples,
-    ),
-    *(
-        OpSpec(
-            type=name,
-            inputs=("x",),
-            outputs=("y",),
-            infer=_slice_type,
-            attrs=SLICE_ATTRS,
-            sbp=_slice_sbp,
-            localize=_windowed(0),
-            gradient=_slice_gradient,
-            reference=_slice,
-            samples=_slice_samples("whole"),
+class SliceGrad(Slicing):
+    type = "slice_grad"
+    inputs = ("dy", "like")
+    outputs = ("dx",)
+    whole = 1
+    parts = (True, False)
+    gradient = staticmethod(lambda g: (g.one("slice", g.dy, **_attrs_of_slice(g)), None))
+
+    def infer(self, ctx: InferContext) -> Types:
+        dy, like = ctx.inputs
+        shape = _sliced_shape(ctx, like)
+        ctx.check(dy.shape == shape, f"gradient of shape {dy.shape}", f"shape {shape}")
+        return (tensor_type(like.shape, dy.dtype),)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        shape = ctx.inputs[1].shape
+        return signatures(
+            *(((S(i), S(i)), S(i)) for i in _full_axes(shape, ctx.attrs)),
+            *(((B, S(i)), S(i)) for i in _cut_axes(shape, ctx.attrs)),
+            *(((P, like), P) for like in (B, P)),
+            ((B, P), B),
         )
-        for name in ("slice", "logical_slice")
-    ),
-    OpSpec(
-        type="slice_grad",
-        inputs=("dy", "like"),
-        outputs=("dx",),
-        infer=_slice_grad_type,
-        attrs=SLICE_ATTRS,
-        sbp=_slice_grad_sbp,
-        localize=_windowed(1),
-        gradient=_slice_grad_gradient,
-        reference=_slice_grad,
-        samples=_slice_samples("part", "whole"),
-    ),
-    OpSpec(
-        type="slice_update",
-        inputs=("x", "update"),
-        outputs=("y",),
-        infer=_slice_update_type,
-        attrs=SLICE_ATTRS,
-        sbp=_slice_update_sbp,
-        localize=_windowed(0),
-        gradient=_slice_update_gradient,
-        reference=_slice_update,
-        samples=_slice_samples("whole", "part"),
-        inplace=(0,),
-    ),
-    OpSpec(
-        type="logical_slice_assign",
-        inputs=("ref", "value"),
-        outputs=(),
-        infer=_slice_assign_type,
-        attrs=SLICE_ATTRS,
-        sbp=_slice_update_sbp,
-        localize=_windowed(0),
-        reference=_slice_update,
-        samples=_slice_samples("whole", "part"),
-        mutates=(0,),
-        effect=True,
-    ),
-)
+
+    def reference(self, dy: Array, like: Array, **attrs: AttrValue) -> Array:
+        own, part = regions(like.shape, attrs)
+        dx = np.zeros(like.shape, dy.dtype)
+        dx[own] = dy[part]
+        return dx
+
+
+class SliceUpdate(Slicing):
+    type = "slice_update"
+    inputs = ("x", "update")
+    outputs = ("y",)
+    inplace = (0,)
+    infer = staticmethod(_slice_update_type)
+    sbp = staticmethod(_slice_update_sbp)
+    reference = staticmethod(_slice_update)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        attrs, (to_x, to_update) = _attrs_of_slice(g), g.needed
+        zeros = g.one("zero_like", g.inputs[1]) if to_x else None
+        return (
+            g.one("slice_update", g.dy, zeros, **attrs) if zeros else None,
+            g.one("slice", g.dy, **attrs) if to_update else None,
+        )
+
+
+class LogicalSliceAssign(Slicing):
+    type = "logical_slice_assign"
+    inputs = ("ref", "value")
+    outputs = ()
+    mutates = (0,)
+    effect = True
+    sbp = staticmethod(_slice_update_sbp)
+    reference = staticmethod(_slice_update)
+
+    def infer(self, ctx: InferContext) -> Types:
+        _slice_update_type(ctx)
+        return ()
+
+
+OPS = specs(
+    Concat, Split, SplitLike, Slice, LogicalSlice, SliceGrad, SliceUpdate, LogicalSliceAssign,
+)  # fmt: skip

@@ -5,9 +5,8 @@ All but `transpose` and the broadcasts are aliases of their input (``alias=0``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -22,13 +21,24 @@ from flow_core.base.shapes import (
     resolve_reshape,
 )
 from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import any_partial, checked_axis, like_input, linear, with_nondecreasing
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
+from flow_core.ops.build import GradContext
+from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
+from flow_core.ops.rules import (
+    any_partial,
+    checked_axis,
+    like_input,
+    linear,
+    signatures,
+    with_nondecreasing,
+)
+from flow_core.plugins.specs import REQUIRED, InferContext, Sample, SbpContext
+from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signatures
 
-LIKE_ANY: tuple[Sbp, ...] = (B, P)
-"""SBPs of an input of which only the shape is read, for the case that the input is not split."""
+MOVED_LIKE = signatures(
+    *(((kind, like), kind) for kind in (P, *EXTREMES) for like in (B, P)), ((B, P), B)
+)
+"""Rules without splits of an op that moves elements, and reads only the shape of its second input.
+"""
 
 
 def split_map(before: Shape, after: Shape, parts: int | None = None) -> list[tuple[int, int]]:
@@ -67,28 +77,6 @@ def _maps(before: Shape, i: int, after: Shape, j: int, parts: int | None) -> boo
     ]
 
 
-def _reshape_sbp(ctx: SbpContext) -> Signatures:
-    pairs = split_map(ctx.inputs[0].shape, ctx.outputs[0].shape, ctx.parts)
-    return (*(Signature((S(i),), (S(j),)) for i, j in pairs), *any_partial(ctx, 0))
-
-
-def _reshape_like_sbp(ctx: SbpContext) -> Signatures:
-    pairs = split_map(ctx.inputs[0].shape, ctx.outputs[0].shape, ctx.parts)
-    return (
-        *(Signature((S(i), S(j)), (S(j),)) for i, j in pairs),
-        *_moved_like(),
-        Signature((B, P), (B,)),
-    )
-
-
-def _moved_like() -> Iterator[Signature]:
-    """Pass every kind of P of the first input, for any SBP of the input of which only the shape is
-    read.
-    """
-    for kind, like in product((P, *EXTREMES), LIKE_ANY):
-        yield Signature((kind, like), (kind,))
-
-
 def _resolved(ctx: InferContext, shape: Sequence[int]) -> tuple[TensorType, ...]:
     x = ctx.inputs[0]
     ctx.check(all(n >= -1 for n in shape), f"shape {tuple(shape)}", "sizes of at least 0, one -1")
@@ -96,14 +84,6 @@ def _resolved(ctx: InferContext, shape: Sequence[int]) -> tuple[TensorType, ...]
         return (tensor_type(resolve_reshape(x.shape, shape), x.dtype),)
     except ValueError as error:
         ctx.fail(str(error), "a shape with as many elements, at most one size -1")
-
-
-def _reshape_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    return _resolved(ctx, ctx.attrs["shape"])
-
-
-def _reshape_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    return _resolved(ctx, ctx.inputs[1].shape)
 
 
 def _flatten_type(ctx: InferContext) -> tuple[TensorType, ...]:
@@ -128,48 +108,53 @@ def _expand_dims_type(ctx: InferContext) -> tuple[TensorType, ...]:
     return _resolved(ctx, (*shape[:axis], 1, *shape[axis:]))
 
 
-def _reshape_gradient(g: GradContext) -> tuple[Sym | None, ...]:
-    return (g.one("reshape", g.dy, shape=g.x.shape), *(None for _ in g.inputs[1:]))
-
-
 def _flatten(x: Array, *, start_dim: int, end_dim: int) -> Array:
     start, end = normal_axis(start_dim, x.ndim), normal_axis(end_dim, x.ndim)
     return x.reshape(*x.shape[:start], prod(x.shape[start : end + 1]), *x.shape[end + 1 :])
 
 
-def _squeeze(x: Array, *, axes: tuple[int, ...]) -> Array:
-    return np.atleast_1d(np.squeeze(x, axes))
-
-
 @dataclass(frozen=True, slots=True)
-class Reshaping:
+class Reshaping(OpDef):
     """A row of the table of ops that only change the shape.
 
     Attributes:
-        name: op type.
-        infer: type inference of the output.
-        reference: numpy semantics.
-        attrs: default attributes.
         cases: samples, each given as (shapes of the inputs, attributes).
-        inputs: names of the inputs.
     """
 
-    name: str
-    infer: Callable[[InferContext], tuple[TensorType, ...]]
+    type: str
+    infer: Callable[[InferContext], Types]
     reference: Callable[..., Any]
-    attrs: dict[str, Any]
-    cases: tuple[tuple[tuple[Shape, ...], dict[str, Any]], ...]
+    attrs: Attributes
+    cases: tuple[tuple[tuple[Shape, ...], Attributes], ...]
     inputs: tuple[str, ...] = ("in",)
+    alias = 0
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        pairs = split_map(ctx.inputs[0].shape, ctx.outputs[0].shape, ctx.parts)
+        if len(ctx.inputs) == 1:
+            return signatures(*((S(i), S(j)) for i, j in pairs), *any_partial(ctx, 0))
+        return signatures(*(((S(i), S(j)), S(j)) for i, j in pairs), *MOVED_LIKE)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        return (g.one("reshape", g.dy, shape=g.x.shape), *(None for _ in g.inputs[1:]))
+
+    def samples(self, rng: Rng) -> Samples:
+        for shapes, attrs in self.cases:
+            yield Sample(tuple(rng.uniform(-3, 3, s) for s in shapes), attrs)
+        shapes, attrs = self.cases[0]
+        yield Sample(tuple(rng.integers(-9, 9, s).astype(np.int32) for s in shapes), attrs)
 
 
 TABLE: tuple[Reshaping, ...] = (
     Reshaping(
-        "reshape", _reshape_type, lambda x, *, shape: x.reshape(shape), {"shape": REQUIRED},
+        "reshape", lambda ctx: _resolved(ctx, ctx.attrs["shape"]),
+        lambda x, *, shape: x.reshape(shape), {"shape": REQUIRED},
         ((((2, 6),), {"shape": (3, -1)}), (((4, 1, 3),), {"shape": (4, 3)}),
          (((0, 3),), {"shape": (3, 0)}), (((1, 1),), {"shape": (1,)})),
     ),
     Reshaping(
-        "reshape_like", _reshape_like_type, lambda x, like: x.reshape(like.shape), {},
+        "reshape_like", lambda ctx: _resolved(ctx, ctx.inputs[1].shape),
+        lambda x, like: x.reshape(like.shape), {},
         ((((2, 6), (3, 4)), {}), (((5,), (5, 1)), {})), ("in", "like"),
     ),
     Reshaping(
@@ -177,7 +162,8 @@ TABLE: tuple[Reshaping, ...] = (
         ((((2, 3, 2),), {"start_dim": 1}), (((2, 3),), {}), (((3, 1, 2, 2),), {"end_dim": 2})),
     ),
     Reshaping(
-        "squeeze", _squeeze_type, _squeeze, {"axes": REQUIRED},
+        "squeeze", _squeeze_type, lambda x, *, axes: np.atleast_1d(np.squeeze(x, axes)),
+        {"axes": REQUIRED},
         ((((2, 1, 3, 1),), {"axes": (1,)}), (((1, 3, 1),), {"axes": (0, -1)}),
          (((1, 1),), {"axes": (0, 1)})),
     ),
@@ -189,95 +175,81 @@ TABLE: tuple[Reshaping, ...] = (
 )  # fmt: skip
 
 
-def _samples(row: Reshaping) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        for shapes, attrs in row.cases:
-            yield Sample(tuple(rng.uniform(-3, 3, s) for s in shapes), attrs)
-        shapes, attrs = row.cases[0]
-        yield Sample(tuple(rng.integers(-9, 9, s).astype(np.int32) for s in shapes), attrs)
+class Identity(OpDef):
+    type = "identity"
+    inputs = ("in",)
+    outputs = ("out",)
+    alias = 0
+    infer = staticmethod(like_input)
+    sbp = staticmethod(with_nondecreasing(linear))
+    gradient = staticmethod(lambda g: (g.dy,))
+    reference = staticmethod(lambda x: x)
 
-    return samples
-
-
-def _reshaping_spec(row: Reshaping) -> OpSpec:
-    return OpSpec(
-        type=row.name,
-        inputs=row.inputs,
-        infer=row.infer,
-        attrs=row.attrs,
-        sbp=_reshape_sbp if len(row.inputs) == 1 else _reshape_like_sbp,
-        gradient=_reshape_gradient,
-        reference=row.reference,
-        samples=_samples(row),
-        alias=0,
-    )
+    def samples(self, rng: Rng) -> Samples:
+        for shape in ((7,), (3, 1, 2), (0, 2)):
+            yield Sample((rng.uniform(-3, 3, shape),))
+        yield Sample((rng.integers(-9, 9, (2, 3)),))
 
 
-def _identity_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((7,), (3, 1, 2), (0, 2)):
-        yield Sample((rng.uniform(-3, 3, shape),))
-    yield Sample((rng.integers(-9, 9, (2, 3)),))
+class AmpWhiteIdentity(Identity):
+    type = "amp_white_identity"
 
 
-def _identity_spec(name: str, x: str = "in", out: str = "out") -> OpSpec:
-    return OpSpec(
-        type=name,
-        inputs=(x,),
-        outputs=(out,),
-        infer=like_input,
-        sbp=with_nondecreasing(linear),
-        gradient=lambda g: (g.dy,),
-        reference=lambda x: x,
-        samples=_identity_samples,
-        alias=0,
-    )
+class CastToStaticShape(Identity):
+    type = "cast_to_static_shape"
+    inputs = ("input",)
+    outputs = ("output",)
 
 
-def _tuple_sbp(ctx: SbpContext) -> Signatures:
-    """Give all inputs the same SBP, and give each output the SBP of its input."""
-    rank = min(len(t.shape) for t in ctx.inputs)
-    sbps: tuple[Sbp, ...] = (*(S(i) for i in range(rank)), P, *EXTREMES)
-    return tuple(Signature((s,) * len(ctx.inputs), (s,) * len(ctx.inputs)) for s in sbps)
+class TupleIdentity(OpDef):
+    type = "tuple_identity"
+    inputs = ("in*",)
+    outputs = ("out*",)
+    infer = staticmethod(lambda ctx: ctx.inputs)
+    gradient = staticmethod(lambda g: g.grads)
+    reference = staticmethod(lambda *xs: xs)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Give all inputs the same SBP, and give each output the SBP of its input."""
+        n, rank = len(ctx.inputs), min(len(t.shape) for t in ctx.inputs)
+        kinds: tuple[Sbp, ...] = (*map(S, range(rank)), P, *EXTREMES)
+        return signatures(*(((kind,) * n, (kind,) * n) for kind in kinds))
+
+    def samples(self, rng: Rng) -> Samples:
+        yield Sample((rng.uniform(-3, 3, (2, 3)), rng.uniform(-3, 3, (4,))))
+        yield Sample((rng.uniform(-3, 3, (3,)),))
 
 
-def _tuple_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample((rng.uniform(-3, 3, (2, 3)), rng.uniform(-3, 3, (4,))))
-    yield Sample((rng.uniform(-3, 3, (3,)),))
+class Transpose(OpDef):
+    type = "transpose"
+    inputs = ("input",)
+    outputs = ("output",)
+    attrs = {"perm": REQUIRED, "batch_axis_non_change": False}
+    reference = staticmethod(lambda x, *, perm, batch_axis_non_change: x.transpose(perm))
 
+    def infer(self, ctx: InferContext) -> Types:
+        x, perm, rank = ctx.inputs[0], tuple(ctx.attrs["perm"]), len(ctx.inputs[0].shape)
+        ok = sorted(perm) == list(range(rank))
+        ctx.check(ok, f"perm {perm} for {x}", f"a permutation of 0 ... {rank - 1}")
+        return (tensor_type(tuple(x.shape[i] for i in perm), x.dtype),)
 
-def _checked_perm(ctx: InferContext) -> tuple[int, ...]:
-    perm, rank = tuple(ctx.attrs["perm"]), len(ctx.inputs[0].shape)
-    ok = sorted(perm) == list(range(rank))
-    ctx.check(ok, f"perm {perm} for {ctx.inputs[0]}", f"a permutation of 0 ... {rank - 1}")
-    return perm
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        splits = ((S(i), S(j)) for j, i in enumerate(ctx.attrs["perm"]))
+        return signatures(*splits, *any_partial(ctx, 0))
 
+    def gradient(self, g: GradContext) -> Gradients:
+        perm = g.attrs["perm"]
+        inverse = tuple(sorted(range(len(perm)), key=perm.__getitem__))
+        keep = g.attrs["batch_axis_non_change"]
+        return (g.one("transpose", g.dy, perm=inverse, batch_axis_non_change=keep),)
 
-def _transpose_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    x = ctx.inputs[0]
-    return (tensor_type(tuple(x.shape[i] for i in _checked_perm(ctx)), x.dtype),)
-
-
-def _transpose_sbp(ctx: SbpContext) -> Signatures:
-    splits = (Signature((S(i),), (S(j),)) for j, i in enumerate(ctx.attrs["perm"]))
-    return (*splits, *any_partial(ctx, 0))
-
-
-def _transpose_gradient(g: GradContext) -> tuple[Sym]:
-    perm = g.attrs["perm"]
-    inverse = tuple(sorted(range(len(perm)), key=perm.__getitem__))
-    keep = g.attrs["batch_axis_non_change"]
-    return (g.one("transpose", g.dy, perm=inverse, batch_axis_non_change=keep),)
-
-
-def _transpose(x: Array, *, perm: tuple[int, ...], batch_axis_non_change: bool) -> Array:
-    return x.transpose(perm)
-
-
-def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, perm in (((3, 5), (1, 0)), ((2, 3, 4), (2, 0, 1)), ((2, 1, 3, 2), (0, 2, 3, 1)),
-                        ((4,), (0,)), ((0, 3), (1, 0))):  # fmt: skip
-        yield Sample((rng.uniform(-3, 3, shape),), {"perm": perm})
-    yield Sample((rng.integers(0, 9, (3, 4)),), {"perm": (1, 0)})
+    def samples(self, rng: Rng) -> Samples:
+        for shape, perm in (
+            ((3, 5), (1, 0)), ((2, 3, 4), (2, 0, 1)), ((2, 1, 3, 2), (0, 2, 3, 1)),
+            ((4,), (0,)), ((0, 3), (1, 0)),
+        ):  # fmt: skip
+            yield Sample((rng.uniform(-3, 3, shape),), {"perm": perm})
+        yield Sample((rng.integers(0, 9, (3, 4)),), {"perm": (1, 0)})
 
 
 def _inserted_axes(x: Shape, out: Shape, axes: Sequence[int]) -> tuple[int, ...]:
@@ -315,14 +287,6 @@ def _broadcast_type(ctx: InferContext, out: Shape, axes: Sequence[int] = ()) -> 
     return tensor_type(out, x.dtype)
 
 
-def _broadcast_to_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    return (_broadcast_type(ctx, tuple(ctx.attrs["shape"])),)
-
-
-def _broadcast_like_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    return (_broadcast_type(ctx, ctx.inputs[1].shape, ctx.attrs["broadcast_axes"]),)
-
-
 def _sources(x: Shape, out: Shape, axes: Sequence[int]) -> list[int | None]:
     """Return for each axis of ``out`` the axis of ``x`` that it copies; None if it is repeated."""
     own: list[int | None] = list(range(len(x)))
@@ -331,91 +295,63 @@ def _sources(x: Shape, out: Shape, axes: Sequence[int]) -> list[int | None]:
     return [i if i is not None and x[i] == n else None for i, n in zip(own, out, strict=True)]
 
 
-def _broadcast_sbp(ctx: SbpContext) -> Signatures:
-    x, out = ctx.inputs[0].shape, ctx.outputs[0].shape
-    likes = len(ctx.inputs) - 1
-    sources = _sources(x, out, ctx.attrs.get("broadcast_axes", ()))
-    splits = (
-        Signature((B if own is None else S(own), *(S(i),) * likes), (S(i),))
-        for i, own in enumerate(sources)
-    )
-    if not likes:
-        return (*splits, *any_partial(ctx, 0))
-    return (*splits, *_moved_like(), Signature((B, P), (B,)))
+class Broadcasting(OpDef):
+    """An op that repeats a tensor along axes, and may read the shape from another one."""
+
+    outputs = ("y",)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        x, out = ctx.inputs[0].shape, ctx.outputs[0].shape
+        likes = len(ctx.inputs) - 1
+        sources = _sources(x, out, ctx.attrs.get("broadcast_axes", ()))
+        splits = (
+            ((B if own is None else S(own), *(S(i),) * likes), S(i))
+            for i, own in enumerate(sources)
+        )
+        return signatures(*splits, *(MOVED_LIKE if likes else any_partial(ctx, 0)))
+
+    def gradient(self, g: GradContext) -> Gradients:
+        expanded = expanded_shape(g.x.shape, g.y.shape, g.attrs.get("broadcast_axes", ()))
+        axes = tuple(i for i, n in enumerate(expanded) if n != g.y.shape[i])
+        summed = g.one("reduce_sum", g.dy, axis=axes, keepdims=True) if axes else g.dy
+        dx = summed if summed.shape == g.x.shape else g.one("reshape", summed, shape=g.x.shape)
+        return (dx, *(None for _ in g.inputs[1:]))
 
 
-def _broadcast_gradient(g: GradContext) -> tuple[Sym | None, ...]:
-    expanded = expanded_shape(g.x.shape, g.y.shape, g.attrs.get("broadcast_axes", ()))
-    axes = tuple(i for i, n in enumerate(expanded) if n != g.y.shape[i])
-    summed = g.one("reduce_sum", g.dy, axis=axes, keepdims=True) if axes else g.dy
-    dx = summed if summed.shape == g.x.shape else g.one("reshape", summed, shape=g.x.shape)
-    return (dx, *(None for _ in g.inputs[1:]))
+class BroadcastTo(Broadcasting):
+    type = "broadcast_to"
+    inputs = ("x",)
+    attrs = {"shape": REQUIRED}
+    infer = staticmethod(lambda ctx: (_broadcast_type(ctx, tuple(ctx.attrs["shape"])),))
+    reference = staticmethod(lambda x, *, shape: np.broadcast_to(x, shape))
+
+    def samples(self, rng: Rng) -> Samples:
+        for x, out in (((3, 1), (3, 4)), ((4,), (2, 3, 4)), ((1, 1), (2, 3)), ((2, 3), (2, 3))):
+            yield Sample((rng.uniform(-3, 3, x),), {"shape": out})
 
 
-def _broadcast_like(x: Array, like: Array, *, broadcast_axes: tuple[int, ...]) -> Array:
-    expanded = x.reshape(expanded_shape(x.shape, like.shape, broadcast_axes))
-    return np.broadcast_to(expanded, like.shape)
+class BroadcastLike(Broadcasting):
+    type = "broadcast_like"
+    inputs = ("x", "like")
+    attrs = {"broadcast_axes": ()}
+
+    def infer(self, ctx: InferContext) -> Types:
+        return (_broadcast_type(ctx, ctx.inputs[1].shape, ctx.attrs["broadcast_axes"]),)
+
+    def reference(self, x: Array, like: Array, *, broadcast_axes: tuple[int, ...]) -> Array:
+        expanded = x.reshape(expanded_shape(x.shape, like.shape, broadcast_axes))
+        return np.broadcast_to(expanded, like.shape)
+
+    def samples(self, rng: Rng) -> Samples:
+        for x, like, axes in (
+            ((3, 1), (3, 4), (1,)), ((3, 4), (3, 2, 4), (1,)), ((1,), (2, 3), (0, 1)),
+            ((5,), (2, 5), ()), ((2, 1, 2), (2, 3, 2), (1,)),
+        ):  # fmt: skip
+            arrays = rng.uniform(-3, 3, x), rng.uniform(-3, 3, like)
+            yield Sample(arrays, {"broadcast_axes": axes})
 
 
-def _broadcast_to_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for x, out in (((3, 1), (3, 4)), ((4,), (2, 3, 4)), ((1, 1), (2, 3)), ((2, 3), (2, 3))):
-        yield Sample((rng.uniform(-3, 3, x),), {"shape": out})
-
-
-def _broadcast_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for x, like, axes in (
-        ((3, 1), (3, 4), (1,)), ((3, 4), (3, 2, 4), (1,)), ((1,), (2, 3), (0, 1)),
-        ((5,), (2, 5), ()), ((2, 1, 2), (2, 3, 2), (1,)),
-    ):  # fmt: skip
-        yield Sample((rng.uniform(-3, 3, x), rng.uniform(-3, 3, like)), {"broadcast_axes": axes})
-
-
-OPS: tuple[OpSpec, ...] = (
-    *map(_reshaping_spec, TABLE),
-    _identity_spec("identity"),
-    _identity_spec("amp_white_identity"),
-    _identity_spec("cast_to_static_shape", "input", "output"),
-    OpSpec(
-        type="tuple_identity",
-        inputs=("in*",),
-        outputs=("out*",),
-        infer=lambda ctx: ctx.inputs,
-        sbp=_tuple_sbp,
-        gradient=lambda g: g.grads,
-        reference=lambda *xs: xs,
-        samples=_tuple_samples,
-    ),
-    OpSpec(
-        type="transpose",
-        inputs=("input",),
-        outputs=("output",),
-        infer=_transpose_type,
-        attrs={"perm": REQUIRED, "batch_axis_non_change": False},
-        sbp=_transpose_sbp,
-        gradient=_transpose_gradient,
-        reference=_transpose,
-        samples=_transpose_samples,
-    ),
-    OpSpec(
-        type="broadcast_to",
-        inputs=("x",),
-        outputs=("y",),
-        infer=_broadcast_to_type,
-        attrs={"shape": REQUIRED},
-        sbp=_broadcast_sbp,
-        gradient=_broadcast_gradient,
-        reference=lambda x, *, shape: np.broadcast_to(x, shape),
-        samples=_broadcast_to_samples,
-    ),
-    OpSpec(
-        type="broadcast_like",
-        inputs=("x", "like"),
-        outputs=("y",),
-        infer=_broadcast_like_type,
-        attrs={"broadcast_axes": ()},
-        sbp=_broadcast_sbp,
-        gradient=_broadcast_gradient,
-        reference=_broadcast_like,
-        samples=_broadcast_like_samples,
-    ),
-)
+OPS = specs(
+    *TABLE, Identity, AmpWhiteIdentity, CastToStaticShape, TupleIdentity, Transpose, BroadcastTo,
+    BroadcastLike,
+)  # fmt: skip

@@ -17,9 +17,10 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.base.errors import GraphError
 from flow_core.base.shapes import Shape
-from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ir.graph import tensor_type
 from flow_core.ops.build import GradContext, Maker, Sym
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
+from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
+from flow_core.plugins.specs import REQUIRED, InferContext, Sample
 from flow_core.sharding.sbp import (
     Broadcast,
     NdSbp,
@@ -65,29 +66,6 @@ def _sbp(ctx: InferContext, shape: Shape) -> NdSbp:
     return sbp
 
 
-def _infer_to(ctx: InferContext) -> tuple[TensorType, ...]:
-    (x,) = ctx.inputs
-    shapes = local_shapes(x.shape, _sbp(ctx, x.shape), ctx.attrs["hierarchy"])
-    empty = next((i for i, s in enumerate(shapes) if 0 in s and 0 not in x.shape), None)
-    ctx.check(
-        empty is None,
-        f"shape {x.shape} as {ctx.attrs['sbp']} over {len(shapes)} devices",
-        "at least one element for each device",
-    )
-    return tuple(tensor_type(shape, x.dtype) for shape in shapes)
-
-
-def _infer_from(ctx: InferContext) -> tuple[TensorType, ...]:
-    shape, dtype = tuple(ctx.attrs["shape"]), ctx.inputs[0].dtype
-    wanted = local_shapes(shape, _sbp(ctx, shape), ctx.attrs["hierarchy"])
-    ctx.check(
-        ctx.inputs == tuple(tensor_type(s, dtype) for s in wanted),
-        f"parts {', '.join(map(str, ctx.inputs))} of shape {shape} as {ctx.attrs['sbp']}",
-        f"shapes {', '.join(map(str, wanted))} of one element type",
-    )
-    return (tensor_type(shape, dtype),)
-
-
 def _dual(g: GradContext) -> dict[str, object]:
     """Return the attributes of the gradient op: the same devices and splits, with B and P
     exchanged.
@@ -96,20 +74,11 @@ def _dual(g: GradContext) -> dict[str, object]:
     return {"sbp": format_nd_sbp(sbp), "hierarchy": g.attrs["hierarchy"]}
 
 
-def _gradient_to(g: GradContext) -> tuple[Sym]:
-    parts = [grad or _zeros(g, i) for i, grad in enumerate(g.grads)]
-    return (g.one("cast_from_mirrored", *parts, shape=g.x.shape, **_dual(g)),)
-
-
 def _zeros(g: GradContext, index: int) -> Sym:
     """Return a zero gradient for an unused part, on the part's device."""
     one = Maker(g.maker.emitter, g.op.placement.only(index), g.maker.prefix, g.maker.line).one
     type_ = g.outputs[index].type
     return one("constant", value=0.0, dtype=type_.dtype.name, shape=type_.shape)
-
-
-def _gradient_from(g: GradContext) -> tuple[Sym, ...]:
-    return g.all("cast_to_mirrored", g.dy, **_dual(g))
 
 
 def parts_per_device(
@@ -123,55 +92,74 @@ def parts_per_device(
         yield first, tuple(slice(*bounds) for bounds in local_region(shape, nd, hierarchy, rank))
 
 
-def _to_reference(x: Array, *, sbp: str, hierarchy: tuple[int, ...]) -> tuple[Array, ...]:
-    """Return the parts; for a partial sum, the first device has the value, the others zeros."""
-    parts = parts_per_device(x.shape, sbp, hierarchy, Partial)
-    return tuple(x[window].copy() if first else np.zeros_like(x[window]) for first, window in parts)
+class CastToMirrored(OpDef):
+    """The parts of a logical value, one per device."""
+
+    type = "cast_to_mirrored"
+    inputs = ("in",)
+    outputs = ("out*",)
+    attrs = {"sbp": REQUIRED, "hierarchy": REQUIRED}
+    per_device = "outputs"
+
+    def infer(self, ctx: InferContext) -> Types:
+        (x,) = ctx.inputs
+        shapes = local_shapes(x.shape, _sbp(ctx, x.shape), ctx.attrs["hierarchy"])
+        empty = next((i for i, s in enumerate(shapes) if 0 in s and 0 not in x.shape), None)
+        ctx.check(
+            empty is None,
+            f"shape {x.shape} as {ctx.attrs['sbp']} over {len(shapes)} devices",
+            "at least one element for each device",
+        )
+        return tuple(tensor_type(shape, x.dtype) for shape in shapes)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        parts = [grad or _zeros(g, i) for i, grad in enumerate(g.grads)]
+        return (g.one("cast_from_mirrored", *parts, shape=g.x.shape, **_dual(g)),)
+
+    def reference(self, x: Array, *, sbp: str, hierarchy: tuple[int, ...]) -> tuple[Array, ...]:
+        """Return the parts; of a partial sum, all but the first device have zeros."""
+        parts = parts_per_device(x.shape, sbp, hierarchy, Partial)
+        return tuple(
+            x[window].copy() if first else np.zeros_like(x[window]) for first, window in parts
+        )
+
+    def samples(self, rng: Rng) -> Samples:
+        for sbp, hierarchy in (("S(0)", (2,)), ("B", (3,)), ("P", (2,)), ("(S(0), S(1))", (2, 2))):
+            yield Sample((rng.normal(size=(5, 4)),), {"sbp": sbp, "hierarchy": hierarchy})
 
 
-def _from_reference(*xs: Array, shape: Shape, sbp: str, hierarchy: tuple[int, ...]) -> Array:
-    """Return the sum of the parts, with equal copies counted once."""
-    out = np.zeros(shape, xs[0].dtype)
-    for x, (first, window) in zip(
-        xs, parts_per_device(shape, sbp, hierarchy, Broadcast), strict=True
-    ):
-        out[window] += x if first else 0
-    return out
+class CastFromMirrored(OpDef):
+    """The logical value composed of the devices' parts."""
+
+    type = "cast_from_mirrored"
+    inputs = ("in*",)
+    attrs = {"sbp": REQUIRED, "hierarchy": REQUIRED, "shape": REQUIRED}
+    per_device = "inputs"
+    gradient = staticmethod(lambda g: g.all("cast_to_mirrored", g.dy, **_dual(g)))
+
+    def infer(self, ctx: InferContext) -> Types:
+        shape, dtype = tuple(ctx.attrs["shape"]), ctx.inputs[0].dtype
+        wanted = local_shapes(shape, _sbp(ctx, shape), ctx.attrs["hierarchy"])
+        ctx.check(
+            ctx.inputs == tuple(tensor_type(s, dtype) for s in wanted),
+            f"parts {', '.join(map(str, ctx.inputs))} of shape {shape} as {ctx.attrs['sbp']}",
+            f"shapes {', '.join(map(str, wanted))} of one element type",
+        )
+        return (tensor_type(shape, dtype),)
+
+    def reference(self, *xs: Array, shape: Shape, sbp: str, hierarchy: tuple[int, ...]) -> Array:
+        """Return the sum of the parts, with equal copies counted once."""
+        out = np.zeros(shape, xs[0].dtype)
+        parts = parts_per_device(shape, sbp, hierarchy, Broadcast)
+        for x, (first, window) in zip(xs, parts, strict=True):
+            out[window] += x if first else 0
+        return out
+
+    def samples(self, rng: Rng) -> Samples:
+        whole = CastToMirrored()
+        for sample in whole.samples(rng):
+            parts = whole.reference(*sample.inputs, **sample.attrs)
+            yield Sample(parts, {**sample.attrs, "shape": sample.inputs[0].shape})
 
 
-def _to_samples(rng: np.random.Generator) -> Any:
-    for sbp, hierarchy in (("S(0)", (2,)), ("B", (3,)), ("P", (2,)), ("(S(0), S(1))", (2, 2))):
-        yield Sample((rng.normal(size=(5, 4)),), {"sbp": sbp, "hierarchy": hierarchy})
-
-
-def _from_samples(rng: Any) -> Any:
-    for sample in _to_samples(rng):
-        parts = _to_reference(*sample.inputs, **sample.attrs)
-        yield Sample(parts, {**sample.attrs, "shape": sample.inputs[0].shape})
-
-
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="cast_to_mirrored",
-        inputs=("in",),
-        outputs=("out*",),
-        attrs={"sbp": REQUIRED, "hierarchy": REQUIRED},
-        infer=_infer_to,
-        gradient=_gradient_to,
-        reference=_to_reference,
-        samples=_to_samples,
-        per_device="outputs",
-        doc="The parts of a logical value, one per device.",
-    ),
-    OpSpec(
-        type="cast_from_mirrored",
-        inputs=("in*",),
-        attrs={"sbp": REQUIRED, "hierarchy": REQUIRED, "shape": REQUIRED},
-        infer=_infer_from,
-        gradient=_gradient_from,
-        reference=_from_reference,
-        samples=_from_samples,
-        per_device="inputs",
-        doc="The logical value composed of the devices' parts.",
-    ),
-)
+OPS = specs(CastToMirrored, CastFromMirrored)

@@ -6,7 +6,7 @@ As in OneFlow, comparisons and logical ops return int8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,12 +15,14 @@ from numpy.typing import DTypeLike
 
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import int8
-from flow_core.base.shapes import broadcast_shapes
-from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.base.shapes import Shape, broadcast_shapes
+from flow_core.ir.graph import tensor_type
 from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.math import scalar
 from flow_core.ops.math.broadcasting import check_kinds, number, sum_to_shape
 from flow_core.ops.rules import (
+    Row,
     any_partial,
     broadcast_sbp,
     broadcast_type,
@@ -28,51 +30,23 @@ from flow_core.ops.rules import (
     linear,
     nondecreasing,
     same_inputs,
+    signatures,
 )
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sharding.sbp import EXTREMES, B, P, Sbp, Signature, Signatures
+from flow_core.plugins.specs import REQUIRED, InferContext, Sample, SbpContext
+from flow_core.sharding.sbp import EXTREMES, B, P, Signatures
 
-Rule = tuple[tuple[Sbp, ...], Sbp]
 Derivative = Callable[[GradContext], Sym]
 
-SUM: Rule = ((P, P), P)
-LEFT: Rule = ((P, B), P)
-RIGHT: Rule = ((B, P), P)
+SUM: Row = ((P, P), P)
+LEFT: Row = ((P, B), P)
+RIGHT: Row = ((B, P), P)
 MAX, MIN = EXTREMES
-GREATEST: Rule = ((MAX, MAX), MAX)
-LEAST: Rule = ((MIN, MIN), MIN)
-RISES_LEFT: tuple[Rule, ...] = (((MAX, B), MAX), ((MIN, B), MIN))
-RISES_RIGHT: tuple[Rule, ...] = (((B, MAX), MAX), ((B, MIN), MIN))
-FALLS_LEFT: tuple[Rule, ...] = (((MAX, B), MIN), ((MIN, B), MAX))
-FALLS_RIGHT: tuple[Rule, ...] = (((B, MAX), MIN), ((B, MIN), MAX))
-
-
-@dataclass(frozen=True, slots=True)
-class Binary:
-    """A row of the table of elementwise ops.
-
-    Attributes:
-        name: op type.
-        reference: numpy semantics.
-        left, right: gradient of each input before it is summed back to the input's shape.
-        kinds: kinds of element types that the op takes: f(loating), i(nteger), u(nsigned), b(ool).
-        rules: SBP rules in addition to the splits.
-        logical: whether the result is int8 for any input type.
-        domain: interval from which samples are drawn.
-        broadcasts: whether shapes may differ.
-        ordered: whether the op preserves the order of integers, because no result wraps around.
-    """
-
-    name: str
-    reference: Callable[[Any, Any], Any]
-    left: Derivative | None = None
-    right: Derivative | None = None
-    kinds: str = "fiu"
-    rules: tuple[Rule, ...] = ()
-    logical: bool = False
-    domain: tuple[float, float] = (0.3, 3.0)
-    broadcasts: bool = True
-    ordered: bool = False
+GREATEST: Row = ((MAX, MAX), MAX)
+LEAST: Row = ((MIN, MIN), MIN)
+RISES_LEFT: tuple[Row, ...] = (((MAX, B), MAX), ((MIN, B), MIN))
+RISES_RIGHT: tuple[Row, ...] = (((B, MAX), MAX), ((B, MIN), MIN))
+FALLS_LEFT: tuple[Row, ...] = (((MAX, B), MIN), ((MIN, B), MAX))
+FALLS_RIGHT: tuple[Row, ...] = (((B, MAX), MIN), ((B, MIN), MAX))
 
 
 def divided(x: Array, y: Array) -> Any:
@@ -135,56 +109,154 @@ def _flat(g: GradContext) -> Sym:
     return g.one("zero_like", g.dy)
 
 
-def _compare(name: str, function: Any, *rules: Rule) -> Binary:
-    domain = (-2.0, 2.0)
-    return Binary(
-        f"broadcast_{name}", function, kinds="fiub", rules=rules, logical=True, domain=domain
+SHAPES = (
+    ((7,), (7,)), ((3, 5), (5,)), ((2, 3, 4), (3, 1)), ((4, 1), (1, 3)), ((5,), (2, 1, 5)),
+    ((1,), (3,)), ((), (2, 2)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(OpDef):
+    """A row of the table of elementwise ops.
+
+    Attributes:
+        function: numpy semantics.
+        left, right: gradient of each input before it is summed back to the input's shape.
+        kinds: kinds of element types that the op takes: f(loating), i(nteger), u(nsigned), b(ool).
+        rules: SBP rules in addition to the splits.
+        domain: interval from which samples are drawn.
+        broadcasts: whether shapes may differ.
+        ordered: whether the op preserves the order of integers, because no result wraps around.
+    """
+
+    type: str
+    function: Callable[[Any, Any], Any]
+    left: Derivative | None = None
+    right: Derivative | None = None
+    kinds: str = "fiu"
+    rules: tuple[Row, ...] = ()
+    domain: tuple[float, float] = (0.3, 3.0)
+    broadcasts: bool = True
+    ordered: bool = False
+    inputs = ("x", "y")
+    outputs = ("z",)
+    elementwise = True
+
+    def infer(self, ctx: InferContext) -> Types:
+        check_kinds(ctx, self.kinds)
+        return (broadcast_type(ctx),) if self.broadcasts else same_inputs(ctx)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        # a sum of integer quotients is not the quotient of the sum
+        cut = self.function is divided and not floating(ctx)
+        truths = ctx.inputs[0].dtype.kind == "b"
+        rules = () if cut or truths else self.rules
+        if not (self.ordered or floating(ctx)):  # integers wrap around
+            rules = tuple(rule for rule in rules if rule[1] not in EXTREMES)
+        return signatures(*broadcast_sbp(ctx), *rules)
+
+    def reference(self, x: Array, y: Array) -> Any:
+        return self.function(x, y)
+
+    def samples(self, rng: Rng) -> Samples:
+        """Yield samples with nonzero integer divisors."""
+        smooth = self.left is not None
+        for a, b in self._shapes():
+            yield Sample((rng.uniform(*self.domain, a), rng.uniform(*self.domain, b)), {}, smooth)
+        yield Sample((np.zeros((0, 3)), np.zeros((0, 3))), {}, False, "no elements")
+        for dtype in (np.int8, np.int32, np.int64, np.uint8) if "i" in self.kinds else ():
+            yield Sample(_integers(rng, dtype), {}, False, np.dtype(dtype).name)
+
+    def _shapes(self) -> Iterator[tuple[Shape, Shape]]:
+        """Yield the shapes of the inputs of samples."""
+        yield from (pair for pair in SHAPES if self.broadcasts or pair[0] == pair[1])
+        yield (3, 4), (3, 4)
+
+
+class Arithmetic(Binary):
+    """A row with derivatives."""
+
+    inplace: tuple[int, ...] = (0, 1)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        return [
+            sum_to_shape(g, i, rule(g)) if rule and g.needed[i] else None
+            for i, rule in enumerate((self.left, self.right))
+        ]
+
+
+class Comparison(Binary):
+    """A row whose results are truth values."""
+
+    def infer(self, ctx: InferContext) -> Types:
+        (result,) = Binary.infer(self, ctx)
+        return (tensor_type(result.shape, int8),)
+
+    def reference(self, x: Array, y: Array) -> Any:
+        return self.function(x, y).astype(np.int8)
+
+    def samples(self, rng: Rng) -> Samples:
+        yield from Binary.samples(self, rng)
+        ties = rng.integers(0, 2, (4, 5))
+        yield Sample((ties * 1.0, rng.integers(0, 2, 5) * 1.0), {}, False, "ties")
+        yield Sample((ties > 0, ties[:1] == 0), {}, False, "bool")
+
+
+def _compare(name: str, function: Any, *rules: Row) -> Comparison:
+    return Comparison(
+        f"broadcast_{name}", function, kinds="fiub", rules=rules, domain=(-2.0, 2.0), ordered=True
     )
 
 
+def _integers(rng: np.random.Generator, dtype: DTypeLike) -> tuple[Array, Array]:
+    low = 0 if dtype == np.uint8 else -9
+    x, y = (rng.integers(low, 9, (3, 4)).astype(dtype) for _ in range(2))
+    return np.maximum(x, y) if dtype == np.uint8 else x, np.where(y == 0, 1, y).astype(dtype)
+
+
 TABLE: tuple[Binary, ...] = (
-    Binary(
+    Arithmetic(
         "broadcast_add", np.add, lambda g: g.dy, lambda g: g.dy,
         rules=(SUM, *RISES_LEFT, *RISES_RIGHT),
     ),
-    Binary(
+    Arithmetic(
         "broadcast_sub", np.subtract, lambda g: g.dy, lambda g: -g.dy,
         rules=(SUM, *RISES_LEFT, *FALLS_RIGHT),
     ),
-    Binary(
+    Arithmetic(
         "broadcast_mul", np.multiply,
         lambda g: g.dy * g.inputs[1], lambda g: g.dy * g.inputs[0], rules=(LEFT, RIGHT),
     ),
-    Binary(
+    Arithmetic(
         "broadcast_div", divided,
         lambda g: g.dy / g.inputs[1], lambda g: -(g.dy * g.y / g.inputs[1]), rules=(LEFT,),
     ),
-    Binary(
+    Arithmetic(
         "broadcast_floor_mod", np.mod,
         lambda g: g.dy, lambda g: -(g.dy * g.one("broadcast_floordiv", *g.inputs)),
     ),
-    Binary("broadcast_floordiv", np.floor_divide, _flat, _flat),
-    Binary("broadcast_pow", np.power, _pow_base, _pow_exponent, "f"),
-    Binary(
+    Arithmetic("broadcast_floordiv", np.floor_divide, _flat, _flat),
+    Arithmetic("broadcast_pow", np.power, _pow_base, _pow_exponent, "f"),
+    Arithmetic(
         "broadcast_maximum", np.maximum,
         lambda g: _masked(g, "greater", g.dy), lambda g: _masked(g, "less_equal", g.dy),
         rules=(GREATEST, ((MIN, B), MIN), ((B, MIN), MIN)), ordered=True,
     ),
-    Binary(
+    Arithmetic(
         "broadcast_minimum", np.minimum,
         lambda g: _masked(g, "less", g.dy), lambda g: _masked(g, "greater_equal", g.dy),
         rules=(LEAST, ((MAX, B), MAX), ((B, MAX), MAX)), ordered=True,
     ),
-    Binary(
+    Arithmetic(
         "atan2", np.arctan2,
         lambda g: _atan2_radius(g) * g.inputs[1], lambda g: -(_atan2_radius(g) * g.inputs[0]),
         "f",
     ),
-    Binary(
+    Arithmetic(
         "xdivy", _xdivy, lambda g: g.one("xdivy", _nonzero(g), g.inputs[1]), _xdivy_right,
         "f",
     ),
-    Binary(
+    Arithmetic(
         "xlogy", _xlogy, lambda g: g.one("xlogy", _nonzero(g), g.inputs[1]),
         lambda g: g.dy * g.one("xdivy", *g.inputs), "f",
     ),
@@ -199,7 +271,7 @@ TABLE: tuple[Binary, ...] = (
     _compare("logical_xor", np.logical_xor),
 )  # fmt: skip
 
-BY_NAME = {row.name: row for row in TABLE}
+BY_NAME = {row.type: row for row in TABLE}
 
 # names of OneFlow for ops of other rows, for inputs of the same shape only
 SAME_SHAPE = {
@@ -213,255 +285,140 @@ BY_TENSOR = {
 }
 
 
-def _infer(row: Binary) -> Callable[[InferContext], tuple[TensorType, ...]]:
-    def infer(ctx: InferContext) -> tuple[TensorType, ...]:
-        check_kinds(ctx, row.kinds)
-        result = broadcast_type(ctx) if row.broadcasts else same_inputs(ctx)[0]
-        return (tensor_type(result.shape, int8) if row.logical else result,)
+class ByTensor(Arithmetic):
+    """A row of `BY_TENSOR`."""
 
-    return infer
+    inputs = ("x", "scalar")
+    outputs = ("y",)
+    inplace = (0,)
 
+    def infer(self, ctx: InferContext) -> Types:
+        x, scalar = ctx.inputs
+        check_kinds(ctx, "fiu")
+        if scalar.size != 1 or broadcast_type(ctx) != x:
+            ctx.fail(f"a scalar of type {scalar} for {x}", f"{x.dtype}[1]")
+        return (x,)
 
-def _infer_by_tensor(ctx: InferContext) -> tuple[TensorType, ...]:
-    x, scalar = ctx.inputs
-    check_kinds(ctx, "fiu")
-    if scalar.size != 1 or broadcast_type(ctx) != x:
-        ctx.fail(f"a scalar of type {scalar} for {x}", f"{x.dtype}[1]")
-    return (x,)
-
-
-def _sbp(row: Binary) -> Callable[[SbpContext], Signatures]:
-    def sbp(ctx: SbpContext) -> Signatures:
-        # a sum of integer quotients is not the quotient of the sum
-        cut = row.reference is divided and not ctx.inputs[0].dtype.is_floating
-        truths = ctx.inputs[0].dtype.kind == "b"
-        rules = () if cut or truths else row.rules
-        if not (row.logical or row.ordered or floating(ctx)):  # integers wrap around
-            rules = tuple(rule for rule in rules if rule[1] not in EXTREMES)
-        return (*broadcast_sbp(ctx), *(Signature(ins, (out,)) for ins, out in rules))
-
-    return sbp
-
-
-def _gradient(row: Binary) -> Callable[[GradContext], Sequence[Sym | None]] | None:
-    if row.logical:
-        return None
-
-    def gradient(g: GradContext) -> Sequence[Sym | None]:
-        return [
-            sum_to_shape(g, i, rule(g)) if rule and g.needed[i] else None
-            for i, rule in enumerate((row.left, row.right))
-        ]
-
-    return gradient
-
-
-SHAPES = (
-    ((7,), (7,)), ((3, 5), (5,)), ((2, 3, 4), (3, 1)), ((4, 1), (1, 3)), ((5,), (2, 1, 5)),
-    ((1,), (3,)), ((), (2, 2)),
-)  # fmt: skip
-
-
-def _pairs(row: Binary) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    for a, b in SHAPES:
-        if row.broadcasts or a == b:
-            yield a, b
-    yield (3, 4), (3, 4)
-
-
-def _samples(row: Binary) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    """Return samples of a row, with nonzero integer divisors, and with ties where ties matter."""
-
-    def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        smooth = row.left is not None
-        for a, b in _pairs(row):
-            yield Sample((rng.uniform(*row.domain, a), rng.uniform(*row.domain, b)), {}, smooth)
-        yield Sample((np.zeros((0, 3)), np.zeros((0, 3))), {}, False, "no elements")
-        for dtype in (np.int8, np.int32, np.int64, np.uint8) if "i" in row.kinds else ():
-            yield Sample(_integers(rng, dtype), {}, False, np.dtype(dtype).name)
-        if row.logical:
-            ties = rng.integers(0, 2, (4, 5))
-            yield Sample((ties * 1.0, rng.integers(0, 2, 5) * 1.0), {}, False, "ties")
-            yield Sample((ties > 0, ties[:1] == 0), {}, False, "bool")
-
-    return samples
-
-
-def binary_spec(row: Binary) -> OpSpec:
-    """Return the `OpSpec` of one row."""
-    return OpSpec(
-        type=row.name,
-        inputs=("x", "y"),
-        outputs=("z",),
-        infer=_infer(row),
-        sbp=_sbp(row),
-        gradient=_gradient(row),
-        reference=_as_int8(row.reference) if row.logical else row.reference,
-        samples=_samples(row),
-        elementwise=True,
-        inplace=() if row.logical else (0, 1),
-    )
-
-
-def _as_int8(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda x, y: function(x, y).astype(np.int8)
-
-
-def _integers(rng: np.random.Generator, dtype: DTypeLike) -> tuple[Array, Array]:
-    low = 0 if dtype == np.uint8 else -9
-    x, y = (rng.integers(low, 9, (3, 4)).astype(dtype) for _ in range(2))
-    return np.maximum(x, y) if dtype == np.uint8 else x, np.where(y == 0, 1, y).astype(dtype)
-
-
-def _same_shape_spec(name: str, row: Binary) -> OpSpec:
-    return replace(binary_spec(replace(row, broadcasts=False)), type=name)
-
-
-def _by_tensor_spec(name: str, row: Binary) -> OpSpec:
-    def samples(rng: np.random.Generator) -> Iterator[Sample]:
+    def samples(self, rng: Rng) -> Samples:
         for a, b in (((3, 5), (1,)), ((4,), (1,)), ((2, 1, 3), ()), ((2, 2), (1, 1))):
-            yield Sample((rng.uniform(*row.domain, a), rng.uniform(*row.domain, b)))
+            yield Sample((rng.uniform(*self.domain, a), rng.uniform(*self.domain, b)))
         x, y = _integers(rng, np.int32)
         yield Sample((x, y[0, :1]), gradient=False, note="int32")
 
-    spec = binary_spec(row)
-    return replace(
-        spec, type=name, inputs=("x", "scalar"), outputs=("y",), infer=_infer_by_tensor,
-        samples=samples, inplace=(0,),
-    )  # fmt: skip
+
+def _by_tensor(type_: str, row: Binary) -> ByTensor:
+    return ByTensor(type_, row.function, row.left, row.right, rules=row.rules)
 
 
 # choice
 
 
-def _where_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    """Infer the broadcast shape of all inputs, and the element type of the values."""
-    values = ctx.inputs[1:]
-    if any(t.dtype is not values[0].dtype for t in values):
-        ctx.fail(", ".join(map(str, values)), "two values of one element type")
-    try:
-        shape = broadcast_shapes(*(t.shape for t in ctx.inputs))
-    except ValueError as error:
-        ctx.fail(str(error), "shapes that broadcast as in numpy")
-    return (tensor_type(shape, values[0].dtype),)
+class Choice(OpDef):
+    """An op whose first input is the condition."""
 
+    elementwise = True
 
-def _where_sbp(ctx: SbpContext) -> Signatures:
-    return (*broadcast_sbp(ctx), *any_partial(ctx, *range(1, len(ctx.inputs))))
+    def infer(self, ctx: InferContext) -> Types:
+        """Infer the broadcast shape of all inputs, and the element type of the values."""
+        values = ctx.inputs[1:]
+        if any(t.dtype is not values[0].dtype for t in values):
+            ctx.fail(", ".join(map(str, values)), "two values of one element type")
+        try:
+            shape = broadcast_shapes(*(t.shape for t in ctx.inputs))
+        except ValueError as error:
+            ctx.fail(str(error), "shapes that broadcast as in numpy")
+        return (tensor_type(shape, values[0].dtype),)
 
-
-def _where_scalar_sbp(ctx: SbpContext) -> Signatures:
-    """Allow P only if the number is 0, since every device would add any other number."""
-    partial = (Signature((B, P), (P,)),) if ctx.attrs["operand"] == 0 else ()
-    return (*broadcast_sbp(ctx), *partial, *nondecreasing(ctx, 1))
-
-
-def _where_gradient(g: GradContext) -> Sequence[Sym | None]:
-    kept = ("where_scalar_y", "where_scalar_x")
-    return (
-        None,
-        *(
-            sum_to_shape(g, i, g.one(kept[i - 1], g.x, g.dy, operand=0.0)) if g.needed[i] else None
-            for i in (1, 2)
-        ),
-    )
-
-
-def _where_scalar_gradient(kind: str) -> Callable[[GradContext], Sequence[Sym | None]]:
-    return lambda g: (None, sum_to_shape(g, 1, g.one(kind, g.x, g.dy, operand=0.0)))
-
-
-def _where_samples(values: int) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    attrs = {"operand": 1.5} if values == 1 else {}
-
-    def samples(rng: Any) -> Iterator[Sample]:
+    def samples(self, rng: Rng) -> Samples:
+        count = len(self.inputs) - 1
+        attrs, others = ({"operand": 1.5}, {"operand": -3}) if count == 1 else ({}, {})
         for shapes in (((7,),) * 3, ((3, 1), (3, 5), (5,)), ((4,), (1,), (2, 4)), ((0, 2),) * 3):
             condition = rng.permutation(np.arange(np.prod(shapes[0])) % 3 - 1).astype(np.int8)
             condition = condition.reshape(shapes[0])
-            arrays = tuple(rng.uniform(-2, 2, s) for s in shapes[1 : values + 1])
-            yield Sample((condition, *arrays), attrs)
+            values = (rng.uniform(-2, 2, s) for s in shapes[1 : count + 1])
+            yield Sample((condition, *values), attrs)
         for dtype in (np.int32, np.int64, np.bool_, np.float64):
-            condition = rng.integers(0, 2, (3, 4)).astype(dtype)
-            arrays = tuple(rng.integers(0, 9, (3, 4)) for _ in range(values))
-            other = {"operand": -3} if attrs else {}
-            yield Sample((condition, *arrays), other, False)
-
-    return samples
+            whether = rng.integers(0, 2, (3, 4)).astype(dtype)
+            arrays = (rng.integers(0, 9, (3, 4)) for _ in range(count))
+            yield Sample((whether, *arrays), others, False)
 
 
-def _where_spec(name: str, reference: Any, gradient: Any, **changes: Any) -> OpSpec:
-    spec = OpSpec(
-        type=name,
-        inputs=("condition", "x", "y"),
-        infer=_where_infer,
-        sbp=_where_sbp,
-        gradient=gradient,
-        reference=reference,
-        samples=_where_samples(2),
-        elementwise=True,
-        inplace=(1, 2),
-    )
-    return replace(spec, **changes)
+class Where(Choice):
+    type = "where"
+    inputs = ("condition", "x", "y")
+    inplace = (1, 2)
+    sbp = staticmethod(lambda ctx: (*broadcast_sbp(ctx), *any_partial(ctx, 1, 2)))
+    reference = staticmethod(lambda condition, x, y: np.where(condition != 0, x, y))
+
+    def gradient(self, g: GradContext) -> Gradients:
+        def choose(kind: str, index: int) -> Sym | None:
+            if not g.needed[index]:
+                return None
+            return sum_to_shape(g, index, g.one(kind, g.x, g.dy, operand=0.0))
+
+        return None, choose("where_scalar_y", 1), choose("where_scalar_x", 2)
 
 
-def _where_scalar_spec(name: str, keeps: bool) -> OpSpec:
-    def reference(condition: Array, value: Any, operand: float) -> Array:
+class WhereScalar(Choice):
+    """A choice of a number where the condition is 0, or where it is not."""
+
+    attrs = {"operand": REQUIRED}
+    inplace = (1,)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Allow P only if the number is 0, since every device would add any other number."""
+        partial = () if ctx.attrs["operand"] else (((B, P), P),)
+        return signatures(*broadcast_sbp(ctx), *partial, *nondecreasing(ctx, 1))
+
+    def gradient(self, g: GradContext) -> Gradients:
+        return None, sum_to_shape(g, 1, g.one(g.op.type, g.x, g.dy, operand=0.0))
+
+    def reference(self, condition: Array, value: Array, operand: float) -> Any:
         shape = np.broadcast_shapes(condition.shape, value.shape)
-        other = np.full(shape, number(operand, value))
-        return np.where((condition != 0) == keeps, value, other)
-
-    return _where_spec(
-        name, reference, _where_scalar_gradient(name), inputs=("condition", "x" if keeps else "y"),
-        attrs={"operand": REQUIRED}, sbp=_where_scalar_sbp, samples=_where_samples(1),
-        inplace=(1,),
-    )  # fmt: skip
+        keeps = (condition != 0) == (self.inputs[1] == "x")
+        return np.where(keeps, value, np.full(shape, number(operand, value)))
 
 
-CHOICE_OPS = (
-    _where_spec("where", lambda c, x, y: np.where(c != 0, x, y), _where_gradient),
-    _where_scalar_spec("where_scalar_y", keeps=True),
-    _where_scalar_spec("where_scalar_x", keeps=False),
-)
+class WhereScalarY(WhereScalar):
+    type = "where_scalar_y"
+    inputs = ("condition", "x")
+
+
+class WhereScalarX(WhereScalar):
+    type = "where_scalar_x"
+    inputs = ("condition", "y")
 
 
 # sums of many
 
 
-def _add_n_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    ctx.check(ctx.inputs, "no inputs", "one or more")
-    check_kinds(ctx, "fiu")
-    return same_inputs(ctx)
+class AddN(OpDef):
+    type = "add_n"
+    inputs = ("in*",)
+    elementwise = True
+    inplace = (0,)
+    gradient = staticmethod(lambda g: (g.dy,) * len(g.inputs))
+    reference = staticmethod(lambda *xs: sum(xs[1:], xs[0]))
+
+    def infer(self, ctx: InferContext) -> Types:
+        ctx.check(ctx.inputs, "no inputs", "one or more")
+        check_kinds(ctx, "fiu")
+        return same_inputs(ctx)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Return the SBP rules of a function that is nondecreasing in every input."""
+        alone = (nondecreasing(ctx, i) for i in range(len(ctx.inputs) if floating(ctx) else 0))
+        return (*linear(ctx), *(rule for rules in alone for rule in rules))
+
+    def samples(self, rng: Rng) -> Samples:
+        for count, shape in ((1, (7,)), (2, (3, 5)), (3, (2, 1, 4)), (9, (5,)), (2, (0, 3))):
+            yield Sample(tuple(rng.uniform(-2, 2, shape) for _ in range(count)))
+        yield Sample(tuple(rng.integers(-9, 9, (3,)) for _ in range(3)), gradient=False)
 
 
-def _add_n_sbp(ctx: SbpContext) -> Signatures:
-    """Return the SBP rules of a function that is nondecreasing in every input."""
-    alone = (nondecreasing(ctx, i) for i in range(len(ctx.inputs) if floating(ctx) else 0))
-    return (*linear(ctx), *(rule for rules in alone for rule in rules))
-
-
-def _add_n_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for count, shape in ((1, (7,)), (2, (3, 5)), (3, (2, 1, 4)), (9, (5,)), (2, (0, 3))):
-        yield Sample(tuple(rng.uniform(-2, 2, shape) for _ in range(count)))
-    yield Sample(tuple(rng.integers(-9, 9, (3,)) for _ in range(3)), gradient=False)
-
-
-ADD_N = OpSpec(
-    type="add_n",
-    inputs=("in*",),
-    infer=_add_n_infer,
-    sbp=_add_n_sbp,
-    gradient=lambda g: (g.dy,) * len(g.inputs),
-    reference=lambda *xs: sum(xs[1:], xs[0]),
-    samples=_add_n_samples,
-    elementwise=True,
-    inplace=(0,),
-)
-
-OPS: tuple[OpSpec, ...] = (
-    *map(binary_spec, TABLE),
-    *(_same_shape_spec(name, BY_NAME[base]) for name, base in SAME_SHAPE.items()),
-    *(_by_tensor_spec(name, BY_NAME[base]) for name, base in BY_TENSOR.items()),
+OPS = (
+    *specs(*TABLE, Where, WhereScalarY, WhereScalarX, AddN),
+    *specs(*(replace(BY_NAME[row], type=t, broadcasts=False) for t, row in SAME_SHAPE.items())),
+    *specs(*(_by_tensor(type_, BY_NAME[row]) for type_, row in BY_TENSOR.items())),
     *scalar.FAMILY,
-    *CHOICE_OPS,
-    ADD_N,
 )

@@ -7,24 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.base.arrays import Array
 from flow_core.base.dtypes import ALL, FLOATS, DType, as_dtype
-from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ir.graph import tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import split_all_axes
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
-
-
-def _cast_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    name = ctx.attrs["dtype"]
-    known = ", ".join(d.name for d in ALL)
-    ctx.check(isinstance(name, str), f"element type {name!r}", f"the name of one: {known}")
-    return (tensor_type(ctx.inputs[0].shape, as_dtype(name)),)
-
-
-def _cast_like_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    return (tensor_type(ctx.inputs[0].shape, ctx.inputs[1].dtype),)
+from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
+from flow_core.ops.rules import signatures, split_all_axes
+from flow_core.plugins.specs import REQUIRED, InferContext, Sample, SbpContext
+from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signatures
 
 
 def _kept(ctx: SbpContext) -> tuple[Sbp, ...]:
@@ -59,29 +48,12 @@ def _keeps_order(source: DType, target: DType) -> bool:
     return target.is_floating or (source.is_integer and np.can_cast(source.numpy, target.numpy))
 
 
-def _cast_sbp(ctx: SbpContext) -> Signatures:
-    return (*split_all_axes(ctx), *(Signature((p,), (p,)) for p in _kept(ctx)))
-
-
-def _cast_like_sbp(ctx: SbpContext) -> Signatures:
-    """Allow any SBP of the second input, of which only the type is read."""
-    shape, like = (t.shape for t in ctx.inputs)
-    any_like: tuple[Sbp, ...] = (B, P, *(S(i) for i in range(len(like))))
-    splits = (Signature((S(i), other), (S(i),)) for i in range(len(shape)) for other in any_like)
-    sums = (Signature((p, other), (p,)) for p in _kept(ctx) for other in any_like)
-    return (*splits, *sums, *(Signature((B, other), (B,)) for other in any_like[1:]))
-
-
 def _gradient(g: GradContext) -> Sequence[Sym | None]:
     """Emit a cast of the gradient to x's type, also for integers, as in OneFlow; not for bool."""
     dtype = g.x.dtype
     flows = "b" not in (dtype.kind, g.y.dtype.kind)
     dx = g.one("cast", g.dy, dtype=dtype.name) if flows else None
     return (dx, *(None for _ in g.inputs[1:]))
-
-
-def _cast(x: Array, dtype: str) -> Array:
-    return x.astype(as_dtype(dtype).numpy)
 
 
 def _samples(rng: np.random.Generator) -> Iterator[tuple[Any, DType]]:
@@ -92,81 +64,85 @@ def _samples(rng: np.random.Generator) -> Iterator[tuple[Any, DType]]:
     yield rng.uniform(0, 9, (0, 3)), FLOATS[-1]
 
 
-def _cast_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for x, dtype in _samples(rng):
-        smooth = x.dtype.kind == "f" and dtype.name == "float64"
-        yield Sample((x,), {"dtype": dtype.name}, gradient=smooth)
+class Cast(OpDef):
+    type = "cast"
+    inputs = ("in",)
+    attrs = {"dtype": REQUIRED}
+    elementwise = True
+    gradient = staticmethod(_gradient)
+    sbp = staticmethod(lambda ctx: signatures(*split_all_axes(ctx), *((p, p) for p in _kept(ctx))))
+    reference = staticmethod(lambda x, dtype: x.astype(as_dtype(dtype).numpy))
+
+    def infer(self, ctx: InferContext) -> Types:
+        name = ctx.attrs["dtype"]
+        known = ", ".join(d.name for d in ALL)
+        ctx.check(isinstance(name, str), f"element type {name!r}", f"the name of one: {known}")
+        return (tensor_type(ctx.inputs[0].shape, as_dtype(name)),)
+
+    def samples(self, rng: Rng) -> Samples:
+        for x, dtype in _samples(rng):
+            smooth = x.dtype.kind == "f" and dtype.name == "float64"
+            yield Sample((x,), {"dtype": dtype.name}, gradient=smooth)
 
 
-def _cast_like_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for x, dtype in _samples(rng):
-        if not dtype.is_floating or dtype.name == "float64":
-            smooth = x.dtype.kind == "f" and dtype.is_floating
-            yield Sample((x, np.zeros(2, dtype.numpy)), gradient=smooth)
+class CastLike(OpDef):
+    type = "cast_like"
+    inputs = ("in", "dtype_like")
+    gradient = staticmethod(_gradient)
+    infer = staticmethod(lambda ctx: (tensor_type(ctx.inputs[0].shape, ctx.inputs[1].dtype),))
+    reference = staticmethod(lambda x, like: x.astype(like.dtype))
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Allow any SBP of the second input, of which only the type is read."""
+        shape, like = (t.shape for t in ctx.inputs)
+        any_like: tuple[Sbp, ...] = (B, P, *(S(i) for i in range(len(like))))
+        splits = (((S(i), other), S(i)) for i in range(len(shape)) for other in any_like)
+        sums = (((p, other), p) for p in _kept(ctx) for other in any_like)
+        return signatures(*splits, *sums, *(((B, other), B) for other in any_like[1:]))
+
+    def samples(self, rng: Rng) -> Samples:
+        for x, dtype in _samples(rng):
+            if not dtype.is_floating or dtype.name == "float64":
+                smooth = x.dtype.kind == "f" and dtype.is_floating
+                yield Sample((x, np.zeros(2, dtype.numpy)), gradient=smooth)
 
 
-def _scaled_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    x, scalar = ctx.inputs
-    both = x.dtype.is_floating and scalar.dtype.is_floating
-    ctx.check(both, f"{x} times {scalar}", "floating types")
-    fits = scalar.size == 1 and len(scalar.shape) <= max(1, len(x.shape))
-    ctx.check(fits, f"a scalar of shape {scalar.shape} for {x}", "one element, such as shape (1,)")
-    return (tensor_type(x.shape, scalar.dtype),)
+class FusedCastScale(OpDef):
+    """x in the type of a one-element scalar, times the scalar."""
+
+    type = "fused_cast_scale"
+    inputs = ("x", "scalar")
+    outputs = ("y",)
+    elementwise = True
+    reference = staticmethod(lambda x, scalar: x.astype(scalar.dtype) * scalar.reshape(()))
+
+    def infer(self, ctx: InferContext) -> Types:
+        x, scalar = ctx.inputs
+        both = x.dtype.is_floating and scalar.dtype.is_floating
+        ctx.check(both, f"{x} times {scalar}", "floating types")
+        fits = scalar.size == 1 and len(scalar.shape) <= max(1, len(x.shape))
+        found = f"a scalar of shape {scalar.shape} for {x}"
+        ctx.check(fits, found, "one element, such as shape (1,)")
+        return (tensor_type(x.shape, scalar.dtype),)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        splits = (((S(i), B), S(i)) for i in range(len(ctx.inputs[0].shape)))
+        return signatures(*splits, ((P, B), P), ((B, P), P))
+
+    def gradient(self, g: GradContext) -> Gradients:
+        x, scalar = g.inputs
+        dx, dscalar = None, None
+        if g.needed[0]:
+            dx = g.one("cast", g.one("fused_cast_scale", g.dy, scalar), dtype=x.dtype.name)
+        if g.needed[1]:
+            wide = g.one("cast", x, dtype=scalar.dtype.name)
+            total = g.one("reduce_sum", g.dy * wide, axis=tuple(range(len(x.shape))))
+            dscalar = g.one("reshape", total, shape=scalar.shape)
+        return dx, dscalar
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape in ((7,), (3, 5), (2, 1, 3), (), (0, 3)):
+            yield Sample((rng.uniform(-2, 2, shape), rng.uniform(-2, 2, 1)))
 
 
-def _scaled_sbp(ctx: SbpContext) -> Signatures:
-    splits = (Signature((S(i), B), (S(i),)) for i in range(len(ctx.inputs[0].shape)))
-    return (*splits, Signature((P, B), (P,)), Signature((B, P), (P,)))
-
-
-def _scaled_gradient(g: GradContext) -> Sequence[Sym | None]:
-    x, scalar = g.inputs
-    dx, dscalar = None, None
-    if g.needed[0]:
-        dx = g.one("cast", g.one("fused_cast_scale", g.dy, scalar), dtype=x.dtype.name)
-    if g.needed[1]:
-        wide = g.one("cast", x, dtype=scalar.dtype.name)
-        total = g.one("reduce_sum", g.dy * wide, axis=tuple(range(len(x.shape))))
-        dscalar = g.one("reshape", total, shape=scalar.shape)
-    return dx, dscalar
-
-
-def _scaled_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((7,), (3, 5), (2, 1, 3), (), (0, 3)):
-        yield Sample((rng.uniform(-2, 2, shape), rng.uniform(-2, 2, 1)))
-
-
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="cast",
-        inputs=("in",),
-        infer=_cast_infer,
-        attrs={"dtype": REQUIRED},
-        sbp=_cast_sbp,
-        gradient=_gradient,
-        reference=_cast,
-        samples=_cast_samples,
-        elementwise=True,
-    ),
-    OpSpec(
-        type="cast_like",
-        inputs=("in", "dtype_like"),
-        infer=_cast_like_infer,
-        sbp=_cast_like_sbp,
-        gradient=_gradient,
-        reference=lambda x, like: x.astype(like.dtype),
-        samples=_cast_like_samples,
-    ),
-    OpSpec(
-        type="fused_cast_scale",
-        inputs=("x", "scalar"),
-        outputs=("y",),
-        infer=_scaled_infer,
-        sbp=_scaled_sbp,
-        gradient=_scaled_gradient,
-        reference=lambda x, scalar: x.astype(scalar.dtype) * scalar.reshape(()),
-        samples=_scaled_samples,
-        elementwise=True,
-        doc="x in the type of a one-element scalar, times the scalar.",
-    ),
-)
+OPS = specs(Cast, CastLike, FusedCastScale)

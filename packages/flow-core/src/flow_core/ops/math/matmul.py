@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +10,10 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import checked_axis, floating, nondecreasing
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sharding.sbp import B, P, S, Sbp, Signature, Signatures
+from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
+from flow_core.ops.rules import checked_axis, floating, nondecreasing, signatures
+from flow_core.plugins.specs import REQUIRED, InferContext, Sample, SbpContext
+from flow_core.sharding.sbp import B, P, S, Signatures
 
 MATMUL_ATTRS = {"transpose_a": False, "transpose_b": False, "alpha": 1.0}
 
@@ -52,82 +52,8 @@ def _check_alpha(ctx: InferContext, a: TensorType) -> None:
     )
 
 
-def _matmul_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    a, b = ctx.inputs
-    ctx.check(
-        len(a.shape) == len(b.shape) == 2,
-        f"{a} and {b}",
-        "two matrices",
-        "flow.matmul also takes stacks of matrices with equal leading axes",
-    )
-    return _product(ctx)
-
-
-def _batch_matmul_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    a, b = ctx.inputs
-    ctx.check(
-        len(a.shape) >= 2 and len(a.shape) == len(b.shape) and a.shape[:-2] == b.shape[:-2],
-        f"{a} and {b}",
-        "stacks of matrices with equal leading axes",
-        "repeat the smaller operand first: flow.broadcast_like",
-    )
-    return _product(ctx)
-
-
-def matmul_sbp(ctx: SbpContext) -> Signatures:
-    """Split m, n, k or a batch axis, or pass P, since a product is linear in each operand."""
-    rank = len(ctx.inputs[0].shape)
-    m, k_a = _axes(rank, ctx.attrs["transpose_a"])
-    k_b, n = _axes(rank, ctx.attrs["transpose_b"])
-    rules: tuple[tuple[Sbp, Sbp, Sbp], ...] = (
-        *((S(i), S(i), S(i)) for i in range(rank - 2)),
-        (S(m), B, S(rank - 2)),
-        (B, S(n), S(rank - 1)),
-        (S(k_a), S(k_b), P),
-        (P, B, P),
-        (B, P, P),
-    )
-    return tuple(Signature((a, b), (out,)) for a, b, out in rules)
-
-
 def _axes(rank: int, transpose: AttrValue) -> tuple[int, int]:
     return (rank - 1, rank - 2) if transpose else (rank - 2, rank - 1)
-
-
-def _work(ctx: SbpContext) -> float:
-    a, transposed = ctx.inputs[0].shape, ctx.attrs["transpose_a"]
-    return 2.0 * ctx.outputs[0].size * a[-2 if transposed else -1]
-
-
-def _matmul_gradient(g: GradContext) -> Sequence[Sym | None]:
-    a, b = g.inputs
-    return (
-        _gradient_a(g, a, b) if g.needed[0] else None,
-        _gradient_b(g, a, b) if g.needed[1] else None,
-    )
-
-
-def _gradient_a(g: GradContext, _: Sym, b: Sym) -> Sym:
-    """Emit dA = dY op(B)^T, or the transpose op(B) dY^T if A is transposed."""
-    t_b = g.attrs["transpose_b"]
-    if g.attrs["transpose_a"]:
-        return _multiply(g, b, g.dy, t_b, True)
-    return _multiply(g, g.dy, b, False, not t_b)
-
-
-def _gradient_b(g: GradContext, a: Sym, _: Sym) -> Sym:
-    """Emit dB = op(A)^T dY, or the transpose dY^T op(A) if B is transposed."""
-    t_a = g.attrs["transpose_a"]
-    if g.attrs["transpose_b"]:
-        return _multiply(g, g.dy, a, True, t_a)
-    return _multiply(g, a, g.dy, not t_a, False)
-
-
-def _multiply(g: GradContext, a: Sym, b: Sym, transpose_a: bool, transpose_b: bool) -> Sym:
-    return g.one(
-        g.op.type, a, b,
-        transpose_a=transpose_a, transpose_b=transpose_b, alpha=g.attrs["alpha"],
-    )  # fmt: skip
 
 
 def matmul_reference(
@@ -149,9 +75,24 @@ def _operands(
     return a, b
 
 
-def _product_samples(*batches: tuple[int, ...]) -> Any:
-    def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        for batch in batches:
+class Product(OpDef):
+    """A product of matrices; ``batches`` has the leading axes of its samples."""
+
+    attrs = MATMUL_ATTRS
+    batches: tuple[tuple[int, ...], ...] = ((),)
+
+    def infer(self, ctx: InferContext) -> Types:
+        a, b = ctx.inputs
+        ctx.check(
+            len(a.shape) == len(b.shape) == 2,
+            f"{a} and {b}",
+            "two matrices",
+            "flow.matmul also takes stacks of matrices with equal leading axes",
+        )
+        return _product(ctx)
+
+    def samples(self, rng: Rng) -> Samples:
+        for batch in self.batches:
             for t in range(4):
                 flags = {"transpose_a": bool(t & 1), "transpose_b": bool(t & 2)}
                 yield Sample(_operands(rng, batch, (3, 5, 4), t), flags)
@@ -162,38 +103,84 @@ def _product_samples(*batches: tuple[int, ...]) -> Any:
             whole = rng.integers(-4, 5, (2, *batch, 3, 3))
             yield Sample((whole[0], whole[1]), {"alpha": 2.0}, gradient=False, note="int64")
 
-    return samples
+    def work(self, ctx: SbpContext) -> float:
+        a, transposed = ctx.inputs[0].shape, ctx.attrs["transpose_a"]
+        return 2.0 * ctx.outputs[0].size * a[-2 if transposed else -1]
 
 
-def _onto_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    *operands, base = ctx.inputs
-    (product,) = _matmul_type(replace(ctx, inputs=tuple(operands)))
-    ctx.check(base == product, f"{base} for a product of type {product}", str(product))
-    return (product,)
+class Matmul(Product):
+    """alpha op(a) op(b) of two matrices, where op is an optional transposition."""
+
+    type = "matmul"
+    inputs = ("a", "b")
+    reference = staticmethod(matmul_reference)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Split m, n, k or a batch axis, or pass P, since a product is linear in each operand."""
+        rank = len(ctx.inputs[0].shape)
+        m, k_a = _axes(rank, ctx.attrs["transpose_a"])
+        k_b, n = _axes(rank, ctx.attrs["transpose_b"])
+        return signatures(
+            *(((S(i), S(i)), S(i)) for i in range(rank - 2)),
+            ((S(m), B), S(rank - 2)),
+            ((B, S(n)), S(rank - 1)),
+            ((S(k_a), S(k_b)), P),
+            ((P, B), P),
+            ((B, P), P),
+        )
+
+    def gradient(self, g: GradContext) -> Gradients:
+        """Emit dA = dY op(B)^T and dB = op(A)^T dY, or their transposes if A or B is transposed."""
+        (a, b), t_a, t_b = g.inputs, g.attrs["transpose_a"], g.attrs["transpose_b"]
+        left = (b, g.dy, t_b, True) if t_a else (g.dy, b, False, not t_b)
+        right = (g.dy, a, True, t_a) if t_b else (a, g.dy, not t_a, False)
+        rows = zip(g.needed, (left, right), strict=True)
+        return [self._multiply(g, *row) if needed else None for needed, row in rows]
+
+    def _multiply(
+        self, g: GradContext, a: Sym, b: Sym, transpose_a: bool, transpose_b: bool
+    ) -> Sym:
+        flags = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+        return g.one(self.type, a, b, **flags, alpha=g.attrs["alpha"])
 
 
-def _onto_reference(a: Array, b: Array, base: Array, **attrs: AttrValue) -> Any:
-    return base + matmul_reference(a, b, **attrs)
+class BatchMatmul(Matmul):
+    """`matmul` of each pair in two stacks of matrices."""
+
+    type = "batch_matmul"
+    batches = ((2,), (2, 3))
+
+    def infer(self, ctx: InferContext) -> Types:
+        a, b = ctx.inputs
+        ctx.check(
+            len(a.shape) >= 2 and len(a.shape) == len(b.shape) and a.shape[:-2] == b.shape[:-2],
+            f"{a} and {b}",
+            "stacks of matrices with equal leading axes",
+            "repeat the smaller operand first: flow.broadcast_like",
+        )
+        return _product(ctx)
 
 
-def _onto_samples(rng: Any) -> Iterator[Sample]:
-    for sample in _product_samples(())(rng):
-        product = matmul_reference(*sample.inputs, **{**MATMUL_ATTRS, **sample.attrs})
-        base = rng.uniform(-2, 2, product.shape).astype(product.dtype)
-        yield replace(sample, inputs=(*sample.inputs, base), gradient=False)
+class MatmulOnto(Product):
+    """base plus the `matmul` of a and b, which is rounded before it is added."""
 
+    type = "matmul_onto"
+    inputs = ("a", "b", "base")
+    inplace = (2,)
+    internal = True
+    reference = staticmethod(lambda a, b, base, **attrs: base + matmul_reference(a, b, **attrs))
 
-def _bias_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    a, b = ctx.inputs
-    axis = checked_axis(ctx, ctx.attrs["axis"], len(a.shape))
-    ctx.check(a.dtype is b.dtype, f"{a} and a bias {b}", "one element type")
-    ctx.check(a.dtype.kind != "b", f"{a}", "numbers")
-    ctx.check(
-        b.shape == (a.shape[axis],),
-        f"a bias of shape {b.shape} for axis {axis} of {a}",
-        f"a bias of shape ({a.shape[axis]},)",
-    )
-    return (a,)
+    def infer(self, ctx: InferContext) -> Types:
+        *operands, base = ctx.inputs
+        (product,) = super().infer(replace(ctx, inputs=tuple(operands)))
+        ctx.check(base == product, f"{base} for a product of type {product}", str(product))
+        return (product,)
+
+    def samples(self, rng: Rng) -> Samples:
+        for sample in super().samples(rng):
+            product = matmul_reference(*sample.inputs, **{**MATMUL_ATTRS, **sample.attrs})
+            base = rng.uniform(-2, 2, product.shape).astype(product.dtype)
+            yield replace(sample, inputs=(*sample.inputs, base), gradient=False)
 
 
 def bias_axis(rank: int, attrs: AttrValue) -> int:
@@ -202,84 +189,52 @@ def bias_axis(rank: int, attrs: AttrValue) -> int:
     return axis % rank
 
 
-def _bias_sbp(ctx: SbpContext) -> Signatures:
-    rank = len(ctx.inputs[0].shape)
-    axis = bias_axis(rank, ctx.attrs)
-    splits = ((S(i), S(0) if i == axis else B) for i in range(rank))
-    rows = (Signature((x, b), (x,)) for x, b in splits)
-    ordered = (*nondecreasing(ctx, 0), *nondecreasing(ctx, 1)) if floating(ctx) else ()
-    return (*rows, Signature((P, P), (P,)), *ordered)
+class BiasAdd(OpDef):
+    """a plus a vector b along one axis."""
+
+    type = "bias_add"
+    inputs = ("a", "b")
+    attrs = {"axis": REQUIRED}
+    inplace = (0,)
+
+    def infer(self, ctx: InferContext) -> Types:
+        a, b = ctx.inputs
+        axis = checked_axis(ctx, ctx.attrs["axis"], len(a.shape))
+        ctx.check(a.dtype is b.dtype, f"{a} and a bias {b}", "one element type")
+        ctx.check(a.dtype.kind != "b", f"{a}", "numbers")
+        ctx.check(
+            b.shape == (a.shape[axis],),
+            f"a bias of shape {b.shape} for axis {axis} of {a}",
+            f"a bias of shape ({a.shape[axis]},)",
+        )
+        return (a,)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        rank = len(ctx.inputs[0].shape)
+        axis = bias_axis(rank, ctx.attrs)
+        rows = (((S(i), S(0) if i == axis else B), S(i)) for i in range(rank))
+        ordered = (*nondecreasing(ctx, 0), *nondecreasing(ctx, 1)) if floating(ctx) else ()
+        return signatures(*rows, ((P, P), P), *ordered)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        rank = len(g.x.shape)
+        others = tuple(i for i in range(rank) if i != bias_axis(rank, g.attrs))
+        if not g.needed[1]:
+            return g.dy, None
+        return g.dy, g.one("reduce_sum", g.dy, axis=others, keepdims=False) if others else g.dy
+
+    def reference(self, a: Array, b: Array, *, axis: int) -> Any:
+        shape = [1] * np.ndim(a)
+        shape[axis] = -1
+        return a + np.reshape(b, shape)
+
+    def samples(self, rng: Rng) -> Samples:
+        cases = ((3, 5), 1), ((2, 3, 4, 1), 1), ((2, 3, 5), -1), ((4, 3), 0), ((6,), 0), ((0, 3), 1)
+        for shape, axis in cases:
+            arrays = rng.uniform(-2, 2, shape), rng.uniform(-2, 2, shape[axis])
+            yield Sample(arrays, {"axis": axis}, gradient=shape[0] > 0)
+        whole = rng.integers(-9, 9, (4, 3)).astype(np.int32)
+        yield Sample((whole, whole[0]), {"axis": 1}, gradient=False, note="int32")
 
 
-def _bias_gradient(g: GradContext) -> Sequence[Sym | None]:
-    rank = len(g.x.shape)
-    others = tuple(i for i in range(rank) if i != bias_axis(rank, g.attrs))
-    if not g.needed[1]:
-        return g.dy, None
-    return g.dy, g.one("reduce_sum", g.dy, axis=others, keepdims=False) if others else g.dy
-
-
-def _bias_reference(a: Array, b: Array, *, axis: int) -> Any:
-    shape = [1] * np.ndim(a)
-    shape[axis] = -1
-    return a + np.reshape(b, shape)
-
-
-def _bias_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, axis in (((3, 5), 1), ((2, 3, 4, 1), 1), ((2, 3, 5), -1), ((4, 3), 0), ((6,), 0)):
-        yield Sample((rng.uniform(-2, 2, shape), rng.uniform(-2, 2, shape[axis])), {"axis": axis})
-    yield Sample((rng.uniform(-2, 2, (0, 3)), rng.uniform(-2, 2, 3)), {"axis": 1}, gradient=False)
-    whole = rng.integers(-9, 9, (4, 3)).astype(np.int32)
-    yield Sample((whole, whole[0]), {"axis": 1}, gradient=False, note="int32")
-
-
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="matmul",
-        inputs=("a", "b"),
-        attrs=MATMUL_ATTRS,
-        infer=_matmul_type,
-        sbp=matmul_sbp,
-        gradient=_matmul_gradient,
-        reference=matmul_reference,
-        samples=_product_samples(()),
-        work=_work,
-        doc="alpha op(a) op(b) of two matrices, where op is an optional transposition.",
-    ),
-    OpSpec(
-        type="matmul_onto",
-        inputs=("a", "b", "base"),
-        attrs=MATMUL_ATTRS,
-        infer=_onto_type,
-        reference=_onto_reference,
-        samples=_onto_samples,
-        work=_work,
-        inplace=(2,),
-        internal=True,
-        doc="base plus the `matmul` of a and b, which is rounded before it is added.",
-    ),
-    OpSpec(
-        type="batch_matmul",
-        inputs=("a", "b"),
-        attrs=MATMUL_ATTRS,
-        infer=_batch_matmul_type,
-        sbp=matmul_sbp,
-        gradient=_matmul_gradient,
-        reference=matmul_reference,
-        samples=_product_samples((2,), (2, 3)),
-        work=_work,
-        doc="`matmul` of each pair in two stacks of matrices.",
-    ),
-    OpSpec(
-        type="bias_add",
-        inputs=("a", "b"),
-        attrs={"axis": REQUIRED},
-        infer=_bias_type,
-        sbp=_bias_sbp,
-        gradient=_bias_gradient,
-        reference=_bias_reference,
-        samples=_bias_samples,
-        inplace=(0,),
-        doc="a plus a vector b along one axis.",
-    ),
-)
+OPS = specs(Matmul, MatmulOnto, BatchMatmul, BiasAdd)

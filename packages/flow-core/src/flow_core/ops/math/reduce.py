@@ -17,44 +17,19 @@ from numpy.typing import DTypeLike
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import int8
 from flow_core.base.shapes import Shape
-from flow_core.ir.graph import AttrValue, TensorType, tensor_type
+from flow_core.ir.graph import tensor_type
 from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.math.broadcasting import check_kinds
-from flow_core.ops.rules import checked_axis
+from flow_core.ops.rules import checked_axis, floating, signatures
 from flow_core.plugins.specs import (
     REQUIRED,
     InferContext,
     LocalContext,
-    OpSpec,
     Sample,
     SbpContext,
 )
-from flow_core.sharding.sbp import EXTREMES, B, P, Partial, S, Sbp, Signature, Signatures
-
-Gradient = Callable[[GradContext, tuple[int, ...]], Sym]
-
-
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """A row of the table of reductions.
-
-    Attributes:
-        name: op type.
-        reference: numpy semantics ``reference(x, axes, keepdims)``.
-        gradient: function that emits dx, given the context and the non-negative axes; None if the
-            op has no gradient.
-        partial: SBP of the result if a reduced axis is split; None if such an axis must not be
-            split.
-        passes: whether ``partial`` inputs give ``partial`` results.
-        logical: whether the result is int8 for any input type.
-    """
-
-    name: str
-    reference: Callable[..., Any]
-    gradient: Gradient | None = None
-    partial: Sbp | None = None
-    passes: bool = False
-    logical: bool = False
+from flow_core.sharding.sbp import EXTREMES, B, P, Partial, S, Sbp, Signatures
 
 
 def normal_axes(axes: Sequence[int] | int, rank: int) -> tuple[int, ...]:
@@ -87,50 +62,31 @@ def _check_axes(ctx: InferContext, rank: int) -> None:
         checked_axis(ctx, axis, rank)
 
 
-def _infer(row: Reduction) -> Callable[[InferContext], tuple[TensorType, ...]]:
-    def infer(ctx: InferContext) -> tuple[TensorType, ...]:
-        x = ctx.inputs[0]
-        check_kinds(ctx, "fiub" if row.logical else "fiu")
-        _check_axes(ctx, len(x.shape))
-        shape = reduced_shape(x.shape, _axes(ctx), ctx.attrs["keepdims"])
-        return (tensor_type(shape, int8 if row.logical else x.dtype),)
-
-    return infer
-
-
-def _sbp(row: Reduction) -> Callable[[SbpContext], Signatures]:
-    def sbp(ctx: SbpContext) -> Signatures:
-        none = not row.logical and all(ctx.inputs[0].shape[axis] == 1 for axis in _axes(ctx))
-        passes = (P, *EXTREMES) if none else (row.partial,) if row.passes and row.partial else ()
-        return (*_splits(ctx, row.partial), *(Signature((p,), (p,)) for p in passes))
-
-    return sbp
-
-
-def _splits(ctx: SbpContext, partial: Sbp | None) -> Iterator[Signature]:
+def _splits(ctx: SbpContext, partial: Sbp | None) -> Iterator[tuple[Sbp, Sbp]]:
     """Map splits of kept axes to splits, and splits of reduced axes to ``partial``."""
     axes = _axes(ctx)
     for i in range(len(ctx.inputs[0].shape)):
         before = 0 if ctx.attrs["keepdims"] else sum(a < i for a in axes)
         result = partial if i in axes else S(i - before)
         if result is not None:
-            yield Signature((S(i),), (result,))
+            yield S(i), result
 
 
-def _spread(g: GradContext, value: Sym, axes: tuple[int, ...]) -> Sym:
+def _spread(g: GradContext, value: Sym) -> Sym:
     """Emit the broadcast of a value of the reduced shape to the input's shape."""
-    return value if not axes else g.one("broadcast_like", value, g.x, broadcast_axes=axes)
+    axes = _axes(g)
+    return g.one("broadcast_like", value, g.x, broadcast_axes=axes) if axes else value
 
 
-def _extreme_gradient(g: GradContext, axes: tuple[int, ...]) -> Sym:
+def _extreme_gradient(g: GradContext) -> Gradients:
     """Divide the gradient equally among the elements that tie for the extreme value."""
-    chosen = g.one("cast_like", g.one("broadcast_equal", g.x, _spread(g, g.y, axes)), g.x)
-    count = g.one("reduce_sum", chosen, axis=axes, keepdims=g.attrs["keepdims"])
-    return chosen * _spread(g, g.dy / count, axes)
+    chosen = g.one("cast_like", g.one("broadcast_equal", g.x, _spread(g, g.y)), g.x)
+    count = g.one("reduce_sum", chosen, axis=_axes(g), keepdims=g.attrs["keepdims"])
+    return (chosen * _spread(g, g.dy / count),)
 
 
-def _prod_gradient(g: GradContext, axes: tuple[int, ...]) -> Sym:
-    return g.one("reduce_prod_grad", g.x, g.dy, axis=axes, keepdims=g.attrs["keepdims"])
+def _prod_gradient(g: GradContext) -> Gradients:
+    return (g.one("reduce_prod_grad", g.x, g.dy, axis=_axes(g), keepdims=g.attrs["keepdims"]),)
 
 
 def lowest(dtype: DTypeLike) -> Any:
@@ -141,6 +97,71 @@ def lowest(dtype: DTypeLike) -> Any:
 def highest(dtype: DTypeLike) -> Any:
     """Return the identity of min: the highest value of a numpy type."""
     return np.inf if np.dtype(dtype).kind not in "iu" else np.iinfo(dtype).max
+
+
+CASES = (
+    ((7,), (0,), False), ((3, 5), (0,), False), ((3, 5), (1,), True), ((2, 3, 4), (0, 2), False),
+    ((2, 3, 4), (-2,), False), ((2, 3, 4), (0, 1, 2), True), ((2, 3, 4), (0, 1, 2), False),
+    ((3, 1), (1,), False), ((2, 3, 1, 2, 2), (1, 3), True), ((4, 0), (0,), False),
+    ((2, 3), (), False), ((33, 40), (0,), False), ((40, 33), (-1,), True),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction(OpDef):
+    """A row of the table of reductions.
+
+    Attributes:
+        reduced: numpy semantics ``reduced(x, axes, keepdims)``, for non-negative axes.
+        partial: SBP of the result if a reduced axis is split; None if such an axis must not be
+            split.
+        passes: whether ``partial`` inputs give ``partial`` results.
+        logical: whether the result is int8 for any input type.
+    """
+
+    type: str
+    reduced: Callable[..., Any]
+    gradient: Callable[[GradContext], Gradients] | None = None
+    partial: Sbp | None = None
+    passes: bool = False
+    logical: bool = False
+    inputs = ("input_tensor",)
+    outputs = ("output_tensor",)
+    attrs = {"axis": REQUIRED, "keepdims": False}
+
+    def infer(self, ctx: InferContext) -> Types:
+        x = ctx.inputs[0]
+        check_kinds(ctx, "fiub" if self.logical else "fiu")
+        _check_axes(ctx, len(x.shape))
+        shape = reduced_shape(x.shape, _axes(ctx), ctx.attrs["keepdims"])
+        return (tensor_type(shape, int8 if self.logical else x.dtype),)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        none = not self.logical and all(ctx.inputs[0].shape[axis] == 1 for axis in _axes(ctx))
+        sums = (self.partial,) if self.passes and self.partial else ()
+        passes = (P, *EXTREMES) if none else sums
+        return signatures(*_splits(ctx, self.partial), *((kind, kind) for kind in passes))
+
+    def reference(self, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+        axes = normal_axes(axis, x.ndim)
+        result = np.asarray(self.reduced(x, axes, keepdims=keepdims))
+        result = result.reshape(reduced_shape(x.shape, axes, keepdims))
+        return result.astype(np.int8) if self.logical else result
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape, axis, keepdims in CASES:
+            attrs = {"axis": axis, "keepdims": keepdims}
+            size = prod(shape)
+            # distinct values, so that extremes do not tie, near 1, so that products stay small
+            x = 0.7 + 0.6 * rng.permutation(size).reshape(shape) / max(size, 1)
+            smooth = self.gradient is not None and size <= 64
+            yield Sample((x * rng.choice((-1, 1), shape),), attrs, gradient=smooth)
+        for dtype in (np.int8, np.int32, np.int64, np.uint8):
+            x = rng.integers(0, 3, (3, 4, 2)).astype(dtype)
+            yield Sample((x,), {"axis": (1,)}, gradient=False, note=str(x.dtype))
+        if self.logical:
+            truths = rng.integers(0, 4, (5, 3, 4)) > 0
+            yield Sample((truths,), {"axis": (0, 2)}, gradient=False, note="bool")
 
 
 def _max(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
@@ -154,7 +175,7 @@ def _min(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
 TABLE: tuple[Reduction, ...] = (
     Reduction(
         "reduce_sum", lambda x, axes, keepdims: np.sum(x, axes, x.dtype, keepdims=keepdims),
-        lambda g, axes: _spread(g, g.dy, axes), P, passes=True,
+        lambda g: (_spread(g, g.dy),), P, passes=True,
     ),
     Reduction("reduce_max", _max, _extreme_gradient, Partial("max"), passes=True),
     Reduction("reduce_min", _min, _extreme_gradient, Partial("min"), passes=True),
@@ -162,72 +183,9 @@ TABLE: tuple[Reduction, ...] = (
         "reduce_prod", lambda x, axes, keepdims: np.prod(x, axes, x.dtype, keepdims=keepdims),
         _prod_gradient,
     ),
-    Reduction(
-        "reduce_any", lambda x, axes, keepdims: np.any(x, axes, keepdims=keepdims),
-        partial=Partial("max"), logical=True,
-    ),
-    Reduction(
-        "reduce_all", lambda x, axes, keepdims: np.all(x, axes, keepdims=keepdims),
-        partial=Partial("min"), logical=True,
-    ),
+    Reduction("reduce_any", np.any, partial=Partial("max"), logical=True),
+    Reduction("reduce_all", np.all, partial=Partial("min"), logical=True),
 )  # fmt: skip
-
-
-def _reference(row: Reduction) -> Callable[..., Any]:
-    def reference(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-        axes = normal_axes(axis, x.ndim)
-        result = np.asarray(row.reference(x, axes, keepdims))
-        result = result.reshape(reduced_shape(x.shape, axes, keepdims))
-        return result.astype(np.int8) if row.logical else result
-
-    return reference
-
-
-def _gradient(row: Reduction) -> Callable[[GradContext], Sequence[Sym]] | None:
-    rule = row.gradient
-    return (lambda g: (rule(g, _axes(g)),)) if rule else None
-
-
-CASES = (
-    ((7,), (0,), False), ((3, 5), (0,), False), ((3, 5), (1,), True), ((2, 3, 4), (0, 2), False),
-    ((2, 3, 4), (-2,), False), ((2, 3, 4), (0, 1, 2), True), ((2, 3, 4), (0, 1, 2), False),
-    ((3, 1), (1,), False), ((2, 3, 1, 2, 2), (1, 3), True), ((4, 0), (0,), False),
-    ((2, 3), (), False), ((33, 40), (0,), False), ((40, 33), (-1,), True),
-)  # fmt: skip
-
-
-def _samples(row: Reduction) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    def samples(rng: Any) -> Iterator[Sample]:
-        for shape, axis, keepdims in CASES:
-            attrs = {"axis": axis, "keepdims": keepdims}
-            size = prod(shape)
-            # distinct values, so that extremes do not tie, near 1, so that products stay small
-            x = 0.7 + 0.6 * rng.permutation(size).reshape(shape) / max(size, 1)
-            smooth = row.gradient is not None and size <= 64
-            yield Sample((x * rng.choice((-1, 1), shape),), attrs, gradient=smooth)
-        for dtype in (np.int8, np.int32, np.int64, np.uint8):
-            x = rng.integers(0, 3, (3, 4, 2)).astype(dtype)
-            yield Sample((x,), {"axis": (1,)}, gradient=False, note=str(x.dtype))
-        if row.logical:
-            x = rng.integers(0, 4, (5, 3, 4)) > 0
-            yield Sample((x,), {"axis": (0, 2)}, gradient=False, note="bool")
-
-    return samples
-
-
-def reduction_spec(row: Reduction) -> OpSpec:
-    """Return the `OpSpec` of one row."""
-    return OpSpec(
-        type=row.name,
-        inputs=("input_tensor",),
-        outputs=("output_tensor",),
-        infer=_infer(row),
-        attrs={"axis": REQUIRED, "keepdims": False},
-        sbp=_sbp(row),
-        gradient=_gradient(row),
-        reference=_reference(row),
-        samples=_samples(row),
-    )
 
 
 # means
@@ -246,22 +204,11 @@ def mean_count(attrs: Mapping[str, Any], shape: Shape) -> int:
     return int(own)
 
 
-def _mean_local(ctx: LocalContext) -> Mapping[str, AttrValue]:
-    """Return the number of elements of all devices; the sum of their results is the mean."""
-    return {"count": mean_count(ctx.attrs, ctx.inputs[0].type.shape)}
+def _mean_gradient(g: GradContext) -> Gradients:
+    return (_spread(g, g.dy / max(1, prod(g.x.shape[i] for i in _axes(g)))),)
 
 
-def _mean_sbp(ctx: SbpContext) -> Signatures:
-    """Return the SBP rules of sums; truncated means of integers do not add up."""
-    floating = ctx.inputs[0].dtype.is_floating
-    return _sbp(MEAN if floating else replace(MEAN, partial=None, passes=False))(ctx)
-
-
-def _mean_gradient(g: GradContext, axes: tuple[int, ...]) -> Sym:
-    return _spread(g, g.dy / max(1, prod(g.x.shape[i] for i in axes)), axes)
-
-
-def _mean_reference(x: Array, axis: tuple[int, ...], keepdims: bool, count: int = 0) -> Array:
+def _mean(x: Array, axis: tuple[int, ...], keepdims: bool, count: int = 0) -> Array:
     axes = normal_axes(axis, x.ndim)
     n = mean_count({"axis": axes, "count": count}, x.shape)
     exact = x.dtype.kind in "iu"
@@ -273,27 +220,30 @@ def _mean_reference(x: Array, axis: tuple[int, ...], keepdims: bool, count: int 
     return np.asarray(total, x.dtype).reshape(reduced_shape(x.shape, axes, keepdims))
 
 
-MEAN = Reduction("reduce_mean", _mean_reference, _mean_gradient, P, passes=True)
+class Mean(Reduction):
+    attrs = {"axis": REQUIRED, "keepdims": False, "count": 0}
+    reference = staticmethod(_mean)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Return the SBP rules of sums; truncated means of integers do not add up."""
+        return Reduction.sbp(self if floating(ctx) else replace(self, partial=None), ctx)
+
+    def localize(self, ctx: LocalContext) -> Attributes:
+        """Return the number of elements of all devices; the sum of their results is the mean."""
+        return {"count": mean_count(ctx.attrs, ctx.inputs[0].type.shape)}
+
+    def samples(self, rng: Rng) -> Samples:
+        yield from Reduction.samples(self, rng)
+        long = rng.uniform(90, 110, (2, 4096))
+        yield Sample((long,), {"axis": (1,)}, gradient=False, note="long")
+        for dtype in (np.int8, np.uint8, np.int32):
+            low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+            x = np.array([[high] * 4, [low] * 4, [low, 3, 0, high]], dtype)
+            for axis in ((1,), (0,), (-1, 0)):
+                yield Sample((x,), {"axis": axis}, gradient=False, note=f"limits of {x.dtype}")
 
 
-def _mean_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield from _samples(MEAN)(rng)
-    yield Sample((rng.uniform(90, 110, (2, 4096)),), {"axis": (1,)}, gradient=False, note="long")
-    for dtype in (np.int8, np.uint8, np.int32):
-        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-        x = np.array([[high] * 4, [low] * 4, [low, 3, 0, high]], dtype)
-        for axis in ((1,), (0,), (-1, 0)):
-            yield Sample((x,), {"axis": axis}, gradient=False, note=f"limits of {x.dtype}")
-
-
-REDUCE_MEAN = replace(
-    reduction_spec(MEAN),
-    attrs={"axis": REQUIRED, "keepdims": False, "count": 0},
-    sbp=_mean_sbp,
-    localize=_mean_local,
-    reference=_mean_reference,
-    samples=_mean_samples,
-)
+REDUCE_MEAN = Mean("reduce_mean", np.mean, _mean_gradient, P, passes=True)
 
 
 # sums to the shape of another value
@@ -314,109 +264,92 @@ def like_axes(x: Shape, like: Shape, axes: Sequence[int]) -> dict[int, int]:
     return {i: i - lead for i in kept if i >= lead}
 
 
-def _like_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    x, like = ctx.inputs
-    _check_axes(ctx, len(x.shape))
-    check_kinds(ctx, "fiu")
-    axes = _axes(ctx)
-    kept = [n for i, n in enumerate(x.shape) if i not in axes and n != 1]
-    if x.dtype is not like.dtype or kept != [n for n in like.shape if n != 1]:
-        ctx.fail(
-            f"{x} summed over axes {axes}, like {like}",
-            f"a value like {x.dtype}{reduced_shape(x.shape, axes, True)}",
+class ReduceSumLike(OpDef):
+    type = "reduce_sum_like"
+    inputs = ("x", "like")
+    outputs = ("y",)
+    attrs = {"axis": REQUIRED}
+    gradient = staticmethod(lambda g: (_spread(g, g.dy), None))
+    reference = staticmethod(lambda x, like, axis: np.sum(x, axis, x.dtype).reshape(like.shape))
+
+    def infer(self, ctx: InferContext) -> Types:
+        x, like = ctx.inputs
+        _check_axes(ctx, len(x.shape))
+        check_kinds(ctx, "fiu")
+        axes = _axes(ctx)
+        kept = [n for i, n in enumerate(x.shape) if i not in axes and n != 1]
+        if x.dtype is not like.dtype or kept != [n for n in like.shape if n != 1]:
+            ctx.fail(
+                f"{x} summed over axes {axes}, like {like}",
+                f"a value like {x.dtype}{reduced_shape(x.shape, axes, True)}",
+            )
+        return (like,)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Allow any SBP of ``like``, whose values are never read."""
+        x, like = (t.shape for t in ctx.inputs)
+        axes = _axes(ctx)
+        kinds = (P,) if axes else (P, *EXTREMES)
+        kept = like_axes(x, like, axes)
+        return signatures(
+            *(((S(i), S(j)), S(j)) for i, j in kept.items() if x[i] == like[j]),
+            *(((S(i), other), P) for i in axes for other in (B, P)),
+            *(((kind, like), kind) for kind in kinds for like in (B, P)),
+            ((B, P), B),
         )
-    return (like,)
 
-
-def _like_sbp(ctx: SbpContext) -> Signatures:
-    """Allow any SBP of ``like``, whose values are never read."""
-    x, like = (t.shape for t in ctx.inputs)
-    axes = _axes(ctx)
-    kinds = (P,) if axes else (P, *EXTREMES)
-    kept = like_axes(x, like, axes)
-    return (
-        *(Signature((S(i), S(j)), (S(j),)) for i, j in kept.items() if x[i] == like[j]),
-        *(Signature((S(i), other), (P,)) for i in axes for other in (B, P)),
-        *(Signature((kind, like), (kind,)) for kind in kinds for like in (B, P)),
-        Signature((B, P), (B,)),
-    )
-
-
-def _like_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for x, like, axes in (
-        ((7,), (7,), ()), ((3, 5), (5,), (0,)), ((4, 2, 3), (2, 1), (0, 2)), ((3, 5), (1,), (0, 1)),
-        ((3, 5), (), (0, 1)), ((2, 3, 4), (2, 1, 4), (1,)), ((2, 3, 4), (2, 4), (-2,)),
-        ((0, 3), (3,), (0,)), ((2, 1, 5), (1, 5), (0,)),
-    ):  # fmt: skip
-        yield Sample((rng.uniform(-2, 2, x), rng.uniform(-2, 2, like)), {"axis": axes})
-    integers = rng.integers(-9, 9, (3, 4))
-    yield Sample((integers, integers[0]), {"axis": (0,)}, gradient=False)
-
-
-REDUCE_SUM_LIKE = OpSpec(
-    type="reduce_sum_like",
-    inputs=("x", "like"),
-    outputs=("y",),
-    infer=_like_infer,
-    attrs={"axis": REQUIRED},
-    sbp=_like_sbp,
-    gradient=lambda g: (_spread(g, g.dy, _axes(g)), None),
-    reference=lambda x, like, axis: np.sum(x, axis, x.dtype).reshape(like.shape),
-    samples=_like_samples,
-)
+    def samples(self, rng: Rng) -> Samples:
+        for x, like, axes in (
+            ((7,), (7,), ()), ((3, 5), (5,), (0,)), ((4, 2, 3), (2, 1), (0, 2)),
+            ((3, 5), (1,), (0, 1)), ((3, 5), (), (0, 1)), ((2, 3, 4), (2, 1, 4), (1,)),
+            ((2, 3, 4), (2, 4), (-2,)), ((0, 3), (3,), (0,)), ((2, 1, 5), (1, 5), (0,)),
+        ):  # fmt: skip
+            yield Sample((rng.uniform(-2, 2, x), rng.uniform(-2, 2, like)), {"axis": axes})
+        integers = rng.integers(-9, 9, (3, 4))
+        yield Sample((integers, integers[0]), {"axis": (0,)}, gradient=False)
 
 
 # the gradient of products
 
 
-def _prod_grad_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    x, dy = ctx.inputs
-    expected = tensor_type(reduced_shape(x.shape, _axes(ctx), ctx.attrs["keepdims"]), x.dtype)
-    ctx.check(dy == expected, f"gradient of type {dy}", str(expected))
-    return (x,)
+class ReduceProdGrad(OpDef):
+    type = "reduce_prod_grad"
+    inputs = ("x", "dy")
+    outputs = ("dx",)
+    attrs = {"axis": REQUIRED, "keepdims": False}
+
+    def infer(self, ctx: InferContext) -> Types:
+        x, dy = ctx.inputs
+        expected = tensor_type(reduced_shape(x.shape, _axes(ctx), ctx.attrs["keepdims"]), x.dtype)
+        ctx.check(dy == expected, f"gradient of type {dy}", str(expected))
+        return (x,)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Split kept axes; if only one element is reduced, dy may have any kind of P."""
+        splits = (((x, dy), x) for x, dy in _splits(ctx, None))
+        alone = all(ctx.inputs[0].shape[axis] == 1 for axis in _axes(ctx))
+        unread = (((P, kind), kind) for kind in (B, P)) if alone else ()
+        return signatures(*splits, ((B, P), P), *unread)
+
+    def reference(self, x: Array, dy: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
+        """Return dy times the product of the others, without division since some may be 0."""
+        axes = normal_axes(axis, x.ndim)
+        kept = [i for i in range(x.ndim) if i not in axes]
+        order = (*axes, *kept)
+        rows = x.transpose(order).reshape(prod(x.shape[i] for i in axes), -1)
+        one = np.ones_like(rows[:1])
+        before = np.cumprod(np.concatenate((one, rows[:-1])), 0)
+        others = before * np.cumprod(np.concatenate((one, rows[:0:-1])), 0)[::-1]
+        spread = others.reshape([x.shape[i] for i in order]).transpose(np.argsort(order))
+        return spread * dy.reshape(reduced_shape(x.shape, axes, True))
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape, axis, keepdims in CASES:
+            if prod(shape) == 0 or axis == ():
+                continue
+            dy = rng.uniform(-1, 1, reduced_shape(shape, normal_axes(axis, len(shape)), keepdims))
+            x = rng.uniform(0.7, 1.3, shape) * (rng.uniform(0, 1, shape) > 0.05)
+            yield Sample((x, dy), {"axis": axis, "keepdims": keepdims}, gradient=False)
 
 
-def _prod_grad_sbp(ctx: SbpContext) -> Signatures:
-    """Return the SBP rules of splits; if only one element is reduced, dy may have any kind of P."""
-    splits = (Signature((*s.inputs, *s.outputs), s.inputs) for s in _splits(ctx, None))
-    alone = all(ctx.inputs[0].shape[axis] == 1 for axis in _axes(ctx))
-    unread = (Signature((P, kind), (kind,)) for kind in (B, P)) if alone else ()
-    return (*splits, Signature((B, P), (P,)), *unread)
-
-
-def _prod_grad(x: Array, dy: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    """Return dy times the product of the other elements, without division since some may be 0."""
-    axes = normal_axes(axis, x.ndim)
-    kept = [i for i in range(x.ndim) if i not in axes]
-    order = (*axes, *kept)
-    rows = x.transpose(order).reshape(prod(x.shape[i] for i in axes), -1)
-    one = np.ones_like(rows[:1])
-    before = np.cumprod(np.concatenate((one, rows[:-1])), 0)
-    others = before * np.cumprod(np.concatenate((one, rows[:0:-1])), 0)[::-1]
-    spread = others.reshape([x.shape[i] for i in order]).transpose(np.argsort(order))
-    return spread * dy.reshape(reduced_shape(x.shape, axes, True))
-
-
-def _prod_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, axis, keepdims in CASES:
-        if prod(shape) == 0 or axis == ():
-            continue
-        dy = rng.uniform(-1, 1, reduced_shape(shape, normal_axes(axis, len(shape)), keepdims))
-        x = rng.uniform(0.7, 1.3, shape) * (rng.uniform(0, 1, shape) > 0.05)
-        yield Sample((x, dy), {"axis": axis, "keepdims": keepdims}, gradient=False)
-
-
-REDUCE_PROD_GRAD = OpSpec(
-    type="reduce_prod_grad",
-    inputs=("x", "dy"),
-    outputs=("dx",),
-    infer=_prod_grad_infer,
-    attrs={"axis": REQUIRED, "keepdims": False},
-    sbp=_prod_grad_sbp,
-    reference=_prod_grad,
-    samples=_prod_grad_samples,
-)
-
-OPS: tuple[OpSpec, ...] = (
-    *map(reduction_spec, TABLE), REDUCE_MEAN, REDUCE_SUM_LIKE, REDUCE_PROD_GRAD,
-)  # fmt: skip
+OPS = specs(*TABLE, REDUCE_MEAN, ReduceSumLike, ReduceProdGrad)

@@ -7,7 +7,7 @@ a separate op for the derivative, such as ``relu_grad``, are in `flow_core.ops.n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import pi, sqrt
 from typing import Any
@@ -16,8 +16,8 @@ import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.base.errors import UnsupportedError
-from flow_core.ir.graph import TensorType
 from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.rules import (
     floating,
     floating_like_input,
@@ -27,19 +27,17 @@ from flow_core.ops.rules import (
     nonincreasing,
     split_all_axes,
 )
-from flow_core.plugins.specs import InferContext, OpSpec, Sample, SbpContext
+from flow_core.plugins.specs import InferContext, Sample, SbpContext
 from flow_core.sharding.sbp import Signatures
 
 TWO_OVER_SQRT_PI = 2 / sqrt(pi)
 
 
 @dataclass(frozen=True, slots=True)
-class Unary:
+class Unary(OpDef):
     """A row of the table of unary ops.
 
     Attributes:
-        name: op type.
-        reference: numpy semantics.
         derivative: function that emits dx as graph ops; None if dx is zero or undefined everywhere.
         domain: interval from which samples are drawn.
         floating: whether the op takes floating types only.
@@ -49,7 +47,7 @@ class Unary:
             parts of a minimum are valid inputs, and parts of a maximum are not.
     """
 
-    name: str
+    type: str
     reference: Callable[[Any], Any]
     derivative: Callable[[GradContext], Sym] | None = None
     domain: tuple[float, float] = (-3.0, 3.0)
@@ -57,9 +55,37 @@ class Unary:
     linear: bool = False
     order: str = ""
     above: bool = False
+    inputs = ("x",)
+    outputs = ("y",)
+    elementwise = True
+    inplace = (0,)
+
+    def infer(self, ctx: InferContext) -> Types:
+        return floating_like_input(ctx) if self.floating else number_like_input(ctx)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        basic = linear(ctx) if self.linear else split_all_axes(ctx)
+        wraps = self.type == "negative" and not floating(ctx)  # the least integer is unchanged
+        if not self.order or wraps:
+            return basic
+        ordered = nondecreasing if self.order == "rising" else nonincreasing
+        return (*basic, *ordered(ctx, 0)[1 if self.above else 0 :])
+
+    def gradient(self, g: GradContext) -> Gradients:
+        return (self.derivative(g) if self.derivative else None,)
+
+    def samples(self, rng: Rng) -> Samples:
+        smooth = self.derivative not in (None, _no_second_derivative)
+        for shape in ((7,), (3, 5), (2, 1, 4)):
+            yield Sample((rng.uniform(*self.domain, shape),), gradient=smooth)
+        yield Sample((rng.uniform(*self.domain, (0, 3)),), gradient=False, note="no elements")
+        yield Sample((rng.uniform(*self.domain, ()),), gradient=False, note="no axes")
+        for dtype in () if self.floating else (np.int8, np.int32, np.int64):
+            x = rng.integers(-9, 9, (3, 4)).astype(dtype)
+            yield Sample((x,), gradient=False, note=f"{x.dtype}")
 
 
-def number_like_input(ctx: InferContext) -> tuple[TensorType, ...]:
+def number_like_input(ctx: InferContext) -> Types:
     """Infer one output of the first input's type, which must not be bool."""
     ctx.check(
         ctx.inputs[0].dtype.kind != "b",
@@ -68,20 +94,6 @@ def number_like_input(ctx: InferContext) -> tuple[TensorType, ...]:
         "cast it first: flow.cast(x, flow.int8)",
     )
     return like_input(ctx)
-
-
-def _samples(row: Unary) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        smooth = row.derivative not in (None, _no_second_derivative)
-        for shape in ((7,), (3, 5), (2, 1, 4)):
-            yield Sample((rng.uniform(*row.domain, shape),), gradient=smooth)
-        yield Sample((rng.uniform(*row.domain, (0, 3)),), gradient=False, note="no elements")
-        yield Sample((rng.uniform(*row.domain, ()),), gradient=False, note="no axes")
-        for dtype in () if row.floating else (np.int8, np.int32, np.int64):
-            x = rng.integers(-9, 9, (3, 4)).astype(dtype)
-            yield Sample((x,), gradient=False, note=f"{x.dtype}")
-
-    return samples
 
 
 def mapped(function: Callable[[float], float]) -> Callable[[Any], Any]:
@@ -179,39 +191,4 @@ TABLE: tuple[Unary, ...] = (
 )  # fmt: skip
 
 
-def _sbp(row: Unary) -> Callable[[SbpContext], Signatures]:
-    basic = linear if row.linear else split_all_axes
-    if not row.order:
-        return basic
-    ordered = nondecreasing if row.order == "rising" else nonincreasing
-    start = 1 if row.above else 0
-
-    def sbp(ctx: SbpContext) -> Signatures:
-        wraps = row.name == "negative" and not floating(ctx)  # the least integer is unchanged
-        return (*basic(ctx), *(() if wraps else ordered(ctx, 0)[start:]))
-
-    return sbp
-
-
-def _zero(g: GradContext) -> tuple[None]:
-    return (None,)
-
-
-def unary_spec(row: Unary) -> OpSpec:
-    """Return the `OpSpec` of one row."""
-    derivative = row.derivative
-    return OpSpec(
-        type=row.name,
-        inputs=("x",),
-        outputs=("y",),
-        infer=floating_like_input if row.floating else number_like_input,
-        sbp=_sbp(row),
-        gradient=(lambda g: (derivative(g),)) if derivative else _zero,
-        reference=row.reference,
-        samples=_samples(row),
-        elementwise=True,
-        inplace=(0,),
-    )
-
-
-OPS: tuple[OpSpec, ...] = tuple(map(unary_spec, TABLE))
+OPS = specs(*TABLE)

@@ -8,12 +8,13 @@ the data gradient of a convolution, with the convolution's output as its input.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from flow_core.base.shapes import window_output
 from flow_core.ir.graph import Attrs, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.nn.conv_reference import (
     SHARED,
     conv_reference,
@@ -36,8 +37,9 @@ from flow_core.ops.nn.windows import (
     space_axes,
     with_space,
 )
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, SbpContext
-from flow_core.sharding.sbp import B, P, S, Sbp, Signature, Signatures
+from flow_core.ops.rules import Row, signatures
+from flow_core.plugins.specs import REQUIRED, InferContext, SbpContext
+from flow_core.sharding.sbp import B, P, S, Signatures
 
 
 def _check_common(ctx: InferContext, dims: int) -> None:
@@ -72,92 +74,7 @@ def _check_weight(ctx: InferContext, weight: TensorType, channels: int) -> None:
     )
 
 
-def _conv_infer(dims: int) -> Callable[[InferContext], tuple[TensorType]]:
-    def infer(ctx: InferContext) -> tuple[TensorType]:
-        _check_common(ctx, dims)
-        if ctx.attrs["padding_after"] is not None:
-            check_per_axis(ctx, dims, padding_after=0)
-        x, weight = ctx.inputs
-        attrs, form = ctx.attrs, ctx.attrs["data_format"]
-        _check_weight(ctx, weight, x.shape[channel_axis(dims + 2, form)])
-        size = [x.shape[i] for i in space_axes(dims + 2, form)]
-        pads = zip(attrs["padding_before"], padding_after(attrs), strict=True)
-        windows = zip(
-            size, attrs["kernel_size"], attrs["strides"], pads, attrs["dilation_rate"], strict=True
-        )
-        space = tuple(window_output(*window) for window in windows)
-        ctx.check(
-            min(space) >= 1,
-            f"an output of {space} positions from input {x}",
-            "an input, with its padding, at least as large as the dilated kernel",
-        )
-        return (with_space(x, form, weight.shape[0], space),)
-
-    return infer
-
-
-def _data_grad_infer(ctx: InferContext) -> tuple[TensorType]:
-    dims = ctx.attrs["num_spatial_dims"]
-    _check_common(ctx, dims)
-    dy, weight, x_like = ctx.inputs
-    axis = channel_axis(dims + 2, ctx.attrs["data_format"])
-    _check_weight(ctx, weight, x_like.shape[axis])
-    ctx.check(
-        dy.shape[axis] == weight.shape[0] and dy.shape[0] == x_like.shape[0],
-        f"dy {dy}, weights {weight}, x_like {x_like}",
-        "dy with a channel per filter and the batch of x_like",
-    )
-    return (x_like,)
-
-
-def _filter_grad_infer(ctx: InferContext) -> tuple[TensorType]:
-    dims, form, groups = (ctx.attrs[k] for k in ("num_spatial_dims", "data_format", "groups"))
-    _check_common(ctx, dims)
-    dy, x = ctx.inputs
-    axis = channel_axis(dims + 2, form)
-    filters, channels = dy.shape[axis], x.shape[axis]
-    ctx.check(
-        filters % groups == 0 and channels % groups == 0 and dy.shape[0] == x.shape[0],
-        f"dy {dy}, x {x}, groups={groups}",
-        "one batch size, channels of both divisible by groups",
-    )
-    like = tensor_type((filters,), x.dtype)
-    return (with_space(like, form, channels // groups, ctx.attrs["kernel_size"]),)
-
-
-def _deconv_infer(dims: int) -> Callable[[InferContext], tuple[TensorType]]:
-    def infer(ctx: InferContext) -> tuple[TensorType]:
-        _check_common(ctx, dims)
-        check_per_axis(ctx, dims, output_padding=0)
-        x, weight = ctx.inputs
-        attrs, form = ctx.attrs, ctx.attrs["data_format"]
-        axis = channel_axis(dims + 2, form)
-        channels = weight.shape[axis] * attrs["groups"]
-        _check_weight(ctx, weight, channels)
-        ctx.check(
-            weight.shape[0] == x.shape[axis],
-            f"input {x}, weights {weight}",
-            f"weights with {x.shape[axis]} filters, one per channel of the input",
-        )
-        ctx.check(
-            all(p < s for p, s in zip(attrs["output_padding"], attrs["strides"], strict=True)),
-            f"output_padding={attrs['output_padding']}, strides={attrs['strides']}",
-            "output_padding smaller than strides",
-        )
-        space = deconv_space(attrs, [x.shape[i] for i in space_axes(dims + 2, form)])
-        ctx.check(min(space) >= 1, f"an output of {space} positions", "at least one per axis")
-        return (with_space(x, form, channels, space),)
-
-    return infer
-
-
 # ------------------------------------------------------------------------------ SBP rules
-
-Rows = list[tuple[tuple[Sbp, ...], Sbp]]
-
-
-def _signatures(rows: Rows) -> Signatures:
-    return tuple(Signature(inputs, (output,)) for inputs, output in rows)
 
 
 def _local(ctx: SbpContext, big: TensorType, small: TensorType) -> list[int]:
@@ -169,51 +86,8 @@ def _channels(ctx: SbpContext) -> int:
     return channel_axis(len(ctx.inputs[0].shape), ctx.attrs["data_format"])
 
 
-def _conv_sbp(ctx: SbpContext) -> Signatures:
-    """Split the batch, filters, input channels (to P) or axes with kernel size 1; pass P of each
-    input.
-    """
-    axis, rows = _channels(ctx), _linear_in_both()
-    if ctx.attrs["groups"] == 1:
-        rows += [((B, S(0)), S(axis)), ((S(axis), S(axis)), P)]
-    rows += [((S(i), B), S(i)) for i in _local(ctx, ctx.inputs[0], ctx.outputs[0])]
-    return _signatures(rows)
-
-
-def _linear_in_both() -> Rows:
+def _linear_in_both() -> list[Row]:
     return [((S(0), B), S(0)), ((P, B), P), ((B, P), P)]
-
-
-def _deconv_sbp(ctx: SbpContext) -> Signatures:
-    """Return the rules of a convolution with the roles of filters and channels exchanged."""
-    axis, rows = _channels(ctx), _linear_in_both()
-    if ctx.attrs["groups"] == 1:
-        rows += [((B, S(axis)), S(axis)), ((S(axis), S(0)), P)]
-    rows += [((S(i), B), S(i)) for i in _local(ctx, ctx.outputs[0], ctx.inputs[0])]
-    return _signatures(rows)
-
-
-def _data_grad_sbp(ctx: SbpContext) -> Signatures:
-    """Allow P as well as B for ``x_like``, of which only the shape is read."""
-    dy, _, x_like = ctx.inputs
-    axis, shared = _channels(ctx), ctx.attrs["groups"] == 1
-    rows: Rows = [((S(0), B, S(0)), S(0)), ((B, B, P), B)]
-    for shape in (B, P):
-        rows += [((P, B, shape), P), ((B, P, shape), P)]
-        rows += [((S(axis), S(0), shape), P)] if shared else []
-    rows += [((B, S(axis), S(axis)), S(axis))] if shared else []
-    rows += [((S(i), B, S(i)), S(i)) for i in _local(ctx, x_like, dy)]
-    return _signatures(rows)
-
-
-def _filter_grad_sbp(ctx: SbpContext) -> Signatures:
-    dy, x = ctx.inputs
-    axis = _channels(ctx)
-    rows: Rows = [((S(0), S(0)), P), ((P, B), P), ((B, P), P)]
-    if ctx.attrs["groups"] == 1:
-        rows += [((S(axis), B), S(0)), ((B, S(axis)), S(axis))]
-    rows += [((S(i), S(i)), P) for i in _local(ctx, x, dy)]
-    return _signatures(rows)
 
 
 # ------------------------------------------------------------------------------ gradients
@@ -251,39 +125,6 @@ def _filter_grad(g: GradContext, dy: Sym, x: Sym) -> Sym:
     return g.one("conv_filter_grad", dy, x, num_spatial_dims=dims, **_shared(g.attrs))
 
 
-def _conv_gradient(g: GradContext) -> tuple[Sym | None, Sym | None]:
-    x, weight = g.inputs
-    return (
-        _data_grad(g, g.dy, weight, x) if g.needed[0] else None,
-        _filter_grad(g, g.dy, x) if g.needed[1] else None,
-    )
-
-
-def _deconv_gradient(g: GradContext) -> tuple[Sym | None, Sym | None]:
-    x, weight = g.inputs
-    return (
-        _conv(g, g.dy, weight, x) if g.needed[0] else None,
-        _filter_grad(g, x, g.dy) if g.needed[1] else None,
-    )
-
-
-def _data_grad_gradient(g: GradContext) -> tuple[Sym | None, Sym | None, None]:
-    dy, weight, _ = g.inputs
-    return (
-        _conv(g, g.dy, weight, dy) if g.needed[0] else None,
-        _filter_grad(g, dy, g.dy) if g.needed[1] else None,
-        None,
-    )
-
-
-def _filter_grad_gradient(g: GradContext) -> tuple[Sym | None, Sym | None]:
-    dy, x = g.inputs
-    return (
-        _conv(g, x, g.dy, dy) if g.needed[0] else None,
-        _data_grad(g, dy, g.dy, x) if g.needed[1] else None,
-    )
-
-
 # ------------------------------------------------------------------------------ reference
 
 
@@ -299,66 +140,201 @@ _CONV_ATTRS = {
     "kernel_size": REQUIRED, "strides": REQUIRED, "dilation_rate": REQUIRED, "groups": 1,
     "padding_after": None,
 }  # fmt: skip
+DIMS = (1, 2, 3)
 _GRAD_ATTRS = {"num_spatial_dims": REQUIRED} | dict.fromkeys(SHARED, REQUIRED)
 
 
-def _conv_spec(dims: int) -> OpSpec:
-    return OpSpec(
-        type=f"conv{dims}d",
-        inputs=("in", "weight"),
-        infer=_conv_infer(dims),
-        attrs=_CONV_ATTRS,
-        sbp=_conv_sbp,
-        gradient=_conv_gradient,
-        reference=conv_reference,
-        samples=conv_samples(dims),
-        work=lambda ctx: _products(ctx.outputs[0], ctx.inputs[1]),
-        doc=f"Cross-correlation over {dims} axes of space.",
-    )
+@dataclass(frozen=True, slots=True)
+class Convolution(OpDef):
+    """A row for a number of axes of space."""
+
+    type: str
+    dims: int
+    doc: str
+    inputs = ("in", "weight")
+    attrs = _CONV_ATTRS
 
 
-def _deconv_spec(dims: int) -> OpSpec:
-    return OpSpec(
-        type=f"deconv{dims}d",
-        inputs=("in", "weight"),
-        infer=_deconv_infer(dims),
-        attrs=_CONV_ATTRS | {"output_padding": REQUIRED},
-        sbp=_deconv_sbp,
-        gradient=_deconv_gradient,
-        reference=deconv_reference,
-        samples=deconv_samples(dims),
-        work=lambda ctx: _products(ctx.inputs[0], ctx.inputs[1]),
-        doc=f"Transposed cross-correlation over {dims} axes of space.",
-    )
+class Conv(Convolution):
+    reference = staticmethod(conv_reference)
+    work = staticmethod(lambda ctx: _products(ctx.outputs[0], ctx.inputs[1]))
+
+    def infer(self, ctx: InferContext) -> Types:
+        _check_common(ctx, self.dims)
+        if ctx.attrs["padding_after"] is not None:
+            check_per_axis(ctx, self.dims, padding_after=0)
+        x, weight = ctx.inputs
+        attrs, form = ctx.attrs, ctx.attrs["data_format"]
+        _check_weight(ctx, weight, x.shape[channel_axis(self.dims + 2, form)])
+        size = [x.shape[i] for i in space_axes(self.dims + 2, form)]
+        pads = zip(attrs["padding_before"], padding_after(attrs), strict=True)
+        columns = (attrs[key] for key in ("kernel_size", "strides", "dilation_rate"))
+        windows = zip(size, *columns, pads, strict=True)
+        space = tuple(window_output(n, k, s, pad, d) for n, k, s, d, pad in windows)
+        ctx.check(
+            min(space) >= 1,
+            f"an output of {space} positions from input {x}",
+            "an input, with its padding, at least as large as the dilated kernel",
+        )
+        return (with_space(x, form, weight.shape[0], space),)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Split the batch, filters, input channels (to P) or axes of kernel size 1; pass any P."""
+        axis, rows = _channels(ctx), _linear_in_both()
+        if ctx.attrs["groups"] == 1:
+            rows += [((B, S(0)), S(axis)), ((S(axis), S(axis)), P)]
+        rows += [((S(i), B), S(i)) for i in _local(ctx, ctx.inputs[0], ctx.outputs[0])]
+        return signatures(*rows)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        x, weight = g.inputs
+        return (
+            _data_grad(g, g.dy, weight, x) if g.needed[0] else None,
+            _filter_grad(g, g.dy, x) if g.needed[1] else None,
+        )
+
+    def samples(self, rng: Rng) -> Samples:
+        return conv_samples(self.dims, rng)
 
 
-OPS: tuple[OpSpec, ...] = (
-    *map(_conv_spec, (1, 2, 3)),
-    *map(_deconv_spec, (1, 2, 3)),
-    OpSpec(
-        type="conv_data_grad",
-        inputs=("dy", "filter", "x_like"),
-        outputs=("dx",),
-        infer=_data_grad_infer,
-        attrs=_GRAD_ATTRS,
-        sbp=_data_grad_sbp,
-        gradient=_data_grad_gradient,
-        reference=data_grad_reference,
-        samples=data_grad_samples,
-        work=lambda ctx: _products(ctx.inputs[0], ctx.inputs[1]),
-        doc="Gradient of a convolution with respect to its input.",
-    ),
-    OpSpec(
-        type="conv_filter_grad",
-        inputs=("dy", "x"),
-        outputs=("filter_diff",),
-        infer=_filter_grad_infer,
-        attrs=_GRAD_ATTRS,
-        sbp=_filter_grad_sbp,
-        gradient=_filter_grad_gradient,
-        reference=filter_grad_reference,
-        samples=filter_grad_samples,
-        work=lambda ctx: _products(ctx.inputs[0], ctx.outputs[0]),
-        doc="Gradient of a convolution with respect to its weights.",
-    ),
+class Deconv(Convolution):
+    attrs = _CONV_ATTRS | {"output_padding": REQUIRED}
+    reference = staticmethod(deconv_reference)
+    work = staticmethod(lambda ctx: _products(ctx.inputs[0], ctx.inputs[1]))
+
+    def infer(self, ctx: InferContext) -> Types:
+        _check_common(ctx, self.dims)
+        check_per_axis(ctx, self.dims, output_padding=0)
+        x, weight = ctx.inputs
+        attrs, form = ctx.attrs, ctx.attrs["data_format"]
+        axis = channel_axis(self.dims + 2, form)
+        channels = weight.shape[axis] * attrs["groups"]
+        _check_weight(ctx, weight, channels)
+        ctx.check(
+            weight.shape[0] == x.shape[axis],
+            f"input {x}, weights {weight}",
+            f"weights with {x.shape[axis]} filters, one per channel of the input",
+        )
+        ctx.check(
+            all(p < s for p, s in zip(attrs["output_padding"], attrs["strides"], strict=True)),
+            f"output_padding={attrs['output_padding']}, strides={attrs['strides']}",
+            "output_padding smaller than strides",
+        )
+        space = deconv_space(attrs, [x.shape[i] for i in space_axes(self.dims + 2, form)])
+        ctx.check(min(space) >= 1, f"an output of {space} positions", "at least one per axis")
+        return (with_space(x, form, channels, space),)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Return the rules of a convolution with the roles of filters and channels exchanged."""
+        axis, rows = _channels(ctx), _linear_in_both()
+        if ctx.attrs["groups"] == 1:
+            rows += [((B, S(axis)), S(axis)), ((S(axis), S(0)), P)]
+        rows += [((S(i), B), S(i)) for i in _local(ctx, ctx.outputs[0], ctx.inputs[0])]
+        return signatures(*rows)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        x, weight = g.inputs
+        return (
+            _conv(g, g.dy, weight, x) if g.needed[0] else None,
+            _filter_grad(g, x, g.dy) if g.needed[1] else None,
+        )
+
+    def samples(self, rng: Rng) -> Samples:
+        return deconv_samples(self.dims, rng)
+
+
+class ConvDataGrad(OpDef):
+    """Gradient of a convolution with respect to its input."""
+
+    type = "conv_data_grad"
+    inputs = ("dy", "filter", "x_like")
+    outputs = ("dx",)
+    attrs = _GRAD_ATTRS
+    reference = staticmethod(data_grad_reference)
+    samples = staticmethod(data_grad_samples)
+    work = staticmethod(lambda ctx: _products(ctx.inputs[0], ctx.inputs[1]))
+
+    def infer(self, ctx: InferContext) -> Types:
+        dims = ctx.attrs["num_spatial_dims"]
+        _check_common(ctx, dims)
+        dy, weight, x_like = ctx.inputs
+        axis = channel_axis(dims + 2, ctx.attrs["data_format"])
+        _check_weight(ctx, weight, x_like.shape[axis])
+        ctx.check(
+            dy.shape[axis] == weight.shape[0] and dy.shape[0] == x_like.shape[0],
+            f"dy {dy}, weights {weight}, x_like {x_like}",
+            "dy with a channel per filter and the batch of x_like",
+        )
+        return (x_like,)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Allow P as well as B for ``x_like``, of which only the shape is read."""
+        dy, _, x_like = ctx.inputs
+        axis, shared = _channels(ctx), ctx.attrs["groups"] == 1
+        rows: list[Row] = [((S(0), B, S(0)), S(0)), ((B, B, P), B)]
+        for shape in (B, P):
+            rows += [((P, B, shape), P), ((B, P, shape), P)]
+            rows += [((S(axis), S(0), shape), P)] if shared else []
+        rows += [((B, S(axis), S(axis)), S(axis))] if shared else []
+        rows += [((S(i), B, S(i)), S(i)) for i in _local(ctx, x_like, dy)]
+        return signatures(*rows)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        dy, weight, _ = g.inputs
+        return (
+            _conv(g, g.dy, weight, dy) if g.needed[0] else None,
+            _filter_grad(g, dy, g.dy) if g.needed[1] else None,
+            None,
+        )
+
+
+class ConvFilterGrad(OpDef):
+    """Gradient of a convolution with respect to its weights."""
+
+    type = "conv_filter_grad"
+    inputs = ("dy", "x")
+    outputs = ("filter_diff",)
+    attrs = _GRAD_ATTRS
+    reference = staticmethod(filter_grad_reference)
+    samples = staticmethod(filter_grad_samples)
+    work = staticmethod(lambda ctx: _products(ctx.inputs[0], ctx.outputs[0]))
+
+    def infer(self, ctx: InferContext) -> Types:
+        dims, form, groups = (ctx.attrs[k] for k in ("num_spatial_dims", "data_format", "groups"))
+        _check_common(ctx, dims)
+        dy, x = ctx.inputs
+        axis = channel_axis(dims + 2, form)
+        filters, channels = dy.shape[axis], x.shape[axis]
+        ctx.check(
+            filters % groups == 0 and channels % groups == 0 and dy.shape[0] == x.shape[0],
+            f"dy {dy}, x {x}, groups={groups}",
+            "one batch size, channels of both divisible by groups",
+        )
+        like = tensor_type((filters,), x.dtype)
+        return (with_space(like, form, channels // groups, ctx.attrs["kernel_size"]),)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        dy, x = ctx.inputs
+        axis = _channels(ctx)
+        rows: list[Row] = [((S(0), S(0)), P), ((P, B), P), ((B, P), P)]
+        if ctx.attrs["groups"] == 1:
+            rows += [((S(axis), B), S(0)), ((B, S(axis)), S(axis))]
+        rows += [((S(i), S(i)), P) for i in _local(ctx, x, dy)]
+        return signatures(*rows)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        dy, x = g.inputs
+        return (
+            _conv(g, x, g.dy, dy) if g.needed[0] else None,
+            _data_grad(g, dy, g.dy, x) if g.needed[1] else None,
+        )
+
+
+_DOC = "cross-correlation over {} axes of space."
+
+OPS = specs(
+    *(Conv(f"conv{n}d", n, _DOC.capitalize().format(n)) for n in DIMS),
+    *(Deconv(f"deconv{n}d", n, f"Transposed {_DOC.format(n)}") for n in DIMS),
+    ConvDataGrad,
+    ConvFilterGrad,
 )

@@ -6,7 +6,7 @@ split tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -162,16 +162,6 @@ def _both_formats(
     yield Sample(tuple(map(_last, arrays)), attrs | {"data_format": "channels_last"}, **more)
 
 
-def conv_samples(dims: int) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    """Return the samples of a convolution with ``dims`` spatial axes."""
-
-    def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        for x, weight, attrs in _cases(dims):
-            yield from _both_formats((rng.normal(size=x), rng.normal(size=weight)), attrs)
-
-    return samples
-
-
 def _out_shape(x: Ints, weight: Ints, attrs: dict[str, AttrValue]) -> Ints:
     return np.shape(conv_reference(np.zeros(x), np.zeros(weight), **attrs))
 
@@ -199,15 +189,17 @@ def filter_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
             yield from _both_formats(arrays, _grad_attrs(attrs), gradient=dims < 3)
 
 
-def deconv_samples(dims: int) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    """Return the samples of a transposed convolution with ``dims`` spatial axes."""
+def conv_samples(dims: int, rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield the samples of a convolution with ``dims`` spatial axes."""
+    for x, weight, attrs in _cases(dims):
+        yield from _both_formats((rng.normal(size=x), rng.normal(size=weight)), attrs)
 
-    def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        for i, (_, weight, attrs) in enumerate(_cases(dims)):
-            x = rng.normal(size=(2, weight[0], *(3, 2, 3)[:dims]))
-            spare = tuple(i % 2 if s > 1 else 0 for s in attrs["strides"])
-            filters = weight[1] * attrs["groups"]
-            attrs = attrs | {"filters": filters, "output_padding": spare}
-            yield from _both_formats((x, rng.normal(size=weight)), attrs)
 
-    return samples
+def deconv_samples(dims: int, rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield the samples of a transposed convolution with ``dims`` spatial axes."""
+    for i, (_, weight, attrs) in enumerate(_cases(dims)):
+        x = rng.normal(size=(2, weight[0], *(3, 2, 3)[:dims]))
+        spare = tuple(i % 2 if s > 1 else 0 for s in attrs["strides"])
+        filters = weight[1] * attrs["groups"]
+        attrs = attrs | {"filters": filters, "output_padding": spare}
+        yield from _both_formats((x, rng.normal(size=weight)), attrs)

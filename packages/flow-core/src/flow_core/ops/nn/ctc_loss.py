@@ -7,16 +7,17 @@ log probabilities of the classes at times 0 to t.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.ops.build import GradContext, Sym
-from flow_core.plugins.specs import InferContext, OpSpec, Sample, SbpContext
-from flow_core.sharding.sbp import B, P, S, Sbp, Signature, Signatures
+from flow_core.ops.build import GradContext
+from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
+from flow_core.ops.rules import signatures
+from flow_core.plugins.specs import InferContext, Sample, SbpContext
+from flow_core.sharding.sbp import B, P, S, Sbp, Signatures
 
 ATTRS = {"blank": 0, "zero_infinity": False}
 
@@ -38,40 +39,7 @@ def _check(ctx: InferContext, log_probs: TensorType, *rest: TensorType) -> tuple
     return steps, batch, 2 * targets.shape[1] + 1
 
 
-def _types(ctx: InferContext) -> tuple[TensorType, ...]:
-    steps, batch, states = _check(ctx, *ctx.inputs)
-    dtype = ctx.inputs[0].dtype
-    return tensor_type((batch,), dtype), tensor_type((batch, steps, states), dtype)
-
-
-def _grad_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    dy, log_probs, *data, loss, alpha = ctx.inputs
-    steps, batch, states = _check(ctx, log_probs, *data)
-    dtype = log_probs.dtype
-    wanted = tensor_type((batch,), dtype), tensor_type((batch, steps, states), dtype)
-    ctx.check((dy, loss, alpha) == (wanted[0], *wanted), f"{dy}, {loss}, {alpha}", wanted)
-    return (log_probs,)
-
-
 BATCH: tuple[Sbp, ...] = (S(1), S(0), S(0), S(0))
-
-
-def _sbp(ctx: SbpContext) -> Signatures:
-    return (Signature(BATCH, (S(0), S(0))),)
-
-
-def _grad_sbp(ctx: SbpContext) -> Signatures:
-    return (
-        Signature((S(0), *BATCH, S(0), S(0)), (S(1),)),
-        Signature((P, *(B,) * 6), (P,)),
-    )
-
-
-def _gradient(g: GradContext) -> Sequence[Sym | None]:
-    dy, _ = g.grads
-    if dy is None:
-        return (None,) * 4
-    return (g.one("ctc_loss_grad", dy, *g.inputs, *g.outputs, **g.attrs), None, None, None)
 
 
 def state_classes(targets: Array, target_lengths: Array, blank: int) -> Array:
@@ -123,40 +91,6 @@ def _reference(
     return -np.where(target_lengths > 0, np.logaddexp(*ends), ends[0]), alpha
 
 
-def _grad_reference(
-    dy: Array,
-    log_probs: Array,
-    targets: Array,
-    input_lengths: Array,
-    target_lengths: Array,
-    loss: Array,
-    alpha: Array,
-    *,
-    blank: int,
-    zero_infinity: bool,
-) -> Array:
-    classes = state_classes(targets, target_lengths, blank)
-    found, allowed = _log_likelihoods(log_probs, classes), skips(classes)
-    states = np.arange(classes.shape[1])
-    ends = (states == 2 * target_lengths[:, None]) | (states == 2 * target_lengths[:, None] - 1)
-    start = np.where(ends, 0, -np.inf).astype(log_probs.dtype)
-    dx = np.zeros_like(log_probs)
-    left = np.full(classes.shape, -np.inf, log_probs.dtype)
-    for t in reversed(range(len(log_probs))):
-        now = _advance(left[:, ::-1], allowed[:, ::-1])[:, ::-1]
-        now = np.where((input_lengths - 1 == t)[:, None], start, now)
-        left = now + found[t]
-        posterior = np.exp(alpha[:, t] + now + loss[:, None])
-        share = np.zeros_like(log_probs[t])
-        np.add.at(share, (np.arange(len(classes))[:, None], classes), posterior)
-        within = (t < input_lengths)[:, None]
-        slope = (np.exp(log_probs[t]) - share + 0 * loss[:, None]) * dy[:, None]
-        dx[t] = np.where(within, slope, 0)
-    if zero_infinity:
-        dx[:, loss == np.inf] = 0
-    return dx
-
-
 def _data(rng: np.random.Generator, steps: int, batch: int, classes: int, length: int) -> Any:
     logits = rng.normal(0, 1, (steps, batch, classes))
     log_probs = logits - np.log(np.exp(logits).sum(2, keepdims=True))
@@ -169,45 +103,108 @@ def _data(rng: np.random.Generator, steps: int, batch: int, classes: int, length
 SHAPES = ((7, 4, 3, 3), (5, 2, 5, 1), (9, 3, 2, 4))
 
 
-def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in SHAPES:
-        yield Sample(_data(rng, *shape), {"blank": 0}, gradient=False)
-    log_probs, targets, *lengths = _data(rng, 6, 4, 4, 2)
-    yield Sample((log_probs, targets - 1, *lengths), {"blank": 3}, gradient=False)
+class CtcLoss(OpDef):
+    """As in OneFlow, the gradient is that of log_softmax's result: it includes a term that the
+    gradient of log_softmax cancels.
+    """
+
+    type = "ctc_loss"
+    inputs = ("log_probs", "targets", "input_lengths", "target_lengths")
+    outputs = ("loss", "alpha")
+    attrs = ATTRS
+    reference = staticmethod(_reference)
+    sbp = staticmethod(
+        lambda ctx: signatures(
+            (BATCH, (S(0), S(0))),
+        )
+    )
+
+    def infer(self, ctx: InferContext) -> Types:
+        steps, batch, states = _check(ctx, *ctx.inputs)
+        dtype = ctx.inputs[0].dtype
+        return tensor_type((batch,), dtype), tensor_type((batch, steps, states), dtype)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        dy, _ = g.grads
+        if dy is None:
+            return (None,) * 4
+        return (g.one("ctc_loss_grad", dy, *g.inputs, *g.outputs, **g.attrs), None, None, None)
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape in SHAPES:
+            yield Sample(_data(rng, *shape), {"blank": 0}, gradient=False)
+        log_probs, targets, *lengths = _data(rng, 6, 4, 4, 2)
+        yield Sample((log_probs, targets - 1, *lengths), {"blank": 3}, gradient=False)
 
 
-def _grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in SHAPES:
-        data = _data(rng, *shape)
-        outputs = _reference(*data, blank=0, zero_infinity=False)
-        dy = rng.uniform(0.5, 2, outputs[0].shape)
-        yield Sample((dy, *data, *outputs), {"blank": 0}, gradient=False)
+class CtcLossGrad(OpDef):
+    type = "ctc_loss_grad"
+    inputs = (
+        "grad_out",
+        "log_probs",
+        "targets",
+        "input_lengths",
+        "target_lengths",
+        "loss",
+        "alpha",
+    )
+    outputs = ("grad",)
+    attrs = ATTRS
+
+    def infer(self, ctx: InferContext) -> Types:
+        dy, log_probs, *data, loss, alpha = ctx.inputs
+        steps, batch, states = _check(ctx, log_probs, *data)
+        dtype = log_probs.dtype
+        wanted = tensor_type((batch,), dtype), tensor_type((batch, steps, states), dtype)
+        ctx.check((dy, loss, alpha) == (wanted[0], *wanted), f"{dy}, {loss}, {alpha}", wanted)
+        return (log_probs,)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        return signatures(
+            ((S(0), *BATCH, S(0), S(0)), S(1)),
+            ((P, *(B,) * 6), P),
+        )
+
+    def reference(
+        self,
+        dy: Array,
+        log_probs: Array,
+        targets: Array,
+        input_lengths: Array,
+        target_lengths: Array,
+        loss: Array,
+        alpha: Array,
+        *,
+        blank: int,
+        zero_infinity: bool,
+    ) -> Array:
+        classes = state_classes(targets, target_lengths, blank)
+        found, allowed = _log_likelihoods(log_probs, classes), skips(classes)
+        states = np.arange(classes.shape[1])
+        ends = (states == 2 * target_lengths[:, None]) | (states == 2 * target_lengths[:, None] - 1)
+        start = np.where(ends, 0, -np.inf).astype(log_probs.dtype)
+        dx = np.zeros_like(log_probs)
+        left = np.full(classes.shape, -np.inf, log_probs.dtype)
+        for t in reversed(range(len(log_probs))):
+            now = _advance(left[:, ::-1], allowed[:, ::-1])[:, ::-1]
+            now = np.where((input_lengths - 1 == t)[:, None], start, now)
+            left = now + found[t]
+            posterior = np.exp(alpha[:, t] + now + loss[:, None])
+            share = np.zeros_like(log_probs[t])
+            np.add.at(share, (np.arange(len(classes))[:, None], classes), posterior)
+            within = (t < input_lengths)[:, None]
+            slope = (np.exp(log_probs[t]) - share + 0 * loss[:, None]) * dy[:, None]
+            dx[t] = np.where(within, slope, 0)
+        if zero_infinity:
+            dx[:, loss == np.inf] = 0
+        return dx
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape in SHAPES:
+            data = _data(rng, *shape)
+            outputs = _reference(*data, blank=0, zero_infinity=False)
+            dy = rng.uniform(0.5, 2, outputs[0].shape)
+            yield Sample((dy, *data, *outputs), {"blank": 0}, gradient=False)
 
 
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="ctc_loss",
-        inputs=("log_probs", "targets", "input_lengths", "target_lengths"),
-        outputs=("loss", "alpha"),
-        attrs=ATTRS,
-        infer=_types,
-        sbp=_sbp,
-        gradient=_gradient,
-        reference=_reference,
-        samples=_samples,
-        doc="As in OneFlow, the gradient is that of log_softmax's result: it includes a term that "
-        "the gradient of log_softmax cancels.",
-    ),
-    OpSpec(
-        type="ctc_loss_grad",
-        inputs=(
-            "grad_out", "log_probs", "targets", "input_lengths", "target_lengths", "loss", "alpha",
-        ),
-        outputs=("grad",),
-        attrs=ATTRS,
-        infer=_grad_type,
-        sbp=_grad_sbp,
-        reference=_grad_reference,
-        samples=_grad_samples,
-    ),
-)  # fmt: skip
+OPS = specs(CtcLoss, CtcLossGrad)

@@ -7,7 +7,7 @@ the weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,18 @@ from flow_core.base import philox
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import int32, int64
 from flow_core.base.errors import DataError
-from flow_core.ir.graph import AttrValue, TensorType, tensor_type
-from flow_core.ops.build import GradContext, Sym
+from flow_core.ir.graph import AttrValue, tensor_type
+from flow_core.ops.build import GradContext
+from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
+from flow_core.ops.rules import signatures
 from flow_core.plugins.specs import (
     REQUIRED,
     InferContext,
     LocalContext,
-    OpSpec,
     Sample,
     SbpContext,
 )
-from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
+from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signatures
 
 RANGES: Mapping[str, AttrValue] = {"parts": 1, "classes": None, "first": 0}
 """Attributes for the number of ranges, the number of classes, and the first class of a device."""
@@ -47,30 +48,13 @@ def _sampled_rows(ctx: InferContext, rows: int, number: int) -> int:
     return int(number * rows // classes)
 
 
-def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    weight, label = ctx.inputs
-    ctx.check(weight.shape, f"weights {weight}", "a row per class")
-    index = label.dtype in (int32, int64) and len(label.shape) == 1
-    ctx.check(index, f"labels {label}", "int32 or int64 of rank 1")
-    rows = _sampled_rows(ctx, weight.shape[0], ctx.attrs["num_sample"])
-    sampled = tensor_type((rows, *weight.shape[1:]), weight.dtype)
-    return label, tensor_type((rows,), label.dtype), sampled
-
-
 def ranges_hold(ctx: SbpContext, rows: int) -> bool:
     """Return whether a split of the rows gives every device only whole ranges."""
     ranges = ctx.attrs["parts"] * rows // max(1, _classes(ctx.attrs, rows))
     return ctx.parts is not None and ranges % ctx.parts == 0
 
 
-def _sbp(ctx: SbpContext) -> Signatures:
-    rank, held = len(ctx.inputs[0].shape), ranges_hold(ctx, ctx.inputs[0].shape[0])
-    rows = (Signature((S(0), B), (B, S(0), S(0))),) if held else ()
-    kinds: tuple[Sbp, ...] = (*map(S, range(1, rank)), P, *EXTREMES)
-    return (*rows, *(Signature((kind, B), (B, B, kind)) for kind in kinds))
-
-
-def _part(ctx: LocalContext) -> Mapping[str, AttrValue]:
+def _part(ctx: LocalContext) -> Attributes:
     weight = ctx.inputs[-1] if len(ctx.inputs) == 3 else ctx.inputs[0]
     rows = weight.type.shape[0]
     return {
@@ -122,43 +106,60 @@ def sample(label: Array, draws: Array, attrs: Mapping[str, AttrValue]) -> Array:
     return np.concatenate(found).astype(label.dtype)
 
 
-def _reference(weight: Array, label: Array, **attrs: AttrValue) -> tuple[Array, Array, Array]:
-    """Return the sample for step 0 and the seed."""
-    rows = len(weight)
-    classes, first = _classes(attrs, rows), attrs["first"]
-    draws = philox.placed_uniform(attrs["seed"] or 0, (rows,), ((classes,), (first,)))
-    chosen = sample(label, draws, attrs)
-    where = mapped(label, classes, attrs["parts"], attrs["num_sample"])
-    return where, chosen, weight[chosen - first]
+class DistributedPartialFcSample(OpDef):
+    """Labels as indices in a sample of the classes, the sample, and its weights."""
 
+    type = "distributed_partial_fc_sample"
+    inputs = ("weight", "label")
+    outputs = ("mapped_label", "sampled_label", "sampled_weight")
+    attrs = {"num_sample": REQUIRED, "seed": None, **RANGES}
+    random = True
+    localize = staticmethod(_part)
 
-def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for classes, width, number, parts, dtype in (
-        (12, (3,), 8, 2, np.int32), (24, (), 12, 4, np.int64), (9, (2,), 9, 1, np.int32),
-    ):  # fmt: skip
-        label = rng.integers(0, classes, 3).astype(dtype)
-        attrs = {"num_sample": number, "parts": parts}
-        yield Sample((rng.uniform(-3, 3, (classes, *width)), label), attrs, False)
-    part = {"num_sample": 8, "parts": 4, "classes": 16, "first": 8}
-    label = np.array([3, 9, 15, 9], np.int32)
-    yield Sample((rng.uniform(-3, 3, (8, 2)), label), part, False, "a part")
+    def infer(self, ctx: InferContext) -> Types:
+        weight, label = ctx.inputs
+        ctx.check(weight.shape, f"weights {weight}", "a row per class")
+        index = label.dtype in (int32, int64) and len(label.shape) == 1
+        ctx.check(index, f"labels {label}", "int32 or int64 of rank 1")
+        rows = _sampled_rows(ctx, weight.shape[0], ctx.attrs["num_sample"])
+        sampled = tensor_type((rows, *weight.shape[1:]), weight.dtype)
+        return label, tensor_type((rows,), label.dtype), sampled
 
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        rank, held = len(ctx.inputs[0].shape), ranges_hold(ctx, ctx.inputs[0].shape[0])
+        rows = (((S(0), B), (B, S(0), S(0))),) if held else ()
+        kinds: tuple[Sbp, ...] = (*map(S, range(1, rank)), P, *EXTREMES)
+        return signatures(*rows, *(((kind, B), (B, B, kind)) for kind in kinds))
 
-def _gradient(g: GradContext) -> tuple[Sym | None, None]:
-    dy = g.grads[2]
-    if dy is None:
-        return None, None
-    kept = {name: g.attrs[name] for name in (*RANGES, "num_sample")}
-    chosen = g.outputs[1]
-    return g.one("distributed_partial_fc_sample_grad", dy, chosen, g.inputs[0], **kept), None
+    def gradient(self, g: GradContext) -> Gradients:
+        dy = g.grads[2]
+        if dy is None:
+            return None, None
+        kept = {name: g.attrs[name] for name in (*RANGES, "num_sample")}
+        chosen = g.outputs[1]
+        return g.one("distributed_partial_fc_sample_grad", dy, chosen, g.inputs[0], **kept), None
 
+    def reference(
+        self, weight: Array, label: Array, **attrs: AttrValue
+    ) -> tuple[Array, Array, Array]:
+        """Return the sample for step 0 and the seed."""
+        rows = len(weight)
+        classes, first = _classes(attrs, rows), attrs["first"]
+        draws = philox.placed_uniform(attrs["seed"] or 0, (rows,), ((classes,), (first,)))
+        chosen = sample(label, draws, attrs)
+        where = mapped(label, classes, attrs["parts"], attrs["num_sample"])
+        return where, chosen, weight[chosen - first]
 
-def _grad_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    dy, chosen, weight = ctx.inputs
-    rows = _sampled_rows(ctx, weight.shape[0], ctx.attrs["num_sample"])
-    fits = dy == tensor_type((rows, *weight.shape[1:]), weight.dtype) and chosen.shape == (rows,)
-    ctx.check(fits, f"{dy} and {chosen} for weights {weight}", f"{rows} sampled rows")
-    return (weight,)
+    def samples(self, rng: Rng) -> Samples:
+        for classes, width, number, parts, dtype in (
+            (12, (3,), 8, 2, np.int32), (24, (), 12, 4, np.int64), (9, (2,), 9, 1, np.int32),
+        ):  # fmt: skip
+            label = rng.integers(0, classes, 3).astype(dtype)
+            attrs = {"num_sample": number, "parts": parts}
+            yield Sample((rng.uniform(-3, 3, (classes, *width)), label), attrs, False)
+        part = {"num_sample": 8, "parts": 4, "classes": 16, "first": 8}
+        label = np.array([3, 9, 15, 9], np.int32)
+        yield Sample((rng.uniform(-3, 3, (8, 2)), label), part, False, "a part")
 
 
 def scatter_sampled_rows(
@@ -178,55 +179,43 @@ def scatter_sampled_rows(
             out[number * size + rows[inside]] = dy[own][inside]
 
 
-def _grad(dy: Array, chosen: Array, weight: Array, **attrs: AttrValue) -> Array:
-    out = np.zeros_like(weight)
-    scatter_sampled_rows(dy, chosen, out, attrs)
-    return out
+class DistributedPartialFcSampleGrad(OpDef):
+    type = "distributed_partial_fc_sample_grad"
+    inputs = ("dy", "sampled_label", "like")
+    outputs = ("dx",)
+    attrs = {"num_sample": REQUIRED, **RANGES}
+    localize = staticmethod(_part)
+
+    def infer(self, ctx: InferContext) -> Types:
+        dy, chosen, weight = ctx.inputs
+        rows = _sampled_rows(ctx, weight.shape[0], ctx.attrs["num_sample"])
+        fits = dy == tensor_type((rows, *weight.shape[1:]), weight.dtype) and chosen.shape == (
+            rows,
+        )
+        ctx.check(fits, f"{dy} and {chosen} for weights {weight}", f"{rows} sampled rows")
+        return (weight,)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Allow any SBP of the weights, of which only the shape is read."""
+        rank, held = len(ctx.inputs[2].shape), ranges_hold(ctx, ctx.inputs[2].shape[0])
+        rows = (((S(0), S(0), S(0)), S(0)),) if held else ()
+        others = (((S(i), B, S(i)), S(i)) for i in range(1, rank))
+        sums = (((P, B, like), P) for like in (B, P))
+        return signatures(*rows, *others, *sums, ((B, B, P), B))
+
+    def reference(self, dy: Array, chosen: Array, weight: Array, **attrs: AttrValue) -> Array:
+        out = np.zeros_like(weight)
+        scatter_sampled_rows(dy, chosen, out, attrs)
+        return out
+
+    def samples(self, rng: Rng) -> Samples:
+        attrs = {"num_sample": 4, "parts": 2}
+        chosen = np.array([3, 1, 11, 6], np.int32)  # two of each half
+        weight = rng.uniform(-3, 3, (12, 3))
+        yield Sample((rng.uniform(-3, 3, (4, 3)), chosen, weight), attrs, False)
+        part = {"num_sample": 8, "parts": 4, "classes": 16, "first": 8}
+        chosen = np.array([9, 8, 13, 15], np.int32)  # two of each quarter
+        yield Sample((rng.uniform(-3, 3, (4, 2)), chosen, rng.uniform(-3, 3, (8, 2))), part, False)
 
 
-def _grad_sbp(ctx: SbpContext) -> Signatures:
-    """Allow any SBP of the weights, of which only the shape is read."""
-    rank, held = len(ctx.inputs[2].shape), ranges_hold(ctx, ctx.inputs[2].shape[0])
-    rows = (Signature((S(0), S(0), S(0)), (S(0),)),) if held else ()
-    others = (Signature((S(i), B, S(i)), (S(i),)) for i in range(1, rank))
-    sums = (Signature((P, B, like), (P,)) for like in (B, P))
-    return (*rows, *others, *sums, Signature((B, B, P), (B,)))
-
-
-def _grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    attrs = {"num_sample": 4, "parts": 2}
-    chosen = np.array([3, 1, 11, 6], np.int32)  # two of each half
-    weight = rng.uniform(-3, 3, (12, 3))
-    yield Sample((rng.uniform(-3, 3, (4, 3)), chosen, weight), attrs, False)
-    part = {"num_sample": 8, "parts": 4, "classes": 16, "first": 8}
-    chosen = np.array([9, 8, 13, 15], np.int32)  # two of each quarter
-    yield Sample((rng.uniform(-3, 3, (4, 2)), chosen, rng.uniform(-3, 3, (8, 2))), part, False)
-
-
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="distributed_partial_fc_sample",
-        inputs=("weight", "label"),
-        outputs=("mapped_label", "sampled_label", "sampled_weight"),
-        attrs={"num_sample": REQUIRED, "seed": None, **RANGES},
-        infer=_infer,
-        sbp=_sbp,
-        localize=_part,
-        gradient=_gradient,
-        reference=_reference,
-        samples=_samples,
-        random=True,
-        doc="Labels as indices in a sample of the classes, the sample, and its weights.",
-    ),
-    OpSpec(
-        type="distributed_partial_fc_sample_grad",
-        inputs=("dy", "sampled_label", "like"),
-        outputs=("dx",),
-        attrs={"num_sample": REQUIRED, **RANGES},
-        infer=_grad_infer,
-        sbp=_grad_sbp,
-        localize=_part,
-        reference=_grad,
-        samples=_grad_samples,
-    ),
-)
+OPS = specs(DistributedPartialFcSample, DistributedPartialFcSampleGrad)

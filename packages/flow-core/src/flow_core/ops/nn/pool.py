@@ -9,10 +9,10 @@ largest, the first one receives the gradient.  NaN counts as larger than all num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import product
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from flow_core.base.arrays import Array
 from flow_core.base.dtypes import bool_
 from flow_core.base.shapes import same_padding
 from flow_core.ir.graph import AttrValue, TensorType
-from flow_core.ops.build import GradContext, Sym
+from flow_core.ops.build import GradContext
+from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.nn.windows import (
     Ints,
     channel_axis,
@@ -34,9 +35,9 @@ from flow_core.ops.nn.windows import (
     to_first,
     with_space,
 )
-from flow_core.ops.rules import nondecreasing, split_axes
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sharding.sbp import EXTREMES, B, P, Partial, Signature, Signatures
+from flow_core.ops.rules import nondecreasing, signatures, split_axes, with_rows
+from flow_core.plugins.specs import REQUIRED, InferContext, Sample, SbpContext
+from flow_core.sharding.sbp import EXTREMES, B, P, Partial, Signatures
 
 PADDINGS = ("valid", "same", "same_upper", "same_lower", "customized")
 
@@ -85,20 +86,6 @@ def _space(type_: TensorType, data_format: str) -> Ints:
     return tuple(type_.shape[i] for i in space_axes(len(type_.shape), data_format))
 
 
-def _infer(dims: int, floating: bool) -> Callable[[InferContext], tuple[TensorType]]:
-    def infer(ctx: InferContext) -> tuple[TensorType]:
-        _check(ctx, dims, floating)
-        (x,), attrs, form = ctx.inputs, ctx.attrs, ctx.attrs["data_format"]
-        size = _space(x, form)
-        out = pool_windows(attrs, size)[1]
-        ctx.check(min(out) >= 1, f"{out} windows on input {x}", "at least one window per axis")
-        for axis, n in enumerate(size):
-            _check_within(ctx, axis, n)
-        return (with_space(x, form, x.shape[channel_axis(dims + 2, form)], out),)
-
-    return infer
-
-
 def _check_within(ctx: InferContext, axis: int, size: int) -> None:
     """Fail if the first or the last window of an axis contains only padding.
 
@@ -139,22 +126,6 @@ def _check(ctx: InferContext, dims: int, floating: bool) -> None:
     )
 
 
-def _grad_infer(dims: int) -> Callable[[InferContext], tuple[TensorType]]:
-    def infer(ctx: InferContext) -> tuple[TensorType]:
-        _check(ctx, dims, True)
-        x, y, dy = ctx.inputs
-        ctx.check(y == dy, f"y {y}, dy {dy}", "y and dy of one type")
-        out = pool_windows(ctx.attrs, _space(x, ctx.attrs["data_format"]))[1]
-        ctx.check(
-            _space(dy, ctx.attrs["data_format"]) == out and dy.dtype is x.dtype,
-            f"x {x}, dy {dy}",
-            f"dy of {out} windows, of x's element type",
-        )
-        return (x,)
-
-    return infer
-
-
 # ------------------------------------------------------------------------------ SBP rules
 
 
@@ -165,45 +136,6 @@ def _splits(ctx: SbpContext) -> Signatures:
     before = pool_windows(attrs, _space(x, attrs["data_format"]))[0]
     local = pointwise_axes(ctx, attrs["pool_size"], before, x, y)
     return split_axes(ctx, (0, channel_axis(len(x.shape), attrs["data_format"]), *local))
-
-
-def _max_sbp(ctx: SbpContext) -> Signatures:
-    selects = set(ctx.attrs["pool_size"]) == {1}
-    kinds = (P, *EXTREMES) if selects else (Partial("max"),)
-    return (*_splits(ctx), *(Signature((kind,), (kind,)) for kind in kinds))
-
-
-def _avg_sbp(ctx: SbpContext) -> Signatures:
-    selects = set(ctx.attrs["pool_size"]) == {1}
-    return (*_splits(ctx), Signature((P,), (P,)), *(nondecreasing(ctx, 0) if selects else ()))
-
-
-def _max_grad_sbp(ctx: SbpContext) -> Signatures:
-    return (*_splits(ctx), Signature((B, B, P), (P,)))
-
-
-def _avg_grad_sbp(ctx: SbpContext) -> Signatures:
-    """Allow P as well as B for x and y, of which only the shapes are read."""
-    shapes = ((B, B), (B, P), (P, B), (P, P))
-    return (
-        *_splits(ctx),
-        *(Signature((*pair, P), (P,)) for pair in shapes),
-        *(Signature((*pair, B), (B,)) for pair in shapes[1:]),
-    )
-
-
-# ------------------------------------------------------------------------------ gradients
-
-
-def _gradient(mode: str, dims: int) -> Callable[[GradContext], tuple[Sym]]:
-    def gradient(g: GradContext) -> tuple[Sym]:
-        return (g.one(f"{mode}_pool_{dims}d_grad", g.x, g.y, g.dy, **g.attrs),)
-
-    return gradient
-
-
-def _avg_grad_gradient(dims: int) -> Callable[[GradContext], tuple[None, None, Sym]]:
-    return lambda g: (None, None, g.one(f"avg_pool_{dims}d", g.dy, **g.attrs))
 
 
 # ------------------------------------------------------------------------------ reference
@@ -230,23 +162,9 @@ def _lowest(dtype: Any) -> Any:
     return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
 
-def _max_reference(x: Array, **attrs: AttrValue) -> Array:
-    x = to_first(x, attrs["data_format"])
-    padded, _, out = _padded(x, attrs, _lowest(x.dtype))
-    parts = [padded[window] for window in _taps(attrs, out)]
-    return from_first(np.maximum.reduce(parts), attrs["data_format"])
-
-
 def _counts(attrs: Mapping[str, AttrValue], size: Ints) -> Array:
     grids = np.ix_(*window_counts(attrs, size))
     return prod(grids[1:], start=grids[0])
-
-
-def _avg_reference(x: Array, **attrs: AttrValue) -> Array:
-    x = to_first(x, attrs["data_format"])
-    padded, _, out = _padded(x, attrs, 0)
-    total = np.add.reduce([padded[window] for window in _taps(attrs, out)])
-    return from_first(total / _counts(attrs, x.shape[2:]), attrs["data_format"])
 
 
 def _crop(padded: Any, before: Ints, size: Ints) -> Any:
@@ -262,30 +180,6 @@ def _matching(
     if not y.shape == dy.shape == shape:
         raise ValueError(f"y {y.shape} and dy {dy.shape} for x {x.shape}, not {shape}")
     return x, y, dy
-
-
-def _max_grad_reference(x: Array, y: Array, dy: Array, **attrs: AttrValue) -> Array:
-    form = attrs["data_format"]
-    x, y, dy = _matching(x, y, dy, attrs)
-    padded, before, out = _padded(x, attrs, -np.inf)
-    grad, free = np.zeros_like(padded), np.ones(y.shape, bool)
-    within, _, _ = _padded(np.ones(x.shape, bool), attrs, False)
-    for window in _taps(attrs, out):
-        both_nan = np.isnan(padded[window]) & np.isnan(y)
-        hit = free & within[window] & ((padded[window] == y) | both_nan)
-        grad[window] += np.where(hit, dy, 0)
-        free &= ~hit
-    return from_first(_crop(grad, before, x.shape[2:]), form)
-
-
-def _avg_grad_reference(x: Array, y: Array, dy: Array, **attrs: AttrValue) -> Array:
-    form = attrs["data_format"]
-    x, _, dy = _matching(x, y, dy, attrs)
-    padded, before, out = _padded(np.zeros(x.shape, dy.dtype), attrs, 0)
-    shares = dy / _counts(attrs, x.shape[2:])
-    for window in _taps(attrs, out):
-        padded[window] += shares
-    return from_first(_crop(padded, before, x.shape[2:]), form)
 
 
 # ------------------------------------------------------------------------------ samples
@@ -320,70 +214,148 @@ def _distinct(rng: np.random.Generator, shape: Ints) -> Array:
     return (rng.permutation(prod(shape)).reshape(shape) - prod(shape) / 2) / 7
 
 
-def _samples(dims: int) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        for size, attrs in _cases(dims):
-            yield Sample((_distinct(rng, (2, 2, *size)),), attrs | FIRST)
-            yield Sample((_distinct(rng, (1, *size, 3)),), attrs | LAST)
-        ties = rng.integers(0, 2, (2, 3, *(6, 5, 4)[:dims])).astype(float)
-        overlapping = {"padding": "same", "pool_size": (3,) * dims, "strides": (2,) * dims}
-        yield Sample((ties,), overlapping | FIRST, gradient=False, note="ties")
-
-    return samples
-
-
-def _grad_samples(
-    mode: str, dims: int, reference: Callable[..., Array]
-) -> Callable[[np.random.Generator], Iterator[Sample]]:
-    def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        for sample in _samples(dims)(rng):
-            (x,), attrs = sample.inputs, {"ceil_mode": False, **sample.attrs}
-            y = reference(x, **attrs)
-            dy = rng.uniform(-2, 2, y.shape)
-            yield Sample((x, y, dy), attrs, gradient=mode == "avg", note=sample.note)
-
-    return samples
-
-
 # ------------------------------------------------------------------------------ the table
 
 _ATTRS = {
     "padding": REQUIRED, "padding_before": None, "padding_after": None, "data_format": REQUIRED,
     "pool_size": REQUIRED, "strides": REQUIRED, "ceil_mode": False,
 }  # fmt: skip
-_MODES = {
-    "max": (_max_reference, _max_grad_reference, _max_sbp, _max_grad_sbp),
-    "avg": (_avg_reference, _avg_grad_reference, _avg_sbp, _avg_grad_sbp),
-}
 
 
-def _specs(mode: str, dims: int) -> tuple[OpSpec, OpSpec]:
-    reference, grad_reference, sbp, grad_sbp = _MODES[mode]
-    forward = OpSpec(
-        type=f"{mode}_pool_{dims}d",
-        inputs=("x",),
-        outputs=("y",),
-        infer=_infer(dims, floating=mode == "avg"),
-        attrs=_ATTRS,
-        sbp=sbp,
-        gradient=_gradient(mode, dims),
-        reference=reference,
-        samples=_samples(dims),
+@dataclass(frozen=True, slots=True)
+class Pool(OpDef):
+    """A row for a number of axes of space."""
+
+    type: str
+    dims: int
+    inputs = ("x",)
+    outputs = ("y",)
+    attrs = _ATTRS
+    floating: ClassVar[bool] = False
+
+    def infer(self, ctx: InferContext) -> Types:
+        _check(ctx, self.dims, self.floating)
+        (x,), attrs, form = ctx.inputs, ctx.attrs, ctx.attrs["data_format"]
+        size = _space(x, form)
+        out = pool_windows(attrs, size)[1]
+        ctx.check(min(out) >= 1, f"{out} windows on input {x}", "at least one window per axis")
+        for axis, n in enumerate(size):
+            _check_within(ctx, axis, n)
+        return (with_space(x, form, x.shape[channel_axis(self.dims + 2, form)], out),)
+
+    def gradient(self, g: GradContext) -> Gradients:
+        return (g.one(f"{self.type}_grad", g.x, g.y, g.dy, **g.attrs),)
+
+    def samples(self, rng: Rng) -> Samples:
+        for size, attrs in _cases(self.dims):
+            yield Sample((_distinct(rng, (2, 2, *size)),), attrs | FIRST)
+            yield Sample((_distinct(rng, (1, *size, 3)),), attrs | LAST)
+        ties = rng.integers(0, 2, (2, 3, *(6, 5, 4)[: self.dims])).astype(float)
+        overlapping = {"pool_size": (3,) * self.dims, "strides": (2,) * self.dims}
+        yield Sample((ties,), {"padding": "same"} | overlapping | FIRST, False, "ties")
+
+
+class MaxPool(Pool):
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        selects = set(ctx.attrs["pool_size"]) == {1}
+        kinds = (P, *EXTREMES) if selects else (Partial("max"),)
+        return signatures(*_splits(ctx), *((kind, kind) for kind in kinds))
+
+    def reference(self, x: Array, **attrs: AttrValue) -> Array:
+        x = to_first(x, attrs["data_format"])
+        padded, _, out = _padded(x, attrs, _lowest(x.dtype))
+        parts = [padded[window] for window in _taps(attrs, out)]
+        return from_first(np.maximum.reduce(parts), attrs["data_format"])
+
+
+class AvgPool(Pool):
+    floating = True
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        selects = set(ctx.attrs["pool_size"]) == {1}
+        return signatures(*_splits(ctx), (P, P), *(nondecreasing(ctx, 0) if selects else ()))
+
+    def reference(self, x: Array, **attrs: AttrValue) -> Array:
+        x = to_first(x, attrs["data_format"])
+        padded, _, out = _padded(x, attrs, 0)
+        total = np.add.reduce([padded[window] for window in _taps(attrs, out)])
+        return from_first(total / _counts(attrs, x.shape[2:]), attrs["data_format"])
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGrad(OpDef):
+    """The gradient op of a row."""
+
+    type: str
+    pool: MaxPool | AvgPool
+    inputs = ("x", "y", "dy")
+    outputs = ("dx",)
+    attrs = _ATTRS
+
+    def infer(self, ctx: InferContext) -> Types:
+        _check(ctx, self.pool.dims, True)
+        x, y, dy = ctx.inputs
+        ctx.check(y == dy, f"y {y}, dy {dy}", "y and dy of one type")
+        out = pool_windows(ctx.attrs, _space(x, ctx.attrs["data_format"]))[1]
+        ctx.check(
+            _space(dy, ctx.attrs["data_format"]) == out and dy.dtype is x.dtype,
+            f"x {x}, dy {dy}",
+            f"dy of {out} windows, of x's element type",
+        )
+        return (x,)
+
+    def samples(self, rng: Rng) -> Samples:
+        for sample in self.pool.samples(rng):
+            (x,), attrs = sample.inputs, {"ceil_mode": False, **sample.attrs}
+            y = self.pool.reference(x, **attrs)
+            dy = rng.uniform(-2, 2, y.shape)
+            yield Sample((x, y, dy), attrs, gradient=self.pool.floating, note=sample.note)
+
+
+class MaxPoolGrad(PoolGrad):
+    sbp = staticmethod(with_rows(_splits, ((B, B, P), P)))
+
+    def reference(self, x: Array, y: Array, dy: Array, **attrs: AttrValue) -> Array:
+        form = attrs["data_format"]
+        x, y, dy = _matching(x, y, dy, attrs)
+        padded, before, out = _padded(x, attrs, -np.inf)
+        grad, free = np.zeros_like(padded), np.ones(y.shape, bool)
+        within, _, _ = _padded(np.ones(x.shape, bool), attrs, False)
+        for window in _taps(attrs, out):
+            both_nan = np.isnan(padded[window]) & np.isnan(y)
+            hit = free & within[window] & ((padded[window] == y) | both_nan)
+            grad[window] += np.where(hit, dy, 0)
+            free &= ~hit
+        return from_first(_crop(grad, before, x.shape[2:]), form)
+
+
+class AvgPoolGrad(PoolGrad):
+    sbp = staticmethod(
+        with_rows(
+            _splits,
+            # only the shapes of x and y are read
+            *(((x, y, P), P) for x in (B, P) for y in (B, P)),
+            *(((x, y, B), B) for x, y in ((B, P), (P, B), (P, P))),
+        )
     )
-    backward = OpSpec(
-        type=f"{mode}_pool_{dims}d_grad",
-        inputs=("x", "y", "dy"),
-        outputs=("dx",),
-        infer=_grad_infer(dims),
-        attrs=_ATTRS,
-        sbp=grad_sbp,
-        gradient=_avg_grad_gradient(dims) if mode == "avg" else None,
-        reference=grad_reference,
-        samples=_grad_samples(mode, dims, reference),
-    )
-    return forward, backward
+
+    def gradient(self, g: GradContext) -> Gradients:
+        return None, None, g.one(self.pool.type, g.dy, **g.attrs)
+
+    def reference(self, x: Array, y: Array, dy: Array, **attrs: AttrValue) -> Array:
+        form = attrs["data_format"]
+        x, _, dy = _matching(x, y, dy, attrs)
+        padded, before, out = _padded(np.zeros(x.shape, dy.dtype), attrs, 0)
+        shares = dy / _counts(attrs, x.shape[2:])
+        for window in _taps(attrs, out):
+            padded[window] += shares
+        return from_first(_crop(padded, before, x.shape[2:]), form)
 
 
-OPS: tuple[OpSpec, ...] = tuple(
-    spec for mode, dims in product(_MODES, (1, 2, 3)) for spec in _specs(mode, dims)
-)
+MAX = tuple(MaxPool(f"max_pool_{dims}d", dims) for dims in (1, 2, 3))
+AVG = tuple(AvgPool(f"avg_pool_{dims}d", dims) for dims in (1, 2, 3))
+
+OPS = specs(
+    *MAX, *(MaxPoolGrad(f"{row.type}_grad", row) for row in MAX),
+    *AVG, *(AvgPoolGrad(f"{row.type}_grad", row) for row in AVG),
+)  # fmt: skip

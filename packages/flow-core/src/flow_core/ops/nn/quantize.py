@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,11 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import int64
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
-from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import floating_like_input
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signature, Signatures
+from flow_core.ops.build import GradContext
+from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
+from flow_core.ops.rules import floating_like_input, signatures
+from flow_core.plugins.specs import REQUIRED, InferContext, Sample, SbpContext
+from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signatures
 
 QUANTIZED = {"quantization_bit": 8, "quantization_scheme": "symmetric"}
 SCHEMES = ("symmetric", "affine")
@@ -58,13 +59,6 @@ def range_to_grid(high: Array, low: Array, attrs: Mapping[str, AttrValue]) -> No
 # ---------------------------------------------------------------- the grid of one tensor
 
 
-def _observer_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    x, whole = _check(ctx), ctx.attrs["per_layer_quantization"]
-    ctx.check(x.size and x.shape, f"an input of type {x}", "elements, and rank 1 or more")
-    made = tensor_type((1,) if whole else x.shape[:1], x.dtype)
-    return made, made
-
-
 def rows_of(x: Array, attrs: Mapping[str, AttrValue]) -> Array:
     """Return a tensor with one row per grid."""
     return x.reshape((1 if attrs["per_layer_quantization"] else len(x), -1))
@@ -81,44 +75,47 @@ def observe(rows: Array, scale: Array, zero: Array, attrs: Mapping[str, AttrValu
     range_to_grid(scale, zero, attrs)
 
 
-def _observer(x: Array, **attrs: AttrValue) -> tuple[Array, Array]:
-    rows = rows_of(x, attrs)
-    scale, zero = (np.empty(len(rows), x.dtype) for _ in range(2))
-    observe(rows, scale, zero, attrs)
-    return scale, zero
+class MinMaxObserver(OpDef):
+    """The grid that covers all elements of a tensor, or of each of its rows."""
 
+    type = "min_max_observer"
+    inputs = ("in",)
+    outputs = ("scale", "zero_point")
+    attrs = {**QUANTIZED, "per_layer_quantization": True}
 
-def _observer_sbp(ctx: SbpContext) -> Signatures:
-    """Map splits to P(max) if the tensor has one scale; split the rows if each row has a scale."""
-    rank = len(ctx.inputs[0].shape)
-    whole, symmetric = ctx.attrs["per_layer_quantization"], is_symmetric(ctx.attrs)
-    rows = () if whole else (Signature((S(0),), (S(0), S(0))),)
-    if not symmetric:
-        return rows
-    first = 0 if whole else 1
-    return (*rows, *(Signature((S(i),), (EXTREMES[0], B)) for i in range(first, rank)))
+    def infer(self, ctx: InferContext) -> Types:
+        x, whole = _check(ctx), ctx.attrs["per_layer_quantization"]
+        ctx.check(x.size and x.shape, f"an input of type {x}", "elements, and rank 1 or more")
+        made = tensor_type((1,) if whole else x.shape[:1], x.dtype)
+        return made, made
 
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Map splits to P(max) if the tensor has one scale; else split the rows."""
+        rank = len(ctx.inputs[0].shape)
+        whole, symmetric = ctx.attrs["per_layer_quantization"], is_symmetric(ctx.attrs)
+        rows = () if whole else signatures((S(0), (S(0), S(0))))
+        if not symmetric:
+            return rows
+        first = 0 if whole else 1
+        return signatures(*rows, *((S(i), (EXTREMES[0], B)) for i in range(first, rank)))
 
-def _observer_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((9,), (4, 5), (3, 2, 4)):
-        for scheme in SCHEMES:
-            for whole in (True, False):
-                if whole or len(shape) > 1:
-                    attrs = {"quantization_scheme": scheme, "per_layer_quantization": whole}
-                    yield Sample((rng.uniform(-3, 3, shape),), attrs, False)
-    yield Sample((rng.uniform(1, 3, (4, 5)),), {"quantization_bit": 2}, False)
+    def reference(self, x: Array, **attrs: AttrValue) -> tuple[Array, Array]:
+        rows = rows_of(x, attrs)
+        scale, zero = (np.empty(len(rows), x.dtype) for _ in range(2))
+        observe(rows, scale, zero, attrs)
+        return scale, zero
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape in ((9,), (4, 5), (3, 2, 4)):
+            for scheme in SCHEMES:
+                for whole in (True, False):
+                    if whole or len(shape) > 1:
+                        attrs = {"quantization_scheme": scheme, "per_layer_quantization": whole}
+                        yield Sample((rng.uniform(-3, 3, shape),), attrs, False)
+        yield Sample((rng.uniform(1, 3, (4, 5)),), {"quantization_bit": 2}, False)
 
 
 # ---------------------------------------------------------------------------- moving averages
-
-
-def _moving_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    x = _check(ctx)
-    kept = tensor_type((1,), x.dtype)
-    _, step, *moving = ctx.inputs
-    fits = step == tensor_type((1,), int64) and all(t == kept for t in moving)
-    ctx.check(fits, f"{step} and {', '.join(map(str, moving))}", f"int64[1] and twice {kept}")
-    return kept, kept
 
 
 def move(x: Array, step: Array, high: Array, low: Array, attrs: Mapping[str, AttrValue]) -> None:
@@ -138,63 +135,74 @@ def _average(mean: Array, new: Array, momentum: float) -> None:
     mean[0] = new if mean[0] == 0 else mean[0] * momentum + new * (1 - momentum)
 
 
-def _moving(
-    x: Array, step: Array, high: Array, low: Array, **attrs: AttrValue
-) -> tuple[Array, Array, Array, Array]:
-    symmetric, top = is_symmetric(attrs), levels(attrs)
-    if attrs["training"] and step[0] <= attrs["stop_update_after_iters"]:
-        above, below = x.max(), x.min()
-        if symmetric:
-            above = below = np.maximum(abs(above), abs(below))
-        high = _averaged(high, above, attrs["momentum"])
-        low = high if symmetric else _averaged(low, below, attrs["momentum"])
-    if symmetric:
-        return high / top, np.zeros_like(low), high.copy(), low.copy()
-    scale = (high - low) / top
-    return scale, -low / scale, high.copy(), low.copy()
-
-
 def _averaged(mean: Array, new: Any, momentum: float) -> Any:
     return np.where(mean == 0, new, mean * momentum + new * (1 - momentum))
 
 
-def _moving_sbp(ctx: SbpContext) -> Signatures:
-    """Split nothing in training, which reads the whole tensor; otherwise the tensor is not read."""
-    if ctx.attrs["training"]:
-        return ()
-    kinds: tuple[Sbp, ...] = (*map(S, range(len(ctx.inputs[0].shape))), P)
-    return tuple(Signature((kind, B, B, B), (B, B)) for kind in kinds)
+class MovingAverageMinMaxObserver(OpDef):
+    """The grid of the moving averages of maximum and minimum, which training updates."""
 
+    type = "moving_average_min_max_observer"
+    inputs = ("in", "current_train_step", "moving_max", "moving_min")
+    outputs = ("scale", "zero_point")
+    attrs = {
+        "training": REQUIRED,
+        "stop_update_after_iters": REQUIRED,
+        **QUANTIZED,
+        "momentum": 0.95,
+    }
+    mutates = (2, 3)
+    mutates_if = "training"
+    effect = True
 
-def _moving_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    step = np.zeros(1, np.int64)
-    for scheme in SCHEMES:
-        for training, start in ((True, 0.0), (True, 2.0), (False, 1.5)):
-            attrs = {"quantization_scheme": scheme, "training": training, **STOP}
-            high, low = np.array([start]), np.array([-start])
-            yield Sample((rng.uniform(-3, 3, (4, 5)), step, high, low), attrs, False)
-        for stop in (1, 2):
-            late = np.array([2]), np.array([1.5]), np.array([-1.5])
-            attrs = {**STOP, "stop_update_after_iters": stop, "quantization_bit": 4}
-            attrs |= {"quantization_scheme": scheme, "training": True}
-            yield Sample((rng.uniform(-3, 3, (4, 5)), *late), attrs, False, "the last updates")
+    def infer(self, ctx: InferContext) -> Types:
+        x = _check(ctx)
+        kept = tensor_type((1,), x.dtype)
+        _, step, *moving = ctx.inputs
+        fits = step == tensor_type((1,), int64) and all(t == kept for t in moving)
+        ctx.check(fits, f"{step} and {', '.join(map(str, moving))}", f"int64[1] and twice {kept}")
+        return kept, kept
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Split nothing in training, which reads the whole tensor; else the tensor is not read."""
+        if ctx.attrs["training"]:
+            return ()
+        kinds: tuple[Sbp, ...] = (*map(S, range(len(ctx.inputs[0].shape))), P)
+        return signatures(*(((kind, B, B, B), (B, B)) for kind in kinds))
+
+    def reference(
+        self, x: Array, step: Array, high: Array, low: Array, **attrs: AttrValue
+    ) -> tuple[Array, Array, Array, Array]:
+        symmetric, top = is_symmetric(attrs), levels(attrs)
+        if attrs["training"] and step[0] <= attrs["stop_update_after_iters"]:
+            above, below = x.max(), x.min()
+            if symmetric:
+                above = below = np.maximum(abs(above), abs(below))
+            high = _averaged(high, above, attrs["momentum"])
+            low = high if symmetric else _averaged(low, below, attrs["momentum"])
+        if symmetric:
+            return high / top, np.zeros_like(low), high.copy(), low.copy()
+        scale = (high - low) / top
+        return scale, -low / scale, high.copy(), low.copy()
+
+    def samples(self, rng: Rng) -> Samples:
+        step = np.zeros(1, np.int64)
+        for scheme in SCHEMES:
+            for training, start in ((True, 0.0), (True, 2.0), (False, 1.5)):
+                attrs = {"quantization_scheme": scheme, "training": training, **STOP}
+                high, low = np.array([start]), np.array([-start])
+                yield Sample((rng.uniform(-3, 3, (4, 5)), step, high, low), attrs, False)
+            for stop in (1, 2):
+                late = np.array([2]), np.array([1.5]), np.array([-1.5])
+                attrs = {**STOP, "stop_update_after_iters": stop, "quantization_bit": 4}
+                attrs |= {"quantization_scheme": scheme, "training": True}
+                yield Sample((rng.uniform(-3, 3, (4, 5)), *late), attrs, False, "the last updates")
 
 
 STOP = {"stop_update_after_iters": 1, "momentum": 0.75}
 
 
 # -------------------------------------------------------------------------- rounding to a grid
-
-
-def _fake_infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    x = _check(ctx)
-    _, scale, zero = ctx.inputs
-    sizes = ((1,), x.shape[:1])
-    fits = scale.shape == zero.shape and scale.shape in sizes
-    ctx.check(fits, f"scale {scale} and zero point {zero} for {x}", "one, or one per row")
-    alike = scale.dtype is x.dtype and zero.dtype is x.dtype
-    ctx.check(alike, f"scale {scale} and zero point {zero} for {x}", "one element type")
-    return (x,)
 
 
 def round_to_grid(
@@ -222,74 +230,53 @@ def per_row(numbers: Array, rank: int) -> Array:
     return numbers.reshape((-1, *(1,) * (rank - 1)))
 
 
-def _fake(x: Array, scale: Array, zero: Array, **attrs: AttrValue) -> Array:
-    out = np.empty_like(x)
-    round_to_grid(x, per_row(scale, x.ndim), per_row(zero, x.ndim), out, np.empty_like(x), attrs)
-    return out
+class FakeQuantization(OpDef):
+    """The nearest number of a grid; the gradient passes unchanged."""
+
+    type = "fake_quantization"
+    inputs = ("in", "scale", "zero_point")
+    attrs = QUANTIZED
+
+    def infer(self, ctx: InferContext) -> Types:
+        x = _check(ctx)
+        _, scale, zero = ctx.inputs
+        sizes = ((1,), x.shape[:1])
+        fits = scale.shape == zero.shape and scale.shape in sizes
+        ctx.check(fits, f"scale {scale} and zero point {zero} for {x}", "one, or one per row")
+        alike = scale.dtype is x.dtype and zero.dtype is x.dtype
+        ctx.check(alike, f"scale {scale} and zero point {zero} for {x}", "one element type")
+        return (x,)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Split like an elementwise op; split per-row grids by row.  Zero points may be unread."""
+        rank, rows = len(ctx.inputs[0].shape), ctx.inputs[1].shape[0] > 1
+        unread: tuple[Sbp, ...] = (B, P) if is_symmetric(ctx.attrs) else (B,)
+        whole = signatures(*(((B, B, z), B) for z in unread[1:]))
+        own = (((S(0), S(0), S(0)), S(0)),) if rows else ()
+        axes = range(1 if rows else 0, rank)
+        return signatures(*whole, *own, *(((S(i), B, z), S(i)) for i in axes for z in unread))
+
+    def gradient(self, g: GradContext) -> Gradients:
+        """Return dy unchanged, as if there were no rounding (straight-through estimator)."""
+        return g.dy, None, None
+
+    def reference(self, x: Array, scale: Array, zero: Array, **attrs: AttrValue) -> Array:
+        out = np.empty_like(x)
+        round_to_grid(
+            x, per_row(scale, x.ndim), per_row(zero, x.ndim), out, np.empty_like(x), attrs
+        )
+        return out
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape in ((9,), (4, 5), (3, 2, 4)):
+            for scheme in SCHEMES:
+                for rows in (1, shape[0]):
+                    scale, zero = rng.uniform(0.02, 0.06, rows), rng.integers(0, 50, rows) * 1.0
+                    attrs = {
+                        "quantization_scheme": scheme,
+                        "quantization_bit": 8 if rows == 1 else 5,
+                    }
+                    yield Sample((rng.uniform(-3, 3, shape), scale, zero), attrs, False)
 
 
-def _fake_sbp(ctx: SbpContext) -> Signatures:
-    """Split like an elementwise op; split per-row grids by row.  Zero points may be unread."""
-    rank, rows = len(ctx.inputs[0].shape), ctx.inputs[1].shape[0] > 1
-    unread: tuple[Sbp, ...] = (B, P) if is_symmetric(ctx.attrs) else (B,)
-    whole = tuple(Signature((B, B, z), (B,)) for z in unread[1:])
-    own = (Signature((S(0), S(0), S(0)), (S(0),)),) if rows else ()
-    axes = range(1 if rows else 0, rank)
-    return (*whole, *own, *(Signature((S(i), B, z), (S(i),)) for i in axes for z in unread))
-
-
-def _fake_gradient(g: GradContext) -> tuple[Sym, None, None]:
-    """Return dy unchanged, as if there were no rounding (straight-through estimator)."""
-    return g.dy, None, None
-
-
-def _fake_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((9,), (4, 5), (3, 2, 4)):
-        for scheme in SCHEMES:
-            for rows in (1, shape[0]):
-                scale, zero = rng.uniform(0.02, 0.06, rows), rng.integers(0, 50, rows) * 1.0
-                attrs = {"quantization_scheme": scheme, "quantization_bit": 8 if rows == 1 else 5}
-                yield Sample((rng.uniform(-3, 3, shape), scale, zero), attrs, False)
-
-
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="min_max_observer",
-        inputs=("in",),
-        outputs=("scale", "zero_point"),
-        infer=_observer_infer,
-        attrs={**QUANTIZED, "per_layer_quantization": True},
-        sbp=_observer_sbp,
-        reference=_observer,
-        samples=_observer_samples,
-        doc="The grid that covers all elements of a tensor, or of each of its rows.",
-    ),
-    OpSpec(
-        type="moving_average_min_max_observer",
-        inputs=("in", "current_train_step", "moving_max", "moving_min"),
-        outputs=("scale", "zero_point"),
-        infer=_moving_infer,
-        attrs={
-            "training": REQUIRED, "stop_update_after_iters": REQUIRED, **QUANTIZED,
-            "momentum": 0.95,
-        },
-        sbp=_moving_sbp,
-        reference=_moving,
-        samples=_moving_samples,
-        mutates=(2, 3),
-        mutates_if="training",
-        effect=True,
-        doc="The grid of the moving averages of maximum and minimum, which training updates.",
-    ),
-    OpSpec(
-        type="fake_quantization",
-        inputs=("in", "scale", "zero_point"),
-        infer=_fake_infer,
-        attrs=QUANTIZED,
-        sbp=_fake_sbp,
-        gradient=_fake_gradient,
-        reference=_fake,
-        samples=_fake_samples,
-        doc="The nearest number of a grid; the gradient passes unchanged.",
-    ),
-)  # fmt: skip
+OPS = specs(MinMaxObserver, MovingAverageMinMaxObserver, FakeQuantization)

@@ -9,10 +9,11 @@ import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
-from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import floating_like_input, split_axes
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
-from flow_core.sharding.sbp import P, Signature, Signatures
+from flow_core.ops.build import GradContext
+from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
+from flow_core.ops.rules import floating_like_input, signatures, split_axes
+from flow_core.plugins.specs import REQUIRED, InferContext, Sample, SbpContext
+from flow_core.sharding.sbp import P, Signatures
 
 METHODS = ("nearest", "bilinear")
 SCALES = ("height_scale", "width_scale")
@@ -61,96 +62,79 @@ def _check(ctx: InferContext) -> TensorType:
     return x
 
 
-def _infer(ctx: InferContext) -> tuple[TensorType]:
-    x = _check(ctx)
-    height, width = (n * int(ctx.attrs[k]) for n, k in zip(x.shape[2:], SCALES, strict=True))
-    return (tensor_type((*x.shape[:2], height, width), x.dtype),)
-
-
-def _grad_infer(ctx: InferContext) -> tuple[TensorType]:
-    dy = _check(ctx)
-    factors = [int(ctx.attrs[k]) for k in SCALES]
-    ctx.check(
-        all(n % f == 0 for n, f in zip(dy.shape[2:], factors, strict=True)),
-        f"dy {dy}",
-        f"a height and a width divisible by {factors[0]} and {factors[1]}",
-    )
-    height, width = (n // f for n, f in zip(dy.shape[2:], factors, strict=True))
-    return (tensor_type((*dy.shape[:2], height, width), dy.dtype),)
-
-
-def _sbp(ctx: SbpContext) -> Signatures:
-    """Split the batch, channels, or axes that keep their size; pass P, since the op is linear."""
-    kept = [i for i, name in enumerate(SCALES, 2) if ctx.attrs[name] == 1]
-    return (*split_axes(ctx, (0, 1, *kept)), Signature((P,), (P,)))
-
-
-def _gradient(g: GradContext) -> tuple[Sym]:
-    return (g.one("upsample_grad", g.dy, **g.attrs),)
-
-
-def _grad_gradient(g: GradContext) -> tuple[Sym]:
-    return (g.one("upsample", g.dy, **g.attrs),)
-
-
 def _matrices(size: tuple[int, ...], attrs: Mapping[str, AttrValue]) -> list[Array]:
     columns = zip(size, SCALES, strict=True)
     return [interpolation_matrix(n, attrs[k], attrs["interpolation"]) for n, k in columns]
 
 
-def _reference(x: Array, **attrs: AttrValue) -> Any:
-    rows, columns = _matrices(x.shape[2:], attrs)
-    return rows.astype(x.dtype) @ x @ columns.T.astype(x.dtype)
-
-
-def _grad_reference(dy: Array, **attrs: AttrValue) -> Any:
-    size = tuple(n // int(attrs[k]) for n, k in zip(dy.shape[2:], SCALES, strict=True))
-    rows, columns = _matrices(size, attrs)
-    return rows.T.astype(dy.dtype) @ dy @ columns.astype(dy.dtype)
-
-
 def _cases() -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
     for method in METHODS:
-        for shape, scales in (((2, 3, 3, 4), (2.0, 3.0)), ((1, 2, 1, 5), (4.0, 1.0)),
-                              ((2, 1, 3, 3), (2.5, 1.5))):  # fmt: skip
+        for shape, scales in (
+            ((2, 3, 3, 4), (2.0, 3.0)), ((1, 2, 1, 5), (4.0, 1.0)), ((2, 1, 3, 3), (2.5, 1.5)),
+        ):  # fmt: skip
             attrs = dict(zip(SCALES, scales, strict=True))
             yield shape, {**attrs, "data_format": "channels_first", "interpolation": method}
 
 
-def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, attrs in _cases():
-        yield Sample((rng.normal(size=shape),), attrs)
+class Upsampling(OpDef):
+    """Upsampling, which is linear, or its gradient; the gradient of each is the other one."""
+
+    attrs = dict.fromkeys((*SCALES, "data_format", "interpolation"), REQUIRED)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Split the batch, channels, or axes that keep their size; pass P of a linear op."""
+        kept = [i for i, name in enumerate(SCALES, 2) if ctx.attrs[name] == 1]
+        return signatures(*split_axes(ctx, (0, 1, *kept)), (P, P))
+
+    def gradient(self, g: GradContext) -> Gradients:
+        other = "upsample" if g.op.type == "upsample_grad" else "upsample_grad"
+        return (g.one(other, g.dy, **g.attrs),)
 
 
-def _grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, attrs in _cases():
-        height, width = (n * int(attrs[k]) for n, k in zip(shape[2:], SCALES, strict=True))
-        yield Sample((rng.normal(size=(*shape[:2], height, width)),), attrs)
+class Upsample(Upsampling):
+    type = "upsample"
+    inputs = ("x",)
+    outputs = ("y",)
+
+    def infer(self, ctx: InferContext) -> Types:
+        x = _check(ctx)
+        height, width = (n * int(ctx.attrs[k]) for n, k in zip(x.shape[2:], SCALES, strict=True))
+        return (tensor_type((*x.shape[:2], height, width), x.dtype),)
+
+    def reference(self, x: Array, **attrs: AttrValue) -> Any:
+        rows, columns = _matrices(x.shape[2:], attrs)
+        return rows.astype(x.dtype) @ x @ columns.T.astype(x.dtype)
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape, attrs in _cases():
+            yield Sample((rng.normal(size=shape),), attrs)
 
 
-_ATTRS = dict.fromkeys((*SCALES, "data_format", "interpolation"), REQUIRED)
+class UpsampleGrad(Upsampling):
+    type = "upsample_grad"
+    inputs = ("dy",)
+    outputs = ("dx",)
 
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="upsample",
-        inputs=("x",),
-        outputs=("y",),
-        infer=_infer,
-        attrs=_ATTRS,
-        sbp=_sbp,
-        gradient=_gradient,
-        reference=_reference,
-        samples=_samples,
-    ),
-    OpSpec(
-        type="upsample_grad",
-        inputs=("dy",),
-        outputs=("dx",),
-        infer=_grad_infer,
-        attrs=_ATTRS,
-        sbp=_sbp,
-        gradient=_grad_gradient,
-        reference=_grad_reference,
-        samples=_grad_samples,
-    ),
-)
+    def infer(self, ctx: InferContext) -> Types:
+        dy = _check(ctx)
+        factors = [int(ctx.attrs[k]) for k in SCALES]
+        ctx.check(
+            all(n % f == 0 for n, f in zip(dy.shape[2:], factors, strict=True)),
+            f"dy {dy}",
+            f"a height and a width divisible by {factors[0]} and {factors[1]}",
+        )
+        height, width = (n // f for n, f in zip(dy.shape[2:], factors, strict=True))
+        return (tensor_type((*dy.shape[:2], height, width), dy.dtype),)
+
+    def reference(self, dy: Array, **attrs: AttrValue) -> Any:
+        size = tuple(n // int(attrs[k]) for n, k in zip(dy.shape[2:], SCALES, strict=True))
+        rows, columns = _matrices(size, attrs)
+        return rows.T.astype(dy.dtype) @ dy @ columns.astype(dy.dtype)
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape, attrs in _cases():
+            height, width = (n * int(attrs[k]) for n, k in zip(shape[2:], SCALES, strict=True))
+            yield Sample((rng.normal(size=(*shape[:2], height, width)),), attrs)
+
+
+OPS = specs(Upsample, UpsampleGrad)

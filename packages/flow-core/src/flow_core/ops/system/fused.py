@@ -16,8 +16,9 @@ from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import Shape
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
+from flow_core.ops.declare import OpDef, Rng, Samples, Types, specs
 from flow_core.plugins.host import default_registry
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample
+from flow_core.plugins.specs import REQUIRED, InferContext, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,41 +45,48 @@ def decode(body: tuple[Array, ...]) -> Iterator[Member]:
         yield Member(type_, refs, dict(attrs), tensor_type(shape, as_dtype(dtype)))
 
 
-def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    results = [tensor_type(row[3], as_dtype(row[4])) for row in ctx.attrs["body"]]
-    return tuple(results[i] for i in ctx.attrs["outputs"])
-
-
-def _reference(
-    *inputs: Array, body: tuple[AttrValue, ...], outputs: tuple[int, ...]
-) -> tuple[Array, ...]:
-    specs = default_registry().ops
-    results: list[Array] = []
-    for member in decode(body):
-        spec = specs[member.type]
-        if spec.reference is None:
-            raise LookupError(f"{member.type}, a member of a group, has no reference")
-        arrays = (results[r] if r >= 0 else inputs[-1 - r] for r in member.refs)
-        results.append(spec.reference(*arrays, **{**spec.attrs, **member.attrs}))
-    return tuple(results[i] for i in outputs)
-
-
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
-def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    """Yield groups with chains, shared intermediates, several outputs, and broadcast inputs."""
-    for dtype in DTYPES:
-        for shape, other in (((7,), (7,)), ((3, 5), (5,)), ((2, 1, 4), (3, 1)), ((), ())):
-            x, y = rng.uniform(-2, 2, shape), rng.uniform(0.5, 2, other)
-            space = np.broadcast_shapes(shape, other)
-            yield _sample(dtype, (x, y), _ROWS, (2,), space)
-            if shape == other:
-                yield _sample(dtype, (x, y), _ROWS, (0, 2), space)
-                yield _sample(dtype, (x, y), (*_ROWS, *_MORE), (1, 4), space)
-    x, y = rng.uniform(-2, 2, (300, 200)), rng.uniform(0.5, 2, (1, 200))
-    yield _sample("float32", (x, y), _ROWS, (2,), (300, 200))
-    yield _sample("float32", (np.zeros((0, 3)), np.zeros(3)), _ROWS, (2,), (0, 3))
+class Fused(OpDef):
+    """Elementwise ops in one launch; see `flow_core.ops.system.fused`."""
+
+    type = "fused"
+    inputs = ("x*",)
+    outputs = ("out*",)
+    attrs = {"body": REQUIRED, "outputs": REQUIRED}
+    internal = True
+
+    def infer(self, ctx: InferContext) -> Types:
+        results = [tensor_type(row[3], as_dtype(row[4])) for row in ctx.attrs["body"]]
+        return tuple(results[i] for i in ctx.attrs["outputs"])
+
+    def reference(
+        self, *inputs: Array, body: tuple[AttrValue, ...], outputs: tuple[int, ...]
+    ) -> tuple[Array, ...]:
+        known = default_registry().ops
+        results: list[Array] = []
+        for member in decode(body):
+            spec = known[member.type]
+            if spec.reference is None:
+                raise LookupError(f"{member.type}, a member of a group, has no reference")
+            arrays = (results[r] if r >= 0 else inputs[-1 - r] for r in member.refs)
+            results.append(spec.reference(*arrays, **{**spec.attrs, **member.attrs}))
+        return tuple(results[i] for i in outputs)
+
+    def samples(self, rng: Rng) -> Samples:
+        """Yield groups with chains, shared intermediates, several outputs, and broadcast inputs."""
+        for dtype in DTYPES:
+            for shape, other in (((7,), (7,)), ((3, 5), (5,)), ((2, 1, 4), (3, 1)), ((), ())):
+                x, y = rng.uniform(-2, 2, shape), rng.uniform(0.5, 2, other)
+                space = np.broadcast_shapes(shape, other)
+                yield _sample(dtype, (x, y), _ROWS, (2,), space)
+                if shape == other:
+                    yield _sample(dtype, (x, y), _ROWS, (0, 2), space)
+                    yield _sample(dtype, (x, y), (*_ROWS, *_MORE), (1, 4), space)
+        x, y = rng.uniform(-2, 2, (300, 200)), rng.uniform(0.5, 2, (1, 200))
+        yield _sample("float32", (x, y), _ROWS, (2,), (300, 200))
+        yield _sample("float32", (np.zeros((0, 3)), np.zeros(3)), _ROWS, (2,), (0, 3))
 
 
 _ROWS: tuple[tuple[str, tuple[int, ...]], ...] = (
@@ -102,16 +110,4 @@ def _sample(
     return Sample(arrays, attrs, gradient=False, fixed=tuple(range(len(arrays))))
 
 
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="fused",
-        inputs=("x*",),
-        outputs=("out*",),
-        infer=_infer,
-        attrs={"body": REQUIRED, "outputs": REQUIRED},
-        reference=_reference,
-        samples=_samples,
-        internal=True,
-        doc="Elementwise ops in one launch; see `flow_core.ops.system.fused`.",
-    ),
-)
+OPS = specs(Fused)
