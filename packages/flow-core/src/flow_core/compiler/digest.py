@@ -19,6 +19,7 @@ from typing import Any
 
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import SourceLine, UnsupportedError
+from flow_core.compiler.compile import gc_paused
 from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.compiler.pass_list import ListedPass, pass_list
 from flow_core.compiler.replicas import may_share
@@ -40,6 +41,7 @@ REQUEST: Skipped = {
 }
 
 
+@gc_paused()
 def request_digest(request: CompileRequest) -> str:
     """Return the digest of a request; requests with equal digests have equal plans.
 
@@ -99,24 +101,14 @@ def _registry_rows(registry: Registry) -> Iterator[str]:
 
 
 def _pass_text(row: ListedPass) -> str:
-    """Describe a pass by its name, its plugin, and its fields.
+    """Describe a pass by its name and plugin, and a requested one by its fields.
 
-    The fields of a registered pass may hold functions and tables of kernels, which other parts of
-    the digest describe.
+    The options of other passes follow from settings, which the request contains, and from what
+    `describe_machine` returns.  These passes are not loaded, because a kept plan needs none.
     """
-    item = row.instance()
-    values = {f.name: getattr(item, f.name) for f in fields(item)} if is_dataclass(item) else {}
-    if item is not row.run:
-        values = {name: value for name, value in values.items() if _is_plain(value)}
-    return f"{row.spec.name} of {row.origin}: {_text(values, {})}"
-
-
-def _is_plain(value: object) -> bool:
-    try:
-        _text(value, {})
-    except UnsupportedError:
-        return False
-    return True
+    item = row.requested
+    options = {f.name: getattr(item, f.name) for f in fields(item)} if is_dataclass(item) else None
+    return f"{row.spec.name} of {row.origin}: {_text(options, {})}"
 
 
 def _text(value: Any, skipped: Skipped) -> str:
