@@ -20,6 +20,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # On Linux, importing onnxruntime else writes an identifier into the temporary folder, and reports.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
+# Tests that are about plans kept on disk turn them on; others replace parts of compilation.
+os.environ.setdefault("FLOW_PLAN_CACHE", "0")
+
 pytest_plugins = ["suite.leftovers", "suite.parts", "suite.representative"]
 
 

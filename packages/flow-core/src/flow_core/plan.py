@@ -7,8 +7,9 @@ JSON and back preserves it exactly.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -399,7 +400,7 @@ class Plan:
 def decode_plan(data: object) -> Plan:
     """Return the plan that parsed JSON represents.  Raises `Mismatch`."""
     plan: Plan = _DECODER.decode(Plan, data)
-    _check_references(plan)
+    check_references(plan)
     return plan
 
 
@@ -448,26 +449,35 @@ _DECODER = Decoder(
 )
 
 
-def _check_references(plan: Plan) -> None:
-    """Check that all positions refer to existing buffers, streams and tasks."""
+def check_references(plan: Plan) -> None:
+    """Check that all positions refer to existing buffers, streams and tasks; raises `Mismatch`."""
     buffers = range(len(plan.buffers))
     for name in ("feeds", "fetches"):
-        _check_positions(getattr(plan, name), buffers, f".{name}")
-    _check_positions(plan.variables.values(), buffers, ".variables")
+        _check_positions([getattr(plan, name)], buffers, f".{name}")
+    _check_positions([plan.variables.values()], buffers, ".variables")
     streams = range(max(len(plan.streams), 1))
     for name in ("prologue", "derived", "tasks"):
         tasks = getattr(plan, name)
-        for i, task in enumerate(tasks):
-            own = () if task.workspace is None else (task.workspace,)
-            _check_positions((*task.inputs, *task.outputs, *own), buffers, f".{name}[{i}]")
-            _check_positions((task.stream,), streams, f".{name}[{i}].stream")
-            _check_positions(task.waits, range(len(tasks)), f".{name}[{i}].waits")
+        used = [(*t.inputs, *t.outputs, *_own(t.workspace)) for t in tasks]
+        _check_positions(used, buffers, f".{name}[*]")
+        _check_positions([(t.stream,) for t in tasks], streams, f".{name}[*].stream")
+        _check_positions([t.waits for t in tasks], range(len(tasks)), f".{name}[*].waits")
 
 
-def _check_positions(found: Iterable[int], allowed: range, where: str) -> None:
-    for position in found:
-        if position not in allowed:
-            raise Mismatch(f"position {position}", f"one of {len(allowed)}").within(where)
+def _own(workspace: int | None) -> tuple[int, ...]:
+    return () if workspace is None else (workspace,)
+
+
+def _check_positions(rows: Sequence[Collection[int]], allowed: range, where: str) -> None:
+    """Check all positions of some rows; an error has the row's number in place of ``*``."""
+    every = [*chain.from_iterable(rows)]
+    if not every or (min(every) in allowed and max(every) in allowed):
+        return
+    for i, row in enumerate(rows):
+        for position in row:
+            if position not in allowed:
+                found = Mismatch(f"position {position}", f"one of {len(allowed)}")
+                raise found.within(where.replace("*", str(i)))
 
 
 def check_no_deadlock(registers: Iterable[RegisterPlan]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,8 @@ from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.frontend.session.session import default_session
 from flow_core.ir.text import print_graph
 from flow_core.passes.bucket_all_reduces import BucketAllReduces
+from flow_core.plugins import machine
+from flow_core.plugins.host import load_plugins
 from flow_core.plugins.machine import describe_machine
 from flow_core.plugins.registry import Registry
 from flow_core.sharding.sbp import B
@@ -184,3 +189,26 @@ def test_a_request_with_a_function_has_no_digest() -> None:
     request = replace(train_job().compile().request, selector=lambda problem: None)
     with pytest.raises(UnsupportedError, match="function"):
         request_digest(request)
+
+
+def test_a_changed_plugin_of_one_file_changes_a_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = train_job().compile().request
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "plugin_of_one_file.py"
+    file.write_text('FLOW_PLUGIN_API = "1.0"\n')
+    changed = replace(request, registry=load_plugins(extra=[file.stem]))
+    before = request_digest(changed)
+    os.utime(file, ns=(0, 0))
+    assert request_digest(changed) == before  # a process describes its own version of a file
+    machine._source_stamp.cache_clear()
+    assert request_digest(changed) != before
+
+
+def test_a_request_with_a_plugin_without_files_has_no_digest() -> None:
+    request = train_job().compile().request
+    plugin = ModuleType("passing")
+    vars(plugin)["FLOW_PLUGIN_API"] = "1.0"
+    with pytest.raises(UnsupportedError, match="'passing', which has neither a version nor a file"):
+        request_digest(replace(request, registry=load_plugins(extra=[plugin])))

@@ -271,15 +271,18 @@ def updates_pass() -> PassSpec:
 
 
 def flow_describe_machine() -> dict[str, str]:
-    """Describe the CUDA installation and the devices, on which plans of cuDNN depend."""
+    """Describe CUDA and the devices, on which plans of cuDNN depend, and the settings of passes."""
     if Settings.from_env().emulate_gpus:
         return {}
+    from flow_cuda.device.config import settings, sums_in_convolutions
+
     found = facts()
     return {
         "CUDA": found.problem or _cuda(found),
         "devices": ", ".join(_models(found.devices)),
         "CuPy": " ".join(found.cupy) if found.cupy else "not installed",
         "cuDNN": _cudnn_version(),
+        "settings": f"{settings()}, sums in convolutions: {sums_in_convolutions()}",
     }
 
 

@@ -27,6 +27,10 @@ URL_SECONDS = 60
 """Default time in seconds that a transfer from or to a URL may make no progress."""
 
 
+PLAN_CACHE = 256 * 1024**2
+"""Default maximum size of the plans kept on disk, in bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of a process, from its environment variables, whose names are in parentheses.
@@ -58,6 +62,8 @@ class Settings:
             `CHECK_FINITE` (FLOW_CHECK_FINITE).
         cores: number of cores that the process may keep busy (ONEFLOW_CPU_THREADS or, if that is
             not set, OMP_NUM_THREADS), None for all cores.
+        plan_cache: maximum size of the plans kept on disk in bytes (FLOW_PLAN_CACHE, such as
+            64MiB), 0 to keep none.
     """
 
     emulate_gpus: int = 0
@@ -76,6 +82,7 @@ class Settings:
     trace: str = ""
     check_finite: str = "off"
     cores: Budget | None = None
+    plan_cache: int = PLAN_CACHE
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
@@ -102,6 +109,7 @@ class Settings:
             trace=env.get("FLOW_TRACE", ""),
             check_finite=_word(env, "FLOW_CHECK_FINITE", CHECK_FINITE),
             cores=asked(env),
+            plan_cache=PLAN_CACHE if (size := _bytes(env, "FLOW_PLAN_CACHE")) is None else size,
         )
 
 

@@ -217,17 +217,17 @@ def _flag(value: object) -> bool:
     return value
 
 
-def _literal(value: object, depth: int = 64) -> object:
+def as_literal(value: object, depth: int = 64) -> object:
     """Return a number, text, flag or None unchanged, and nested lists of these as tuples."""
     if isinstance(value, list):
         if not depth:
             raise Mismatch("lists nested too deep", "64 lists within each other at most")
-        return tuple(_each(lambda item: _literal(item, depth - 1), value))
+        return tuple(_each(lambda item: as_literal(item, depth - 1), value))
     if isinstance(value, str):
         return _text(value)
     return value if value is None or isinstance(value, bool) else _number(value)
 
 
 _PLAIN: Mapping[Any, Convert] = {
-    Any: _literal, bool: _flag, float: _number, int: _integer, str: _text
+    Any: as_literal, bool: _flag, float: _number, int: _integer, str: _text
 }  # fmt: skip

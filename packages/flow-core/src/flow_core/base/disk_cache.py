@@ -1,7 +1,7 @@
 """A folder of files that are keyed by the inputs they were made from, and validated on every read.
 
-Packages keep compiled code here.  Code from disk is executed, so an entry is used only if it is
-intact and was written by this user.  Deleting the folder is always safe.
+Packages keep compiled code and plans here.  Code from disk is executed, so an entry is used only if
+it is intact and was written by this user.  Deleting the folder is always safe.
 
 Invariants:
 
@@ -9,7 +9,8 @@ Invariants:
 * An entry is published by renaming a file that is complete and synced to disk.  An entry ends in a
   SHA-256 digest of its key and content; loaders of ELF files ignore data after the sections.
 * Entries are evicted, least recently used first, when their total size exceeds the limit.
-  Entries that were used within the last hour are kept: another process may be about to load them.
+  Entries that were used within the last hour are kept if another process may be about to load them
+  by their paths.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from flow_core.base.errors import FlowError
 
@@ -43,7 +45,12 @@ TRAILER = len(MARK) + hashlib.sha256().digest_size
 _replacements: dict[Path, Path] = {}
 """Temporary folders of this process, by the cache folders that they replace."""
 
+_unusable: set[Path] = set()
+"""Folders of which this process has warned, and for which there is no temporary folder."""
+
 _lock = threading.Lock()
+
+T = TypeVar("T")
 
 
 class CacheError(FlowError):
@@ -76,10 +83,14 @@ class DiskCache:
         suffix: the suffix of the entries' file names.
         limit: maximum total size of the folder's entries in bytes, including entries with other
             suffixes.
+        by_path: whether this process needs its entries as files.  If not, a folder that cannot be
+            used is not replaced, and entries may be evicted as soon as they have been used.
     """
 
-    def __init__(self, folder: Path, suffix: str, limit: int = LIMIT) -> None:
-        self._folder, self._suffix, self._limit = folder, suffix, limit
+    def __init__(
+        self, folder: Path, suffix: str, limit: int = LIMIT, *, by_path: bool = True
+    ) -> None:
+        self._folder, self._suffix, self._limit, self._by_path = folder, suffix, limit, by_path
 
     @property
     def folder(self) -> Path:
@@ -92,11 +103,20 @@ class DiskCache:
 
     def read(self, key: Sequence[str]) -> bytes | None:
         """Return the content of an entry; None if the entry is missing or damaged."""
+        return self.decoded(key, bytes)
+
+    def decoded(self, key: Sequence[str], decode: Callable[[bytes], T]) -> T | None:
+        """Return the decoded content of an entry; None if the entry is missing or damaged.
+
+        Args:
+            key: the entry's key.
+            decode: decodes the content; raises `ValueError` for a damaged one.
+        """
         entry = self.entry(key)
         try:
             if not _is_trusted(os.stat(self.folder)):
                 return None  # `write` warns once and replaces the folder
-            content = _content(_owned_bytes(entry), key)
+            content = decode(_content(_owned_bytes(entry, self._limit), key))
         except OSError:
             return None
         except ValueError as error:
@@ -110,16 +130,25 @@ class DiskCache:
         """Publish an entry, replacing any existing one; warn if no folder can store it."""
         data = content + MARK + _signature(key, content)
         with _lock:
+            if self._folder in _unusable:
+                return
             try:
                 self._publish(key, data)
             except (OSError, ValueError) as error:
+                if not self._by_path:
+                    _unusable.add(self._folder)
+                    _warn(
+                        f"nothing can be kept in the cache folder {self._folder} ({error}); set "
+                        "XDG_CACHE_HOME to a folder of yours"
+                    )
+                    return
                 self._replace_folder(error)
                 try:
                     self._publish(key, data)
                 except OSError as again:
                     _warn(f"compiled code cannot be kept in {self.folder}: {again}")
             with contextlib.suppress(OSError):
-                evict(self.folder, self._limit)
+                evict(self.folder, self._limit, GRACE if self._by_path else 0.0)
 
     def get(self, key: Sequence[str], make: Callable[[], bytes]) -> bytes:
         """Return the content of an entry; if the entry is missing, make and publish it."""
@@ -169,19 +198,19 @@ class DiskCache:
         )
 
 
-def evict(folder: Path, limit: int) -> None:
+def evict(folder: Path, limit: int, grace: float = GRACE) -> None:
     """Remove the least recently used files until a folder's files take three quarters of a limit.
 
     Nothing is removed if the total is within the limit, and no file that was used within the last
-    `GRACE` seconds is removed.
+    ``grace`` seconds is removed.
     """
     files = sorted(_files(folder))
     total = sum(size for _, size, _ in files)
     if total <= limit:
         return
-    newest = time.time() - GRACE
+    newest = time.time() - grace
     for used, size, path in files:
-        if total <= limit * 3 // 4 or used > newest:
+        if total <= limit * 3 // 4 or (grace and used > newest):
             return
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
@@ -198,11 +227,12 @@ def _files(folder: Path) -> Iterator[tuple[float, int, str]]:
                     yield status.st_mtime, status.st_size, entry.path
 
 
-def _owned_bytes(path: Path) -> bytes:
+def _owned_bytes(path: Path, limit: int) -> bytes:
     """Return the bytes of a regular file that only this user and root can write to.
 
     Raises:
-        ValueError: the file is not regular, or other users own it or may write to it.
+        ValueError: the file is not regular or exceeds a limit, or other users own it or may write
+            to it.
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
     with open(handle, "rb") as file:
@@ -213,7 +243,9 @@ def _owned_bytes(path: Path) -> bytes:
             raise ValueError(f"it belongs to user {status.st_uid}")
         if _writable_by_others(status):
             raise ValueError("other users may write to it")
-        return file.read()
+        if status.st_size > limit + TRAILER:
+            raise ValueError(f"it has {status.st_size:,} bytes")
+        return file.read(limit + TRAILER)
 
 
 def _is_trusted(status: os.stat_result) -> bool:

@@ -19,6 +19,7 @@ from flow_core.base.errors import PluginError, described
 from flow_core.base.thread_budget import find_budget, usable_cores
 from flow_core.base.time_limit import CallTimeoutError, call_within
 from flow_core.cli.plugin_commands import collect_commands
+from flow_core.compiler.kept_plans import folder
 from flow_core.observe.tables import Table
 from flow_core.plugins.host import Host
 from flow_core.plugins.records import PluginRecord
@@ -75,7 +76,7 @@ def diagnose(settings: Settings, commands: Iterable[str] = ()) -> Diagnosis:
     if registry is not None:
         tables += [_devices(registry), _lines(registry, settings)]
         problems += _command_problems(registry, commands)
-    tables.append(_cores(settings))
+    tables += [_cores(settings), _kept_plans(settings)]
     shown = tuple(table for table in tables if table.rows)
     return Diagnosis(shown, tuple(problems), tuple(f.traceback for f in failures))
 
@@ -159,6 +160,19 @@ def _cores(settings: Settings) -> Table:
         ("OpenMP", ", ".join(thread_pools.open_mp()) or "not loaded"),
     )
     return Table("Cores", ("what", "how many"), rows)
+
+
+def _kept_plans(settings: Settings) -> Table:
+    """Return where plans are kept on disk, and their size."""
+    place = folder()
+    sizes = [path.stat().st_size for path in place.glob("*.json")]
+    limit = f"{settings.plan_cache:,} bytes" if settings.plan_cache else "0: no plan is kept"
+    rows = (
+        ("folder, which may be deleted", str(place)),
+        ("now", f"{len(sizes):,} plans, {sum(sizes):,} bytes"),
+        ("at most (FLOW_PLAN_CACHE)", limit),
+    )
+    return Table("Plans on disk", ("what", "value"), rows)
 
 
 def _lines(registry: Registry, settings: Settings) -> Table:

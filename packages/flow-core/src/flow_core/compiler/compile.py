@@ -19,7 +19,7 @@ from flow_core.compiler.lower.physical_graph import Physical, to_physical
 from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.pass_list import logical_pipeline, physical_pipeline
 from flow_core.compiler.replicas import Sharing, find_shared
-from flow_core.compiler.request import Compiled, CompileRequest
+from flow_core.compiler.request import Compiled, CompileRequest, Stages
 from flow_core.compiler.reshard.ledger import BoxingEntry, completed
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.reshard.plugin_steps import BoxingMethods
@@ -27,6 +27,7 @@ from flow_core.compiler.select import Problem
 from flow_core.ir.graph import Graph, Value, verify
 from flow_core.passes.base import PassTiming
 from flow_core.passes.gradient_accumulation import micro_inputs
+from flow_core.passes.optimizer_placement import owners
 from flow_core.plan import Plan, Transfer
 from flow_core.sharding.sbp import B
 
@@ -81,16 +82,16 @@ def compile_plan(request: CompileRequest) -> Compiled:
     )
     ledger = completed(physical.ledger, plan, physical.is_part)
     physical = replace(physical, ledger=list(explained(ledger, request.hosted, optimized)))
+    timings = (*before.timings, distributing, *after.timings, lowering)
+    stages = Stages(optimized, graph, timings, physical)
     return Compiled(
         request=request,
-        optimized_logical=optimized,
-        graph=graph,
         plan=_annotated(plan, physical, parts),
-        timings=(*before.timings, distributing, *after.timings, lowering),
-        physical=physical,
         inputs=inputs,
         variables=_variables(optimized, physical.layouts),
         shared=sharing.decided,
+        owners=owners(optimized),
+        stages=lambda: stages,
     )
 
 

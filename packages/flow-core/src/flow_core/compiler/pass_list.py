@@ -38,6 +38,11 @@ class ListedPass:
         """Return the pass with its options, as its plugin defines it; None if it does not run."""
         return self.run.configured() if isinstance(self.run, _PluginPass) else self.run
 
+    @property
+    def requested(self) -> Pass | None:
+        """The pass that settings request with its options; None if the pass runs by default."""
+        return None if isinstance(self.run, _PluginPass) else self.run
+
     def options(self) -> dict[str, object]:
         """Return the options of the pass that differ from their defaults, by name."""
         item = self.instance()

@@ -13,6 +13,7 @@ from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.select import Selector
 from flow_core.ir.graph import Graph, Value
 from flow_core.passes.base import Pass, PassTiming
+from flow_core.passes.optimizer_placement import Owned
 from flow_core.plan import Plan
 from flow_core.plugins.registry import Registry
 from flow_core.sharding.sbp import Region
@@ -103,37 +104,72 @@ class CompileRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Stages:
+    """The graphs between the stages of compilation, for reports.
+
+    Attributes:
+        optimized_logical: the logical graph after the passes on it.
+        graph: the physical graph after the passes on it.
+        timings: time taken by each pass and stage.
+        physical: the physical graph before the passes on it, with layouts and ledger.
+    """
+
+    optimized_logical: Graph
+    graph: Graph
+    timings: tuple[PassTiming, ...]
+    physical: Physical
+
+
+@dataclass(frozen=True, slots=True)
 class Compiled:
-    """The plan of a job, and the graphs of all stages for reports.
+    """The plan of a job.
 
     Attributes:
         request: what was compiled.
-        optimized_logical: the logical graph after the passes on it.
-        graph: the physical graph after the passes on it.
         plan: the physical plan.
-        timings: time taken by each pass and stage.
-        physical: the physical graph before the passes on it, with layouts and ledger.
         inputs: names of the ``input`` ops in the order in which arrays are fed to them: all inputs
             of one micro-batch, then those of the next.
         variables: the layouts of the job's variables, which jobs that are compiled later must use.
         shared: for each variable of which several devices hold equal parts, whether they share one
             copy; jobs that are compiled later must do the same.
+        owners: the owners of the variables that have gathered copies, which jobs that are compiled
+            later must respect.
+        stages: a function that returns the graphs between the stages; if the plan was kept on disk,
+            the function compiles the job again when it is called first.
     """
 
     request: CompileRequest
-    optimized_logical: Graph
-    graph: Graph
     plan: Plan
-    timings: tuple[PassTiming, ...]
-    physical: Physical
     inputs: tuple[str, ...]
     variables: Mapping[str, TensorLayout]
     shared: Mapping[str, bool]
+    owners: Mapping[str, Owned]
+    stages: Callable[[], Stages] = field(repr=False, compare=False)
 
     @property
     def logical(self) -> Graph:
         """The graph as traced and differentiated."""
         return self.request.graph
+
+    @property
+    def optimized_logical(self) -> Graph:
+        """The logical graph after the passes on it."""
+        return self.stages().optimized_logical
+
+    @property
+    def graph(self) -> Graph:
+        """The physical graph after the passes on it."""
+        return self.stages().graph
+
+    @property
+    def timings(self) -> tuple[PassTiming, ...]:
+        """The time taken by each pass and stage."""
+        return self.stages().timings
+
+    @property
+    def physical(self) -> Physical:
+        """The physical graph before the passes on it, with layouts and ledger."""
+        return self.stages().physical
 
     @property
     def layouts(self) -> Mapping[Value, TensorLayout]:

@@ -103,6 +103,11 @@ class Attrs(Mapping[str, AttrValue]):
     def __repr__(self) -> str:
         return f"Attrs({', '.join(f'{k}={v!r}' for k, v in self._dict.items())})"
 
+    @property
+    def literals(self) -> Mapping[str, AttrValue]:
+        """The attributes as a dict, which callers must not change."""
+        return self._dict
+
     def with_(self, **changes: AttrValue) -> Attrs:
         """Return these attributes with some changed or added."""
         return Attrs({**self._dict, **changes})

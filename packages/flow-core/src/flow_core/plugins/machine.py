@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from flow_core.plugins.guards import result_error
 from flow_core.plugins.kinds import show
+from flow_core.plugins.records import PluginRecord
 from flow_core.plugins.registry import Registry
 
 SOURCES = (".py", ".c", ".h", ".cu")
@@ -51,19 +53,37 @@ def describe_machine(registry: Registry) -> dict[str, str]:
     return found
 
 
+def is_described(record: PluginRecord) -> bool:
+    """Return whether a plugin that changes is described differently."""
+    origin = record.origin
+    package = origin.module.partition(".")[0]
+    return record.state != "loaded" or bool(origin.version or (package and _source_stamp(package)))
+
+
 @cache
 def _source_stamp(package: str) -> str:
     """Return a digest of a package's sources; empty if the package is installed or has no files."""
     spec = importlib.util.find_spec(package)
     folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
+    if not folders and spec is not None and spec.has_location and spec.origin:
+        folders = [Path(spec.origin)]  # a module of one file
     if not folders or any(INSTALLED & {*folder.parts} for folder in folders):
         return ""
-    rows = sorted(row for folder in folders for row in _files(folder))
+    rows = sorted(row for folder in folders for row in _files(str(folder)))
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
 
 
-def _files(folder: Path) -> Iterator[str]:
-    for path in folder.rglob("*"):
-        if path.suffix in SOURCES:
-            stat = path.stat()
-            yield f"{path.relative_to(folder)} {stat.st_size} {stat.st_mtime_ns}"
+def _files(path: str, within: str = "") -> Iterator[str]:
+    """Yield the path, size and time of each source file of a folder, or of a single file."""
+    if os.path.isfile(path):
+        status = os.stat(path)
+        yield f"{os.path.basename(path)} {status.st_size} {status.st_mtime_ns}"
+        return
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                if entry.name != "__pycache__":
+                    yield from _files(entry.path, f"{within}{entry.name}/")
+            elif entry.name.endswith(SOURCES):
+                status = entry.stat()
+                yield f"{within}{entry.name} {status.st_size} {status.st_mtime_ns}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from flow_core.passes.checkpointing import Checkpointing
 from flow_core.passes.gradient_accumulation import GradientAccumulation
 from flow_core.passes.indexed_slices import IndexedSlices
 from flow_core.passes.mixed_precision import MixedPrecision
-from flow_core.passes.optimizer_placement import Owned, SharedPlacement, owners
+from flow_core.passes.optimizer_placement import Owned, SharedPlacement
 from flow_core.passes.split_norms import SplitNorms, decomposes
 from flow_core.sharding.topology import Device
 
@@ -119,18 +119,14 @@ def _owners_in_other_jobs(build: JobBuild, compiles: bool) -> dict[str, Owned]:
         compiles: whether to compile those train jobs first, if that has not been done.
     """
 
-    def optimized(job: SessionJob) -> Graph | None:
+    def owned(job: SessionJob) -> Mapping[str, Owned]:
         if job.name == build.name or job.kind != "train" or not optimizer_placement(job.config):
-            return None
+            return {}
         if compiles:
             job.compile()
-        return job.optimized_logical
+        return job.owners
 
-    found: dict[str, Owned] = {}
-    for graph in build.session.each(optimized):
-        if graph is not None:
-            found.update(owners(graph))
-    return found
+    return {name: place for found in build.session.each(owned) for name, place in found.items()}
 
 
 def bucketing(build: JobBuild) -> BucketAllReduces:

@@ -48,7 +48,8 @@ from flow_core.frontend.trace.job_build import (
 )
 from flow_core.frontend.trace.results import Pending as PendingStep
 from flow_core.frontend.trace.sbp_hints import hierarchical_parallel_cast, parallel_cast
-from flow_core.ir.graph import Graph, GraphBuilder
+from flow_core.ir.graph import GraphBuilder
+from flow_core.passes.optimizer_placement import Owned
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
 from flow_core.runtime.pipeline import Credit, Step
@@ -209,9 +210,9 @@ class JobFunction(Generic[P, R]):
         return None if self._last is None else self._last.compiled
 
     @property
-    def optimized_logical(self) -> Graph | None:
-        """The logical graph after its passes, None before compilation."""
-        return None if self.compiled is None else self.compiled.optimized_logical
+    def owners(self) -> Mapping[str, Owned]:
+        """The owners of the variables with gathered copies; empty before compilation."""
+        return {} if self.compiled is None else self.compiled.owners
 
     def plan(self) -> Plan:
         """Return the physical plan; compile the job if needed."""

@@ -22,30 +22,32 @@ PRICES = (10.0, 100.0, 1e3, 1e4)
 """The factors on the price of memory, in the order in which they are tried."""
 
 MakeRequest = Callable[[JobBuild], CompileRequest]
+Compile = Callable[[CompileRequest], Compiled]
 
 
-def compile_within_memory(build: JobBuild, request: MakeRequest) -> Compiled:
+def compile_within_memory(build: JobBuild, request: MakeRequest, compiled: Compile) -> Compiled:
     """Compile a job to a plan that fits into memory.
 
     Args:
         build: the job.
         request: returns the request to compile a job or a variant of it.
+        compiled: compiles a request of the job, or finds its plan.
 
     Raises:
         OutOfMemoryError: no plan fits; the error names variants of the job that would fit.
     """
     try:
-        return _cheapest(request(build))
+        return _cheapest(request(build), compiled)
     except OutOfMemoryError as error:
         raise error.with_context(
             hint=_advice(error, tuple(_compiled_variants(build, request)))
         ) from None
 
 
-def _cheapest(request: CompileRequest) -> Compiled:
+def _cheapest(request: CompileRequest, compiled: Compile = compile_with_fallback) -> Compiled:
     """Return the first plan that fits, trying increasing prices of memory."""
     try:
-        return compile_with_fallback(request)
+        return compiled(request)
     except OutOfMemoryError as first:
         distributed = any(op.placement.size > 1 for op in request.graph.ops.values())
         if request.selector == "greedy" or not distributed:
@@ -53,7 +55,7 @@ def _cheapest(request: CompileRequest) -> Compiled:
         least = first
         for price in PRICES:
             try:
-                return compile_with_fallback(replace(request, memory_price=price))
+                return compiled(replace(request, memory_price=price))
             except OutOfMemoryError as error:
                 least = min(least, error, key=lambda e: e.nbytes)
         raise least from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 from flow_core.base.errors import JobError
@@ -86,11 +86,28 @@ def check_same_plan(world: World, build: JobBuild, compiled: Compiled) -> None:
         JobError: the plans differ; raised in all processes, with the first differing pass and op.
     """
     what = f"comparing the plans of job {build.name!r}"
-    lines = chain(
-        _start_lines(build), _variable_lines(compiled.logical), _plan_lines(compiled.plan)
-    )
-    if len(set(world.gather(_digest(lines), what))) > 1:
+    if len(set(world.gather(_digest(_job_lines(build, compiled)), what))) > 1:
         raise _difference(world, build, compiled, what)
+
+
+def is_kept_by_all(world: World, build: JobBuild, kept: Compiled | None) -> bool:
+    """Return whether all processes have found equal plans on disk; all return the same.
+
+    Args:
+        world: the processes.
+        build: the job.
+        kept: the job with the plan that this process has found; None if it has found none.
+    """
+    mine = b"" if kept is None else _digest(_job_lines(build, kept))
+    gathered = world.gather(mine, f"comparing the kept plans of job {build.name!r}")
+    return kept is not None and set(gathered) == {mine}
+
+
+def _job_lines(build: JobBuild, compiled: Compiled) -> Iterator[str]:
+    """Yield text lines about a compiled job that must be equal in all processes."""
+    yield from _start_lines(build)
+    yield from _variable_lines(compiled.logical)
+    yield from _plan_lines(compiled.plan)
 
 
 def _digest(lines: Iterable[str]) -> bytes:

@@ -7,15 +7,21 @@ from collections.abc import Callable, Sequence
 from flow_core.annotations import JobSignature
 from flow_core.base.arrays import Array
 from flow_core.base.config import Settings
+from flow_core.compiler.kept_plans import Entry
 from flow_core.compiler.replicas import updated_variables
 from flow_core.compiler.request import Compiled
 from flow_core.compiler.select import Selector
-from flow_core.frontend.job.compile import compile_graph
+from flow_core.frontend.job.compile import compile_graph, record
+from flow_core.frontend.job.compile_request import compile_request
 from flow_core.frontend.job.differentiate import differentiate, log_notes
 from flow_core.frontend.job.feeding import Shapes, StagingBuffers
 from flow_core.frontend.job.fetches import Fetches
 from flow_core.frontend.job.micro_batches import trace_micro_batch
-from flow_core.frontend.job.plan_agreement import SharedSelection, check_same_plan
+from flow_core.frontend.job.plan_agreement import (
+    SharedSelection,
+    check_same_plan,
+    is_kept_by_all,
+)
 from flow_core.frontend.job.progress import stage
 from flow_core.frontend.job.zero_weights import warn_of_zero_weights
 from flow_core.frontend.session.session import Session
@@ -74,10 +80,12 @@ class Variant:
     def compile(self, select: Selector | None = None) -> Compiled:
         """Compile the job if that has not been done; return it with its plan."""
         if self.compiled is None:
-            build = self.traced.build
-            with self.session.compiling, stage(build.name, "compiling"):
+            build, session = self.traced.build, self.session
+            alone = session.world is None and not session.eager
+            size = session.settings.plan_cache if alone else 0
+            with session.compiling, stage(build.name, "compiling"):
                 self.compiled = self.compiled or compile_graph(
-                    build, self.fetches.values, self.traced.inputs, select=select
+                    build, self.fetches.values, self.traced.inputs, select=select, plan_cache=size
                 )
                 self._warn(self.compiled.logical, build.train_requests)
         return self.compiled
@@ -117,14 +125,27 @@ class Variant:
         return executable
 
     def _compile_together(self) -> Compiled:
-        """Compile the job; several processes use one SBP selection and compare their plans."""
+        """Compile the job; several processes use one SBP selection and compare their plans.
+
+        They use plans kept on disk if all of them find the same one.
+        """
         world, build = self.session.world, self.traced.build
         if world is None:
             return self.compile()
+        request = compile_request(build, self.fetches.values, self.traced.inputs)
+        entry = Entry.of(request, self.session.settings.plan_cache)
+        kept = None if entry is None or self.compiled is not None else entry.find()
+        if is_kept_by_all(world, build, kept) and kept is not None:
+            record(build, kept)
+            self.compiled = kept
+            self._warn(kept.logical, build.train_requests)
+            return kept
         selection = SharedSelection(world, build)
         compiled = self.compile(selection)
         selection.finish(compiled.physical.signatures)
         check_same_plan(world, build, compiled)
+        if entry is not None:
+            entry.keep(compiled)
         return compiled
 
     def _warn(self, graph: Graph, requests: Sequence[TrainRequest]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from flow_core.base.arrays import Array, DeviceArray
@@ -15,7 +15,7 @@ from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.device import Driver
 from flow_core.frontend.config.function_config import FunctionConfig
 from flow_core.frontend.trace.variable_info import VariableInfo
-from flow_core.ir.graph import Graph
+from flow_core.passes.optimizer_placement import Owned
 from flow_core.plugins.registry import Registry
 from flow_core.runtime.variable_writes import VariableWrites
 from flow_core.sharding.sbp import Region
@@ -47,8 +47,8 @@ class SessionJob(Protocol):
         """The job's settings."""
 
     @property
-    def optimized_logical(self) -> Graph | None:
-        """The logical graph after its passes, None before compilation."""
+    def owners(self) -> Mapping[str, Owned]:
+        """The owners of the variables with gathered copies; empty before compilation."""
 
     def compile(self) -> object:
         """Trace and compile the job, unless that has been done."""

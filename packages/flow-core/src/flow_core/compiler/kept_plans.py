@@ -1,0 +1,214 @@
+"""Plans that are kept on disk, under the digests of the requests that they were compiled for.
+
+A process that starts again, or another one, loads the plan of an equal request instead of
+compiling it.  Only the plan and what later jobs must respect are kept; the graphs between the
+stages, which reports show, are compiled again when they are needed.
+
+A file is data: its digest and all its values are checked, and nothing in it is run.  A damaged file
+is ignored with a warning and replaced.  Processes that start together may each write the same file;
+the last one to be renamed remains.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from flow_core.base.alignment import aligned
+from flow_core.base.decoding import INTEGERS, Decoder, Mismatch, parsed
+from flow_core.base.disk_cache import DiskCache, user_folder
+from flow_core.base.dtypes import BY_NAME
+from flow_core.base.errors import DeviceUnavailableError, GraphError, UnsupportedError
+from flow_core.base.formats.columns import Columns, Leaf
+from flow_core.compiler.compile import compile_plan, gc_paused
+from flow_core.compiler.digest import request_digest
+from flow_core.compiler.request import Compiled, CompileRequest, HostedOp, Limits, Stages
+from flow_core.compiler.reshard.planner import TensorLayout
+from flow_core.ir.graph import Attrs, TensorType, tensor_type
+from flow_core.passes.optimizer_placement import Owned
+from flow_core.plan import Plan, check_references
+from flow_core.sharding.sbp import Sbp, parse_sbp
+from flow_core.sharding.topology import Device, Placement
+
+FORMAT = "flow kept plan 1"
+"""The name and version of the format, which are part of the keys."""
+
+
+def folder() -> Path:
+    """Return the folder of the plans."""
+    return user_folder("flow-core") / "plans"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPlan:
+    """What is kept of a compiled job; see `flow_core.compiler.request.Compiled`.
+
+    Attributes:
+        plan, inputs, variables, shared, owners: those of the compiled job.
+        hosted: the ops that run on the CPU for lack of a kernel, which compilation has found.
+    """
+
+    plan: Plan
+    inputs: tuple[str, ...]
+    variables: Mapping[str, TensorLayout]
+    shared: Mapping[str, bool]
+    owners: Mapping[str, Owned]
+    hosted: Mapping[str, HostedOp]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The place of a request's plan on disk.
+
+    Attributes:
+        request: the request.
+        key: the key of the plan.
+        plans: the cache of all plans.
+    """
+
+    request: CompileRequest
+    key: tuple[str, ...]
+    plans: DiskCache
+
+    @classmethod
+    def of(cls, request: CompileRequest, limit: int) -> Entry | None:
+        """Return the entry of a request; None if its plan is not kept.
+
+        Args:
+            request: the request.
+            limit: the maximum size of all plans in bytes; 0 to keep none.
+        """
+        if not limit or request.devices is not None:
+            return None
+        try:
+            key = (FORMAT, request_digest(request))
+        except UnsupportedError:
+            return None
+        return cls(request, key, DiskCache(folder(), ".json", limit, by_path=False))
+
+    def find(self) -> Compiled | None:
+        """Return the compiled job; None if there is no plan, or if it exceeds the limits."""
+        kept = self.plans.decoded(self.key, decoded)
+        if kept is None or not _fits(kept.plan, self.request):
+            return None
+        request = replace(self.request, hosted=kept.hosted)
+        return Compiled(
+            request=request,
+            plan=kept.plan,
+            inputs=kept.inputs,
+            variables=kept.variables,
+            shared=kept.shared,
+            owners=kept.owners,
+            stages=cache(lambda: _stages(request)),
+        )
+
+    def keep(self, compiled: Compiled) -> None:
+        """Write the plan of the compiled job."""
+        kept = KeptPlan(
+            compiled.plan,
+            compiled.inputs,
+            compiled.variables,
+            compiled.shared,
+            compiled.owners,
+            compiled.request.hosted,
+        )
+        self.plans.write(self.key, encoded(kept))
+
+
+def _stages(request: CompileRequest) -> Stages:
+    """Compile a job again; the plan, which is known to fit, does not depend on the limits."""
+    return compile_plan(replace(request, limits=Limits(request.limits.machines))).stages()
+
+
+def _fits(plan: Plan, request: CompileRequest) -> bool:
+    """Return whether a plan keeps the limits of a request; if not, compilation tells the reason."""
+    limits, registry = request.limits, request.registry
+    needed = {arena.device: arena.nbytes for arena in plan.arenas}
+    try:
+        for device in needed:
+            registry.require_device(device.type, device.index + 1, None)
+    except DeviceUnavailableError:
+        return False
+    for name, position in plan.variables.items():
+        buffer = plan.buffers[position]
+        variable, region = plan.shards.get(name, (name, None))
+        held = limits.held.get(variable, {})
+        if region is not None and held.get(buffer.device) not in (None, region):
+            return False
+        if buffer.home is None and buffer.device not in held:
+            needed[buffer.device] += aligned(buffer.type.nbytes)
+    allowed = {device: limits.memory(device) for device in needed}
+    return all(
+        device.machine < limits.machines and (most is None or needed[device] <= most)
+        for device, most in allowed.items()
+    )
+
+
+@gc_paused()
+def encoded(kept: KeptPlan) -> bytes:
+    """Return the content of a file."""
+    return json.dumps(_COLUMNS.encode(kept), separators=(",", ":")).encode()
+
+
+@gc_paused()
+def decoded(content: bytes) -> KeptPlan:
+    """Return what the content of a file represents; raises `Mismatch`."""
+    kept: KeptPlan = _COLUMNS.decode(KeptPlan, parsed(content))
+    check_references(kept.plan)
+    return kept
+
+
+_PARTS = Decoder()
+
+
+def _tensor_type(data: Any) -> TensorType:
+    name, shape = _PARTS.decode(tuple[str, tuple[int, ...]], data)
+    if name not in BY_NAME or min(shape, default=0) < 0 or prod(shape) << 4 not in INTEGERS:
+        raise Mismatch(f"{data!a:.60}", "an element type and sizes of 0 or more")
+    return tensor_type(shape, BY_NAME[name])
+
+
+def _attrs(data: Any) -> Attrs:
+    return Attrs(_PARTS.decode(Mapping[str, Any], data))
+
+
+_PLACEMENT = tuple[str, tuple[tuple[int, int], ...], tuple[int, ...]]
+
+
+def _placement(data: Any) -> Placement:
+    try:
+        parts = _PARTS.decode(_PLACEMENT, data)
+        return Placement(*parts)
+    except GraphError:
+        raise Mismatch(f"{data!a:.60}", "a placement") from None
+
+
+def _device(data: Any) -> Device:
+    try:
+        return Device.parse(_PARTS.decode(str, data))
+    except GraphError:
+        raise Mismatch(f"{data!a:.60}", "a device") from None
+
+
+def _sbp(data: Any) -> Any:
+    try:
+        return parse_sbp(_PARTS.decode(str, data))
+    except GraphError:
+        raise Mismatch(f"{data!a:.60}", "an SBP") from None
+
+
+_COLUMNS = Columns(
+    leaves={
+        TensorType: Leaf(lambda type_: [type_.dtype.name, type_.shape], _tensor_type),
+        Attrs: Leaf(lambda attrs: attrs.literals, _attrs),
+        Placement: Leaf(lambda p: [p.device_type, p.devices, p.hierarchy], _placement),
+        Device: Leaf(str, _device),
+        Sbp: Leaf(str, _sbp),
+    },
+    kinds={"Task.attrs": Attrs, "Plan.settings": Attrs},
+)

@@ -1,0 +1,51 @@
+"""Train on four devices; write which jobs each rank compiled, and a digest of the losses.
+
+The arguments are a folder, in which each rank has a file for its results and a folder for its
+plans, and the numbers of the ranks that keep none.
+"""
+
+import hashlib
+import json
+import os
+import sys
+
+from flow_dist.bootstrap.membership import Membership
+
+base, without = sys.argv[1:]
+rank = Membership.from_env().rank
+os.environ["XDG_CACHE_HOME"] = os.path.join(base, str(rank))
+os.environ["FLOW_PLAN_CACHE"] = "0" if str(rank) in without.split(",") else "64MiB"
+
+import numpy as np  # noqa: E402  # the settings are read when flow is imported
+
+import oneflow as flow  # noqa: E402
+import oneflow.typing as tp  # noqa: E402
+from flow_core.frontend.job import host_fallback  # noqa: E402
+
+compile_plan, compiled = host_fallback.compile_plan, []
+
+
+def recorded(request):
+    """Compile a job, and record its name."""
+    compiled.append(request.job)
+    return compile_plan(request)
+
+
+host_fallback.compile_plan = recorded
+
+
+@flow.global_function("train")
+def train(x: tp.Numpy.Placeholder((16, 8))) -> tp.Numpy:
+    """Return the loss of a step."""
+    with flow.scope.placement("cpu", "0:0-3"):
+        weights = flow.random_normal_initializer(stddev=0.1)
+        h = flow.layers.dense(x, 16, flow.nn.relu, kernel_initializer=weights, name="hidden")
+        loss = flow.math.reduce_mean(flow.nn.dropout(h, 0.5))
+        flow.optimizer.Adam(0.01, do_bias_correction=True).minimize(loss)
+        return loss
+
+
+x = np.random.default_rng(0).standard_normal((16, 8), np.float32)
+bits = hashlib.sha256(b"".join(train(x).tobytes() for _ in range(3))).hexdigest()[:16]
+with open(os.path.join(base, f"{rank}.json"), "w") as file:
+    json.dump([compiled, bits], file)
