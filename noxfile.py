@@ -36,6 +36,7 @@ PROGRAMS = (
     "imageio", "matplotlib", "opencv-python-headless", "pillow", "scikit-learn", "scipy", "six",
 )  # fmt: skip
 CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
+PEERS = ("safetensors", "torch", "torchvision", "transformers>=5")
 # One worker more than cores, because some tests wait for other processes; each worker imports and
 # collects all tests.  Idle workers steal tests from others.
 WORKERS = ("-n", str(1 + (os.cpu_count() or 1)), "--dist=worksteal", "--timeout=1800")
@@ -401,6 +402,22 @@ def programs(session: nox.Session) -> None:
     env = QUIET | {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
     page = ("--update", "docs/programs.md")
     session.run("python", "-m", "public_programs.run", *page, *session.posargs, env=env)
+
+
+@nox.session(python=PYTHONS[0])
+@timed
+def zoo(session: nox.Session) -> None:
+    """Compare flow-zoo with torchvision and transformers; ``-- --record`` records their results.
+
+    With ``UV_TORCH_BACKEND=cpu``, torch is installed without the libraries of CUDA.
+    """
+    sync(session, "--all-packages", "--group", "test")
+    session.install(*PEERS)
+    env = QUIET | {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
+    if session.posargs == ["--record"]:
+        session.run("python", "-m", "zoo_cases.peers", env=env)
+    else:
+        session.run("pytest", "-v", "packages/flow-zoo/tests", *session.posargs, env=env)
 
 
 @functools.cache

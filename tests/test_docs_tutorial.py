@@ -6,8 +6,13 @@ import pytest
 import snapshots
 from snapshots.pages import PATHS, agree
 
+SLOW = ("docs/howto/published-networks.md",)
+"""Pages whose programs take more than a few seconds."""
 
-@pytest.mark.parametrize("path", PATHS)
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, marks=pytest.mark.slow if p in SLOW else ()) for p in PATHS]
+)
 def test_programs_print_what_the_page_says(path: str) -> None:
     snapshots.check(path)
 

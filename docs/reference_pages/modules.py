@@ -20,7 +20,8 @@ PLUGINS = "reference/plugins"
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the path and text of every page about modules."""
     yield "reference/errors.md", _module("flow_core.base.errors", "Errors")
-    yield "reference/flow_fit.md", _module("flow_fit", "flow_fit")
+    for package in ("flow_fit", "flow_zoo"):
+        yield f"reference/{package}.md", _module(package, package)
     yield from _plugin_api()
     yield from _internals()
 

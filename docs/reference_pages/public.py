@@ -195,6 +195,6 @@ def _index(spaces: dict[str, list[tuple[str, Entry]]]) -> Iterator[str]:
         links = ", ".join(f"[`{n.removeprefix(space + '.')}`]({n}.md)" for n, _ in members)
         yield f"| [`{space}`]({space}/index.md) | {links} |"
     yield from ("", "See also [element types](dtypes.md), [ops](ops.md), [errors](errors.md),")
-    yield "[flow_fit](flow_fit.md) (training loops), the"
+    yield "[flow_fit](flow_fit.md) (training loops), [flow_zoo](flow_zoo.md) (networks), the"
     yield "[API for plugins](plugins/index.md) and, for contributors, the"
     yield "[modules of the packages](internals/index.md)."

@@ -18,6 +18,7 @@ from fuzzing.targets import FUNCTIONS, GROUPS, READERS, TARGETS, WITHOUT_TARGET
 from fuzzing.worker import Limits
 
 import flow_fit
+import flow_zoo
 import oneflow as flow
 from flow_core.plugins.host import default_registry
 
@@ -61,7 +62,7 @@ def functions_of_paths() -> Iterator[str]:
     files = [file for file in files if file.stem == "__init__" or file.stem[0] != "_"]
     names = {".".join(file.relative_to(root.parent).with_suffix("").parts) for file in files}
     modules = [import_module(name.removesuffix(".__init__")) for name in names]
-    for module in (*modules, flow_fit):
+    for module in (*modules, flow_fit, flow_zoo):
         prefix = f"{module.__name__}.".partition(".")[2]
         for name, value in vars(module).items():
             own = str(getattr(value, "__module__", "")).startswith(("flow_", "oneflow."))

@@ -69,6 +69,7 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "data.tfrecord_reader": ("tfrecord",),
     "data.webdataset_reader": ("webdataset",),
     "fit": _CHECKPOINTS,
+    "load": _CHECKPOINTS,
     "onnx.load": ("onnx",),
     "serving.InferenceSession.load_saved_model": ("saved-model",),
     "serving.InferenceSession.set_checkpoint_path": _CHECKPOINTS,

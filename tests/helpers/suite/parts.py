@@ -27,9 +27,9 @@ PARTS = {
     "ONNX": ("packages/flow-onnx",),
     "data and files": ("packages/flow-data", "packages/flow-core/tests/checkpoint", "tests/fuzz",
                        "tests/integration/checkpoints", "tests/integration/data"),
-    "training and plans": ("tests/integration", "packages/flow-fit"),
+    "training and plans": ("tests/integration", "packages/flow-fit", "packages/flow-zoo"),
     "examples of docstrings": tuple(f"packages/flow-{name}/src" for name in (
-        "core", "cuda", "data", "dist", "fit", "onednn", "onnx", "typing")),
+        "core", "cuda", "data", "dist", "fit", "onednn", "onnx", "typing", "zoo")),
     "compiler and runtime": ("packages",),
     "the project": ("tests",),
 }  # fmt: skip

@@ -179,6 +179,22 @@ def test_transposes_and_splits() -> None:
     assert "block0/query from block0.qk" in str(report)
 
 
+def test_skipped_arrays_and_required_variables() -> None:
+    arrays = {"block0.query": QUERY, "block0.key": KEY, "block0.bias": BIAS[:2]}
+    names = {r".*\.bias": None, r"(.*)\.(.*)": r"\1/\2"}
+    report = flow.weights.load(arrays, names, required=r"block0/(query|key)")
+    np.testing.assert_array_equal(values()["block0/key"], KEY)
+    assert (report.missing, report.unused) == (["block0/bias"], ["block0.bias"])
+    before = values()
+    with pytest.raises(CheckpointError, match=r"missing    'block0/bias'") as found:
+        flow.weights.load({**arrays, "block0.key": QUERY}, names, required=r"block0/.*")
+    assert "block0/key" not in str(found.value)
+    np.testing.assert_array_equal(values()["block0/key"], before["block0/key"])
+    for wrong in ("(", 3, b"x"):
+        with pytest.raises(CheckpointError, match="regular expressions as required"):
+            flow.weights.load(arrays, names, required=wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("arrays", "names", "strict", "text"),
     [
@@ -229,7 +245,7 @@ class Broken:
         ({"block0/bias": BIAS}, {".*": r"\1"}, r"'\\\\1' for the pattern '\.\*': invalid group"),
         ({"block0/bias": BIAS}, {".*": [r"\g<x>"]}, "for the pattern '.\\*'"),
         ({"block0/bias": BIAS}, {".*": flow.weights.Rule([r"\g<x>"])}, "unknown group name 'x'"),
-        ({"block0/bias": BIAS}, {".*": None}, "None for the pattern"),
+        ({"block0/bias": BIAS}, {".*": 3}, "3 for the pattern"),
         ({"block0/bias": BIAS}, lambda name: 3, r"3, which names\('block0/bias'\) returned"),
         ({"block0/bias": BIAS}, ["block0/bias"], "names=\\['block0/bias'\\]"),
         ({0: BIAS}, None, "the name 0"),

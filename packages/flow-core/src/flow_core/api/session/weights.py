@@ -33,6 +33,10 @@ from flow_core.ir.graph import TensorType
 __all__ = ["Report", "Rule", "load"]
 
 
+ANY, NONE = r"(?s:.*)", r"(?!)"
+"""Regular expressions that match all names, and none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     r"""What becomes of the arrays whose names match a pattern.
@@ -72,7 +76,7 @@ def _are(kind: type, values: object) -> bool:
     return all(isinstance(value, allowed) for value in values)
 
 
-Names = Mapping[str, str | Rule] | Callable[[str], str | None] | None
+Names = Mapping[str, str | Rule | None] | Callable[[str], str | None] | None
 
 
 @dataclass(slots=True)
@@ -82,7 +86,7 @@ class Report:
     Attributes:
         loaded: for each variable, the name of the array that it was loaded from.
         missing: variables that no array matched, without states of optimizers.
-        unused: names of arrays that belong to no variable.
+        unused: names of arrays that belong to no variable, or that are skipped.
     """
 
     loaded: dict[str, str] = field(default_factory=dict)
@@ -102,6 +106,7 @@ def load(
     names: Names = None,
     *,
     strict: bool = False,
+    required: str | None = None,
 ) -> Report:
     """Load variables from weights of another program, and report what matched.
 
@@ -110,29 +115,37 @@ def load(
             ``.safetensors.index.json`` or a folder with one, a file of ``torch.save``, an ONNX
             model (with flow-onnx), a checkpoint of flow; or arrays or tensors by name.
         names: how the names of the source become names of variables: a dict from regular
-            expressions, which must match a whole name, to replacements or `Rule` records, of which
-            the first match counts; or a function that returns a name, or None to skip the array.
-            Names without a rule are those of variables.
+            expressions, which must match a whole name, to replacements or `Rule` records, or to
+            None to skip the array, of which the first match counts; or a function that returns a
+            name or None.  Names without a rule are those of variables.
         strict: whether to fail if a variable or an array remains without a counterpart.
+        required: a regular expression; the load fails if a variable whose whole name matches it
+            remains without an array.
 
     Returns: The report. Variables without an array keep their values.
 
     Raises:
         CheckpointError: the source cannot be read, a rule is wrong, no name matches, two arrays
             are for one variable, shapes differ, a number does not fit into its variable's type, or
-            ``strict`` is violated.  Nothing is loaded then.
+            ``strict`` or ``required`` is violated.  Nothing is loaded then.
     """
     attempted, at = "flow.weights.load", user_line(2)
     end_script(attempted)
     session = default_session()
     wanted = session.types()
 
-    rule = _rules(names, attempted, at)
+    def wrong(found: str, allowed: str) -> CheckpointError:
+        return CheckpointError(attempted, at=at, found=found, allowed=allowed)
+
+    rule = _rules(names, wrong)
+    needed = _pattern(
+        ANY if strict else NONE if required is None else required, wrong, "as required"
+    )
 
     def read() -> tuple[dict[str, Array], Report]:
         with located(at):
             found = source if isinstance(source, Mapping) else opened(source)
-            return _Matching(wanted, found, attempted, at).run(rule, strict)
+            return _Matching(wanted, found, attempted, at).run(rule, needed, strict)
 
     if session.world is None or isinstance(source, Mapping):
         values, report = read()
@@ -172,7 +185,7 @@ class _Matching:
     report: Report = field(default_factory=Report)
 
     def run(
-        self, rule: Callable[[str], Rule | None], strict: bool
+        self, rule: Callable[[str], Rule | None], needed: re.Pattern[str], strict: bool
     ) -> tuple[dict[str, Array], Report]:
         """Return the values of variables and the report, or raise `CheckpointError`."""
         for name in self.found:
@@ -183,8 +196,9 @@ class _Matching:
         report = self.report
         left = [name for name in self.wanted if name not in self.values]
         report.missing = [name for name in left if not is_state(name, self.wanted)]
+        lost = [name for name in report.missing if needed.fullmatch(name)]
+        self.problems += [self._missing(name) for name in lost]
         if strict:
-            self.problems += [self._missing(name) for name in report.missing]
             self.problems += [f"unused     {name!r}" for name in report.unused]
         if not self.values and not self.problems:
             self.problems += [self._missing(name) for name in report.missing[:20]]
@@ -272,12 +286,11 @@ def _overflow(array: Array, dtype: DType) -> str | None:
     return next((f"{n}" for n in extremes if not low <= n <= high), None)
 
 
-def _rules(names: Names, attempted: str, at: SourceLine | None) -> Callable[[str], Rule | None]:
+Wrong = Callable[[str, str], CheckpointError]
+
+
+def _rules(names: Names, wrong: Wrong) -> Callable[[str], Rule | None]:
     """Return the function from an array's name to what becomes of it; None skips the array."""
-
-    def wrong(found: str, allowed: str) -> CheckpointError:
-        return CheckpointError(attempted, at=at, found=found, allowed=allowed)
-
     if names is None:
         return Rule
     if callable(names):
@@ -298,26 +311,28 @@ def _rules(names: Names, attempted: str, at: SourceLine | None) -> Callable[[str
         for pattern, rule in patterns:
             match = pattern.fullmatch(name)
             if match is not None:
-                return _expanded(match, rule, wrong)
+                return None if rule is None else _expanded(match, rule, wrong)
         return Rule(name)
 
     return matched
 
 
-Wrong = Callable[[str, str], CheckpointError]
-
-
-def _compiled(pattern: object, given: object, wrong: Wrong) -> tuple[re.Pattern[str], Rule]:
-    if not isinstance(given, str | Rule):
+def _compiled(pattern: object, given: object, wrong: Wrong) -> tuple[re.Pattern[str], Rule | None]:
+    if not isinstance(given, str | Rule | None):
         found = f"{shown(given)} for the pattern {shown(pattern)}"
-        raise wrong(found, "a name or a flow.weights.Rule")
+        raise wrong(found, "a name, a flow.weights.Rule, or None to skip the array")
+    rule = Rule(given) if isinstance(given, str) else given
+    return _pattern(pattern, wrong, "as keys of names"), rule
+
+
+def _pattern(pattern: object, wrong: Wrong, where: str) -> re.Pattern[str]:
     try:
         compiled: re.Pattern[Any] = re.compile(pattern)
         compiled.fullmatch("")
     except (re.error, TypeError, RecursionError, OverflowError) as error:
         found = f"the pattern {shown(pattern)}: {error}"
-        raise wrong(found, "regular expressions as keys of names") from None
-    return compiled, given if isinstance(given, Rule) else Rule(given)
+        raise wrong(found, f"regular expressions {where}") from None
+    return compiled
 
 
 def _expanded(match: re.Match[str], rule: Rule, wrong: Wrong) -> Rule:
