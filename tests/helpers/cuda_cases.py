@@ -80,6 +80,12 @@ DEVIATIONS = (
 )  # fmt: skip
 
 
+PLANNED = (
+    "cuda_matmul_grad", "cudnn_attention", "cudnn_attention_grad", "cudnn_conv_data_grad",
+    "cudnn_conv_filter_grad", "cudnn_layer_norm", "cudnn_norm", "cudnn_norm_grad",
+)  # fmt: skip
+
+
 class CudaKit(KernelKit):
     """The kernel kit on a simulated device; all kernels are compiled at once."""
 
@@ -89,6 +95,8 @@ class CudaKit(KernelKit):
     tiles = False
     stretches = False
     steady_bytes = None
+    fixed_sizes = dict.fromkeys(PLANNED, "a pass chooses sizes, masks and plans together")
+    large_elements = 20_000  # in simulated blocks of 16 threads
     draws = 1
     preloaded: ClassVar[bool] = True
 

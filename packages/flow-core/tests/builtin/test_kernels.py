@@ -46,6 +46,13 @@ class TestNumpyKernels(KernelKit):
     special_dtypes = ("float32", "bfloat16", "int8")
     gaps = (
         *(Gap(op, "never", "writes a file, which test_summary.py reads") for op in SUMMARIES),
+        Gap(
+            "lion_update",
+            "never",
+            "bfloat16 rounds some averages across zero, where signs differ",
+            ("agrees_at_large_sizes",),
+            ("bfloat16",),
+        ),
         Gap("python_kernel", "never", "is a function of a program: test_custom_op.py"),
         temporaries("arg_sort", "float64", "int64", "as_given"),
         temporaries("batch_gather"),

@@ -36,5 +36,9 @@ class TestHalvesAndIntegers(CudaKit):
 @pytest.mark.exhaustive
 class TestOtherTypes(CudaKit):
     dtypes = ("float64", "bfloat16", "int8", "int64", "uint8")
+    gaps = (
+        Gap("lion_update", "never", "bfloat16 rounds some averages across zero, where signs differ",
+            ("agrees_at_large_sizes",), ("bfloat16",)),
+    )  # fmt: skip
     test_every_kernel_is_compared = None  # TestKernels checks it
     test_deviations_are_needed = None  # mixed updates need fewer: TestKernels checks the rows

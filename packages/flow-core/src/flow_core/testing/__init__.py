@@ -19,6 +19,7 @@ from flow_core.testing.checks import check_gradient, check_kernel
 from flow_core.testing.comms import CommKit
 from flow_core.testing.devices import DeviceKit
 from flow_core.testing.gradients import GradientKit
+from flow_core.testing.infer import InferKit
 from flow_core.testing.kernels import KernelKit
 from flow_core.testing.kit import Gap, Kit
 from flow_core.testing.oracle import assert_like_one_device, verify
@@ -31,6 +32,7 @@ __all__ = [
     "DeviceKit",
     "Gap",
     "GradientKit",
+    "InferKit",
     "KernelKit",
     "Kit",
     "SbpRuleKit",

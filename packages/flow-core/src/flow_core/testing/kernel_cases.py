@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from flow_core.base.arrays import Array
+from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import InferenceError
-from flow_core.ir.graph import TensorType
+from flow_core.ir.graph import Attrs, TensorType
 from flow_core.plugins import batchable
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec, SbpContext
 from flow_core.sharding.sbp import Partial, Signature, Split
-from flow_core.testing.checks import overwritten, query, written
+from flow_core.testing.checks import (
+    TOLERANCE,
+    is_floating,
+    overwritten,
+    query,
+    reference_results,
+    written,
+)
+from flow_core.testing.prover_cases import NONSENSE, draw, numbers, replaced
+from flow_core.testing.special import finfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +44,14 @@ class Case:
     arrays: tuple[Any, ...]
 
     @property
+    def types(self) -> tuple[TensorType, ...]:
+        """Types of inputs and outputs."""
+        return (*self.asked.inputs, *self.asked.outputs)
+
+    @property
     def size(self) -> int:
         """Number of elements of inputs and outputs."""
-        return sum(t.size for t in (*self.asked.inputs, *self.asked.outputs))
+        return sum(t.size for t in self.types)
 
     @property
     def mutates(self) -> tuple[int, ...]:
@@ -47,10 +63,11 @@ class Case:
         """Types of the outputs and of the overwritten inputs."""
         return written(self.spec, self.asked)
 
-    def of(self, arrays: Sequence[Array]) -> Case | None:
+    def of(self, arrays: Sequence[Array], attrs: Any = None) -> Case | None:
         """Return the case with other arrays; None if the op or the kernel rejects the arrays."""
+        attrs = self.asked.attrs if attrs is None else attrs
         try:
-            asked = replace(query(self.spec, arrays, self.asked.attrs), find=self.asked.find)
+            asked = replace(query(self.spec, arrays, attrs), find=self.asked.find)
         except InferenceError:
             return None
         if self.kernel.accepts is None or self.kernel.accepts(asked):
@@ -86,6 +103,136 @@ def _fits(small: KernelQuery, large: KernelQuery, rule: Signature, copies: int) 
         axis = sbp.axis if isinstance(sbp, Split) else None
         wanted.append(tuple(n * copies if i == axis else n for i, n in enumerate(type_.shape)))
     return large.inputs != small.inputs and [t.shape for t in large.outputs] == wanted
+
+
+INDICES = (np.dtype("int32"), np.dtype("int64"))
+"""The types of indices, whose ranges grow with the sizes that they refer to."""
+LADDER = (
+    2_147_483_651,
+    67_108_867,
+    2_097_155,
+    262_147,
+    65_539,
+    32_771,
+    4099,
+    1027,
+    515,
+    259,
+    131,
+    67,
+    35,
+    19,
+)
+"""Sizes of large cases, 3 modulo 16.  The i-th size of a case is 2 i larger, so all are odd."""
+
+
+def large_cases(case: Case, elements: int) -> Iterator[Case]:
+    """Yield a case with large odd sizes: all sizes replaced, then each of them alone.
+
+    Equal sizes are replaced by equal sizes, as long as no tensor exceeds a number of elements.
+    Values are within the range of those of the case; floating point values are multiples of 1/16,
+    whose sums are exact, or if these do not suit the op, any values.  Cases are left out that the
+    op, the kernel or the reference rejects, and those whose results are not reliable: NaN, too
+    large for their type, or discontinuous within the rounding of the inputs.
+    """
+    attrs = case.asked.attrs
+    named = [attrs.get("shape")] if case.arrays else attrs.values()
+    given = {n for x in case.arrays for n in x.shape} | {n for v in named for n in numbers(v)}
+    sizes = sorted(n for n in given if n > 1) if case.size else []
+    seen: set[tuple[int, ...]] = {()}
+    for chosen in (tuple(sizes), *((n,) for n in reversed(sizes))):
+        if chosen not in seen:
+            seen.add(chosen)
+            found = next(_enlarged(case, chosen, elements), None)
+            if found is not None:
+                yield found
+
+
+def _enlarged(case: Case, sizes: Sequence[int], elements: int) -> Iterator[Case]:
+    """Yield the case with some sizes replaced, the largest first."""
+    attrs = case.asked.attrs
+    for base in LADDER:
+        new = {n: base + 2 * i for i, n in enumerate(sizes) if n < base}
+        shapes = [tuple(new.get(n, n) for n in x.shape) for x in case.arrays]
+        if new and max(map(prod, shapes), default=0) <= elements:
+            for changed in (attrs, Attrs({k: replaced(v, new) for k, v in attrs.items()})):
+                blank = _blank(case, shapes, changed)
+                if blank is not None and max(t.size for t in blank.types) <= elements:
+                    yield from _redrawn(case, blank, new)
+
+
+def _blank(case: Case, shapes: Sequence[tuple[int, ...]], attrs: Any) -> Case | None:
+    """Return the case with zeros of given shapes; None if an attribute contradicts the shapes."""
+    pairs = zip(case.arrays, shapes, strict=True)
+    try:
+        return case.of([np.broadcast_to(np.zeros((), x.dtype), s) for x, s in pairs], attrs)
+    except NONSENSE:
+        return None
+
+
+def _redrawn(case: Case, blank: Case, new: Mapping[int, int]) -> Iterator[Case]:
+    """Yield a case of the types of ``blank``, with results that are reliable, if there is one."""
+    named = {n for value in blank.asked.attrs.values() for n in numbers(value)}
+    limits = {n: n for n in named} | {n: new.get(n, n) for x in case.arrays for n in x.shape}
+    for exact in (True, False) if any(map(is_floating, case.arrays)) else (True,):
+        for far in (True, False) if any(x.dtype in INDICES for x in case.arrays) else (False,):
+            rng = np.random.default_rng(11)
+            arrays = []
+            for x, type_ in zip(case.arrays, blank.asked.inputs, strict=True):
+                if far and x.dtype in INDICES and x.size:
+                    arrays.append(_indices(x, type_, limits, rng))
+                elif x.shape == type_.shape:
+                    arrays.append(x)
+                else:
+                    arrays.append(draw(x, type_.shape, False, rng, exact))
+            found = replace(blank, arrays=tuple(arrays))
+            try:
+                if _is_reliable(found):
+                    yield found
+            except (AssertionError, *NONSENSE):
+                continue
+
+
+def _indices(
+    x: Array, type_: TensorType, limits: Mapping[int, int], rng: np.random.Generator
+) -> Array:
+    """Draw integers below all sizes below which a sample's are; lengths stay in their range."""
+    last = int(x.max(initial=0))
+    ends = [last + 1] if last in limits else [new for old, new in limits.items() if old > last]
+    end = max(min(ends, default=0), last + 1)
+    return rng.integers(int(x.min(initial=last)), end, type_.shape).astype(x.dtype)
+
+
+def _is_reliable(case: Case) -> bool:
+    """Return whether the types hold the results, which depend continuously on floating inputs."""
+    results = reference_results(case.spec, case.asked, case.arrays)
+    if not all(map(_is_held, case.written, results)):
+        return False
+    if not all(t.dtype.is_floating for t in case.written):
+        return True
+    rng = np.random.default_rng(13)
+    for _ in range(2):
+        near = [_nearby(x, rng) if is_floating(x) else x for x in case.arrays]
+        found = reference_results(case.spec, case.asked, near)
+        rows = zip(case.written, results, found, strict=True)
+        if not all(np.allclose(a, b, *TOLERANCE[type_.dtype]) for type_, a, b in rows):
+            return False
+    return True
+
+
+def _nearby(array: Array, rng: np.random.Generator) -> Array:
+    """Change numbers by half a unit in the last place of their type."""
+    epsilon = float(finfo(as_dtype(array.dtype)).eps) / 2
+    return np.asarray(array.astype(np.float64) * (1 + epsilon * rng.choice((-1, 1), array.shape)))
+
+
+def _is_held(type_: TensorType, result: Array) -> bool:
+    """Return whether a type holds a result: without NaN and without overflow."""
+    with np.errstate(all="ignore"):
+        rounded = np.asarray(result).astype(type_.dtype.numpy)
+    if type_.dtype.is_floating:
+        return bool(np.all(np.isfinite(rounded.astype(np.float64)) | np.isinf(result)))
+    return np.array_equal(rounded, result)
 
 
 def tilings(case: Case) -> Iterator[list[Array]]:

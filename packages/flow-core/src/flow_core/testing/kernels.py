@@ -23,7 +23,6 @@ from flow_core.plugins.specs import (
     KernelQuery,
     KernelSpec,
     OpSpec,
-    Sample,
     Unavailable,
 )
 from flow_core.sharding.topology import Device
@@ -34,8 +33,8 @@ from flow_core.testing.checks import (
     check_rig,
     reference_results,
 )
-from flow_core.testing.kernel_cases import Case, side_by_side, stretchings, tilings
-from flow_core.testing.kit import Kit, Parameters, floating_inputs
+from flow_core.testing.kernel_cases import Case, large_cases, side_by_side, stretchings, tilings
+from flow_core.testing.kit import Exceptions, Kit, Parameters, floating_inputs, is_castable
 from flow_core.testing.rig import Rig
 from flow_core.testing.special import (
     Aspect,
@@ -77,6 +76,10 @@ class KernelKit(Kit):
             results may differ.
         shared_elements: size to which samples are enlarged for the check of ``thread_counts``, so
             that several threads work on them.
+        large_elements: largest number of elements of a tensor in the check at large sizes.  More
+            than 2**31 check 64-bit offsets, on devices with memory for it.
+        fixed_sizes: ops left out of that check, with reasons, because sizes and values of their
+            inputs depend on each other in ways that inference does not check.
         special_dtypes: element types to test with special values; None for all of ``dtypes``.
         special_cases: for each special value, the number of a kernel's test cases to run.
     """
@@ -95,6 +98,8 @@ class KernelKit(Kit):
     steady_elements: ClassVar[int] = 40_000
     thread_counts: ClassVar[tuple[int, ...]] = ()
     shared_elements: ClassVar[int] = 200_000
+    large_elements: ClassVar[int] = 70_000
+    fixed_sizes: ClassVar[Exceptions] = {}
     special_cases: ClassVar[int] = 2
     special_dtypes: ClassVar[tuple[str, ...] | None] = None
 
@@ -157,7 +162,7 @@ class KernelKit(Kit):
         spec, found = registry.ops[op], []
         for sample in self.drawn(op):
             wanted = as_dtype("float32" if dtype == AS_GIVEN else dtype)
-            if floating_inputs(sample) == (dtype == AS_GIVEN) or not _is_castable(sample, wanted):
+            if floating_inputs(sample) == (dtype == AS_GIVEN) or not is_castable(sample, wanted):
                 continue
             arrays = cast_sample(sample, wanted)
             for kernel in self.kernels(op):
@@ -254,6 +259,25 @@ class KernelKit(Kit):
         rng = np.random.default_rng(5)
         for case in self.accepted(name, dtype)[:: self.draws]:
             self.check(case.grown(int(rng.integers(2, 6))))
+
+    def test_agrees_at_large_sizes(self, name: str, dtype: str) -> None:
+        """Check that kernels agree with the reference beyond vectors, blocks and single launches.
+
+        The sizes are odd, one sample per kernel.
+        """
+        found = self.accepted(name, dtype)
+        if name in self.fixed_sizes:
+            pytest.skip(self.fixed_sizes[name])
+        chosen = [self._large([c for c in found if c.kernel is k]) for k in self.kernels(name)]
+        if not any(chosen):
+            pytest.skip("no sample of this op has sizes that can be enlarged")
+        for case in (case for cases in chosen for case in cases):
+            self.check(case)
+
+    def _large(self, cases: Sequence[Case]) -> list[Case]:
+        """Return the large cases of the first sample that has any."""
+        found = (list(large_cases(case, self.large_elements)) for case in cases)
+        return next(filter(None, found), [])
 
     def test_special_values(self, name: str, dtype: str) -> None:
         """Check that kernels treat NaN, infinities and other special values like the reference."""
@@ -432,11 +456,6 @@ def _same_types(case: Case, cases: Sequence[Case]) -> tuple[Any, ...] | None:
         if same and not all(map(np.array_equal, case.arrays, other.arrays)):
             return other.arrays
     return None
-
-
-def _is_castable(sample: Sample, dtype: DType) -> bool:
-    """Return whether an element type can represent a sample's values; no integer is NaN."""
-    return dtype.is_floating or all(np.isfinite(x).all() for x in sample.inputs)
 
 
 def _is_representable(case: Case) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 import pytest
 
+from flow_core.base.dtypes import DType
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import OpSpec, Sample
@@ -144,6 +145,11 @@ class Kit:
 def floating_inputs(sample: Sample) -> bool:
     """Return whether a sample has floating point inputs, which are cast to the type under test."""
     return any(is_floating(x) for i, x in enumerate(sample.inputs) if i not in sample.fixed)
+
+
+def is_castable(sample: Sample, dtype: DType) -> bool:
+    """Return whether an element type can represent a sample's values; no integer is NaN."""
+    return dtype.is_floating or all(np.isfinite(x).all() for x in sample.inputs)
 
 
 Exceptions = Mapping[str, str]

@@ -108,8 +108,8 @@ def _case(
     own = arrays_of(sample)
     if any(x.size == 0 for x in own):
         return None
-    for shapes, attrs in _larger(own, sample.attrs):
-        asked = _asked(spec, own, shapes, attrs)
+    for shapes, attrs in larger(own, sample.attrs):
+        asked = asked_of(spec, own, shapes, attrs)
         if asked is None:
             continue
         first = (own,) if shapes == [x.shape for x in own] else ()
@@ -133,34 +133,45 @@ def _exact(x: Array) -> Array:
 # ------------------------------------------------------------------------------------- larger
 
 
-def _larger(arrays: Arrays, attrs: Mapping[str, AttrValue]) -> Iterator[tuple[list[Any], Any]]:
-    """Yield shapes and attributes: first with most sizes replaced, last with none replaced."""
+def larger(
+    arrays: Arrays, attrs: Mapping[str, AttrValue], more: int = 0
+) -> Iterator[tuple[list[Any], Any]]:
+    """Yield shapes and attributes: first with most sizes replaced, last with none replaced.
+
+    The new sizes are ``more`` larger than those of `SIZES`.
+    """
     shapes = [x.shape for x in arrays]
-    given = {n for shape in shapes for n in shape} | set(_numbers(attrs.get("shape")))
+    given = {n for shape in shapes for n in shape} | set(numbers(attrs.get("shape")))
     sizes = sorted(n for n in given if n > 1)[: len(SIZES)]
     flat = max(map(len, shapes), default=0) <= 2
     for count in range(len(sizes), 0, -1):
         for chosen in combinations(range(len(sizes)), count):
-            new = {sizes[i]: (FLAT_SIZES if flat else SIZES)[i] for i in chosen}
+            new = {sizes[i]: (FLAT_SIZES if flat else SIZES)[i] + more for i in chosen}
             larger = [tuple(new.get(n, n) for n in shape) for shape in shapes]
             yield larger, attrs
-            yield larger, {k: _replaced(v, new) for k, v in attrs.items()}
+            yield larger, {k: replaced(v, new) for k, v in attrs.items()}
     yield shapes, attrs
 
 
-def _numbers(value: Any) -> Iterator[int]:
+def numbers(value: Any) -> Iterator[int]:
+    """Yield the positive integers of an attribute: of a tuple, or the value itself."""
     for n in value if isinstance(value, tuple) else (value,):
         if type(n) is int and n > 0:
             yield n
 
 
-def _replaced(value: Any, new: Mapping[int, int]) -> Any:
+def replaced(value: Any, new: Mapping[int, int]) -> Any:
+    """Replace sizes in an attribute.
+
+    >>> replaced((2, (3, -1)), {3: 67}), replaced("max", {3: 67})
+    ((2, (67, -1)), 'max')
+    """
     if isinstance(value, tuple):
-        return tuple(_replaced(v, new) for v in value)
+        return tuple(replaced(v, new) for v in value)
     return new.get(value, value) if type(value) is int else value
 
 
-def _asked(
+def asked_of(
     spec: OpSpec, own: Arrays, shapes: Sequence[Array], attrs: AttrValue
 ) -> KernelQuery | None:
     """Return the query for given shapes; None if too large, or if the op rejects the shapes."""
@@ -190,7 +201,7 @@ def _drawn(own: Arrays, shapes: Sequence[Array], rng: np.random.Generator) -> It
     every = tuple(wild) if len(wild) > 1 else ()
     times = max(1, FEW // max(map(prod, shapes), default=FEW))
     for beyond in ((), (), *times * [(i,) for i in wild], *times * (every,)):
-        yield tuple(_draw(x, s, i in beyond, rng) for i, (x, s) in enumerate(rows))
+        yield tuple(draw(x, s, i in beyond, rng) for i, (x, s) in enumerate(rows))
     for zeros in times * ZEROS if own else ():
         yield tuple(_few(x, s, zeros, whole, rng) for x, s in rows)
 
@@ -200,7 +211,7 @@ def _few(
 ) -> Any:
     """Draw small whole numbers for a floating point input; keep integers, which may be indices."""
     if not (is_floating(x) or (whole and x.dtype.kind in "iu")):
-        return _draw(x, shape, False, rng)
+        return draw(x, shape, False, rng)
     order = rng.permutation(prod(shape)).reshape(shape)
     size = rng.integers(1, 3, shape) * (order >= round(zeros(prod(shape))))
     sign = 1 if x.dtype.kind == "u" else rng.choice((-1, 1), shape)
@@ -216,7 +227,11 @@ def _any_integers(dtype: DTypeLike, shape: tuple[int, ...], rng: np.random.Gener
     )
 
 
-def _draw(x: Array, shape: Any, wild: bool, rng: np.random.Generator) -> Any:
+def draw(x: Array, shape: Any, wild: bool, rng: np.random.Generator, exact: bool = True) -> Any:
+    """Draw an array of a shape from the range of ``x``, or beyond it if ``wild``.
+
+    Floating point values are multiples of 1 / `UNIT`, unless not ``exact``.
+    """
     if x.dtype.kind in "iu" and wild:
         return _any_integers(x.dtype, shape, rng)
     if not is_floating(x):
@@ -227,7 +242,8 @@ def _draw(x: Array, shape: Any, wild: bool, rng: np.random.Generator) -> Any:
     low, high = (rng.choice(x.reshape(-1), shape) for _ in range(2))
     with np.errstate(invalid="ignore"):
         between = np.where(np.isfinite(high - low), high - low, 0) * rng.uniform(0, 1, shape)
-    return _exact(np.asarray(low + between).astype(x.dtype))
+    made = np.asarray(low + between).astype(x.dtype)
+    return _exact(made) if exact else made
 
 
 def _told(spec: OpSpec, asked: KernelQuery, arrays: Arrays, tells: Tells) -> str:

@@ -148,13 +148,14 @@ def values_of(dtype: DType) -> dict[str, Any]:
     (-128, {})
     """
     if dtype.is_floating:
-        return {name: make(_finfo(dtype)) for name, make in FLOATING.items()}
+        return {name: make(finfo(dtype)) for name, make in FLOATING.items()}
     if dtype.is_integer:
         return {name: make(np.iinfo(dtype.numpy)) for name, make in INTEGERS.items()}
     return {}
 
 
-def _finfo(dtype: DType) -> Any:
+def finfo(dtype: DType) -> Any:
+    """Return the limits of a floating point type, bfloat16 included."""
     info: Any = np.finfo
     if dtype.name == "bfloat16":
         import ml_dtypes
@@ -241,7 +242,7 @@ def _wrong(
     dtype: DType, want: Array, have: Array, tolerance: Tolerance
 ) -> Iterator[tuple[Aspect, Array]]:
     """Yield each aspect with a mask of differences, assuming that earlier aspects agree."""
-    info, (relative, absolute) = _finfo(dtype), tolerance
+    info, (relative, absolute) = finfo(dtype), tolerance
     with np.errstate(all="ignore"):
         rounded = want.astype(dtype.numpy).astype(np.float64)
         top = float(info.max)
