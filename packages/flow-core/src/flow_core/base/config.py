@@ -82,7 +82,7 @@ class Settings:
     trace: str = ""
     check_finite: str = "off"
     cores: Budget | None = None
-    plan_cache: int = PLAN_CACHE
+    plan_cache: int = 0
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:

@@ -169,8 +169,9 @@ def _kept_plans(settings: Settings) -> Table:
     limit = f"{settings.plan_cache:,} bytes" if settings.plan_cache else "0: no plan is kept"
     rows = (
         ("folder, which may be deleted", str(place)),
-        ("now", f"{len(sizes):,} plans, {sum(sizes):,} bytes"),
-        ("at most (FLOW_PLAN_CACHE)", limit),
+        ("files", f"{len(sizes):,}"),
+        ("size", f"{sum(sizes):,} bytes"),
+        ("largest size (FLOW_PLAN_CACHE)", limit),
     )
     return Table("Plans on disk", ("what", "value"), rows)
 
