@@ -258,4 +258,5 @@ def test_ops_without_a_kernel() -> None:
         and not op.startswith("summed_")
         and not any(k.op == op for k in registry.kernels(op, "gpu"))
     ]
-    assert sorted(missing) == ["ctc_loss", "ctc_loss_grad", "python_kernel"], KERNEL
+    unrolled = ["gru", "gru_grad", "lstm", "lstm_grad"]  # layers use these ops on CPUs alone
+    assert sorted(missing) == ["ctc_loss", "ctc_loss_grad", *unrolled, "python_kernel"], KERNEL

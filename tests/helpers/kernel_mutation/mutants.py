@@ -426,7 +426,8 @@ def _reseeded(kernel: KernelSpec) -> KernelSpec:
 SETTINGS = ("shape", "shapes", "dtype", "seed", "has_seed")
 """Attributes that the types of outputs determine, and seeds, which have a kind of mutants."""
 UNREAD = frozenset({
-    ("CategoricalOrdinalEncode", "hash_precomputed"), ("concat", "max_dim_size"),
+    ("CategoricalOrdinalEncode", "hash_precomputed"), ("boxing", "whole"),
+    ("concat", "max_dim_size"),
     ("layer_norm_grad", "epsilon"), ("normalization_grad", "epsilon"),
     ("pad_grad", "floating_constant_value"), ("pad_grad", "integral_constant_value"),
     ("top_k", "sorted"), ("transpose", "batch_axis_non_change"), ("upsample", "data_format"),

@@ -166,21 +166,21 @@ def decoded(content: bytes) -> KeptPlan:
 _PARTS = Decoder()
 
 
-def _tensor_type(data: Any) -> TensorType:
+def _tensor_type(data: object) -> TensorType:
     name, shape = _PARTS.decode(tuple[str, tuple[int, ...]], data)
     if name not in BY_NAME or min(shape, default=0) < 0 or prod(shape) << 4 not in INTEGERS:
         raise Mismatch(f"{data!a:.60}", "an element type and sizes of 0 or more")
     return tensor_type(shape, BY_NAME[name])
 
 
-def _attrs(data: Any) -> Attrs:
+def _attrs(data: object) -> Attrs:
     return Attrs(_PARTS.decode(Mapping[str, Any], data))
 
 
 _PLACEMENT = tuple[str, tuple[tuple[int, int], ...], tuple[int, ...]]
 
 
-def _placement(data: Any) -> Placement:
+def _placement(data: object) -> Placement:
     try:
         parts = _PARTS.decode(_PLACEMENT, data)
         return Placement(*parts)
@@ -188,14 +188,14 @@ def _placement(data: Any) -> Placement:
         raise Mismatch(f"{data!a:.60}", "a placement") from None
 
 
-def _device(data: Any) -> Device:
+def _device(data: object) -> Device:
     try:
         return Device.parse(_PARTS.decode(str, data))
     except GraphError:
         raise Mismatch(f"{data!a:.60}", "a device") from None
 
 
-def _sbp(data: Any) -> Any:
+def _sbp(data: object) -> Sbp:
     try:
         return parse_sbp(_PARTS.decode(str, data))
     except GraphError:

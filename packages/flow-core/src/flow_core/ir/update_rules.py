@@ -19,10 +19,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from flow_core.base.arrays import Array
 from flow_core.ir.formulas import (
     Number,
     Scalar,
@@ -37,11 +38,16 @@ from flow_core.ir.formulas import (
     square,
     where,
 )
-from flow_core.ir.graph import TensorType
+from flow_core.ir.graph import AttrValue, TensorType
 
 COMMON: Mapping[str, float] = {"scale": 1.0, "l1": 0.0, "l2": 0.0, "weight_decay": 0.0}
 """Attributes of every update, with their defaults."""
 MODEL, DIFF, RATE = 0, 1, 2
+
+Value: TypeAlias = Any
+"""An array or symbolic elements, a number or a symbolic one."""
+Step: TypeAlias = "Trace | _Values"
+"""The argument of a formula."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +67,9 @@ class Update:
     """
 
     type: str
-    formula: Callable[[Any], None]
+    formula: Callable[[Step], None]
     states: tuple[str, ...] = ()
-    attrs: Mapping[str, Any] = field(default_factory=dict)
+    attrs: Mapping[str, float] = field(default_factory=dict)
     step: bool = False
     numbers: tuple[str, ...] = ()
     local: bool = True
@@ -90,12 +96,12 @@ class Update:
         """Indices of the inputs that are overwritten."""
         return (MODEL, *range(self.first_state, len(self.inputs)))
 
-    def values(self, attrs: Mapping[str, Any]) -> tuple[float, ...]:
+    def values(self, attrs: Mapping[str, AttrValue]) -> tuple[float, ...]:
         """Return the values of the rule's own attributes, in the order of `attrs`."""
         return tuple(float(attrs[name]) for name in self.attrs)
 
 
-def regularized(u: Any, gradient: Any) -> Any:
+def regularized(u: Step, gradient: Value) -> Value:
     """Return ``r``, the scaled gradient with the penalties whose coefficients are not 0."""
     r = u.scale * gradient
     if u.l2:
@@ -124,7 +130,7 @@ def traced(row: Update, numbers: Mapping[str, Scalar], stored: bool = False) -> 
     return u.statements
 
 
-def computed(row: Update, **values: Any) -> tuple[Any, ...]:
+def computed(row: Update, **values: Value) -> tuple[Value, ...]:
     """Return the new model and states of a rule, from arrays and Python numbers."""
     u = _Values(**values)
     u.r = regularized(u, u.model_diff)
@@ -133,48 +139,48 @@ def computed(row: Update, **values: Any) -> tuple[Any, ...]:
 
 
 class _Values(SimpleNamespace):
-    def norm(self, x: Any) -> float:
+    def norm(self, x: Array) -> float:
         """Return the square root of the sum of squares."""
         return math.sqrt(np.sum(x * x))
 
 
-def _kept(u: Any, rate: Any) -> Any:
-    """Return the model after weight decay."""
-    return (1.0 - rate * u.weight_decay) * u.model
+def _kept(u: Step, rate: Value) -> Value:
+    """Return the model after weight decay; an infinite rate changes nothing if there is none."""
+    return (1.0 - rate * u.weight_decay) * u.model if u.weight_decay else u.model
 
 
-def _sgd(u: Any) -> None:
+def _sgd(u: Step) -> None:
     u.model = _kept(u, u.rate) - u.rate * u.r
 
 
-def _momentum(u: Any) -> None:
+def _momentum(u: Step) -> None:
     u.momentum = u.beta * u.momentum - u.rate * u.r
     u.model = _kept(u, u.rate) + u.momentum
 
 
-def _average(decay: Any, average: Any, value: Any) -> Any:
+def _average(decay: Value, average: Value, value: Value) -> Value:
     return decay * average + (1.0 - decay) * value
 
 
-def _average_square(decay: Any, average: Any, value: Any) -> Any:
+def _average_square(decay: Value, average: Value, value: Value) -> Value:
     return decay * average + square(sqrt(1.0 - decay) * value)
 
 
-def _moments(u: Any) -> None:
+def _moments(u: Step) -> None:
     u.m, u.v = _average(u.beta1, u.m, u.r), _average_square(u.beta2, u.v, u.r)
 
 
-def _adam(u: Any) -> None:
+def _adam(u: Step) -> None:
     _moments(u)
     u.model = _kept(u, u.rate) - u.rate * (u.m / (sqrt(u.v) + u.epsilon))
 
 
-def _rmsprop(u: Any) -> None:
+def _rmsprop(u: Step) -> None:
     u.mean_square = _average_square(u.decay_rate, u.mean_square, u.r)
     u.model = _kept(u, u.rate) - u.rate * (u.r / sqrt(u.mean_square + u.epsilon))
 
 
-def _centered_rmsprop(u: Any) -> None:
+def _centered_rmsprop(u: Step) -> None:
     u.mean_square = _average_square(u.decay_rate, u.mean_square, u.r)
     u.mean_gradient = _average(u.decay_rate, u.mean_gradient, u.r)
     # a variance is never negative, but its rounded value can be
@@ -182,17 +188,17 @@ def _centered_rmsprop(u: Any) -> None:
     u.model = _kept(u, u.rate) - u.rate * (u.r / sqrt(variance + u.epsilon))
 
 
-def _adagrad(u: Any) -> None:
+def _adagrad(u: Step) -> None:
     u.sum_of_squares = u.sum_of_squares + square(u.r)
     u.model = _kept(u, u.rate) - u.rate * (u.r / (sqrt(u.sum_of_squares) + u.epsilon))
 
 
-def _lion(u: Any) -> None:
+def _lion(u: Step) -> None:
     u.model = _kept(u, u.rate) - u.rate * sign(_average(u.beta1, u.m, u.r))
     u.m = _average(u.beta2, u.m, u.r)
 
 
-def _lars(u: Any) -> None:
+def _lars(u: Step) -> None:
     """Scale the rate by the roots of the mean squares of the model and of its gradient."""
     root = sqrt(u.size)
     size, length = u.norm(u.model) / root, u.norm(u.r) / root
@@ -205,7 +211,7 @@ def _lars(u: Any) -> None:
     u.model = u.model + u.momentum
 
 
-def _lamb(u: Any) -> None:
+def _lamb(u: Step) -> None:
     """Scale the corrected update of Adam to the norm of the model, if both norms are positive."""
     _moments(u)
     u.beta1_t, u.beta2_t = u.beta1_t * u.beta1, u.beta2_t * u.beta2

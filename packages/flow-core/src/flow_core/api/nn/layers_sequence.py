@@ -17,7 +17,7 @@ Raises:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flow_core.api.array.index import gather
@@ -317,7 +317,7 @@ def lstm(
             _, outputs, memory = emit("lstm", x, recurrent, *states, reverse=reverse)
             return outputs, (_last(outputs, reverse), _last(memory, reverse))
 
-        def step(gates: Any, h: Any, c: Any) -> tuple[Any, ...]:
+        def step(gates: BlobDef, h: BlobDef, c: BlobDef) -> tuple[BlobDef, ...]:
             i, f, g, o = split(gates + _times(h, recurrent), 4, 1)
             c = sigmoid(f) * c + sigmoid(i) * tanh(g)
             return sigmoid(o) * tanh(c), c
@@ -371,7 +371,7 @@ def gru(
             _, outputs, _ = emit("gru", x, recurrent, *states, *more, reverse=reverse)
             return outputs, _last(outputs, reverse)
 
-        def step(gates: Any, h: Any) -> tuple[Any, ...]:
+        def step(gates: BlobDef, h: BlobDef) -> tuple[BlobDef, ...]:
             own = _times(h, recurrent)
             own = own if bias is None else bias_add(own, bias)
             (r, z, n), (r_h, z_h, n_h) = split(gates, 3, 1), split(own, 3, 1)
@@ -384,8 +384,8 @@ def gru(
 
 
 def _scan(
-    step: Callable[..., tuple[Any, ...]], x: BlobDef, states: Any, reverse: bool
-) -> tuple[BlobDef, Any]:
+    step: Callable[..., tuple[BlobDef, ...]], x: BlobDef, states: Sequence[BlobDef], reverse: bool
+) -> tuple[BlobDef, Sequence[BlobDef]]:
     """Return the first state after each position, and all states after the last one."""
     outputs = []
     for gates in unbind(x, 1)[:: -1 if reverse else 1]:
@@ -410,7 +410,7 @@ def _last(outputs: BlobDef, reverse: bool) -> BlobDef:
     return squeeze(slice_v2(outputs, [(None,) * 3, (last, last + 1, 1)]), [1])
 
 
-def _times(x: Any, weight: BlobDef) -> Any:
+def _times(x: BlobDef, weight: BlobDef) -> BlobDef:
     return emit_one("matmul", x, weight, transpose_a=False, transpose_b=True)
 
 
@@ -443,7 +443,9 @@ def _projected(
     return reshape(x, (*shape[:2], rows)), weights, bias
 
 
-def _initial(function: str, given: Any, count: int, gates: BlobDef, units: int) -> Any:
+def _initial(
+    function: str, given: Any, count: int, gates: BlobDef, units: int
+) -> Sequence[BlobDef]:
     """Return the states before the first position."""
     shape = (gates.shape[0], units)
     if given is None:

@@ -22,6 +22,9 @@ from flow_core.base.decoding import INTEGERS, Mismatch, as_literal, shown
 Data = Any
 """Parsed JSON."""
 
+Values = list[Any]
+"""The values of a column, which have one type."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -32,8 +35,8 @@ class Column:
         read: returns the values from parsed JSON and their number.
     """
 
-    write: Callable[[list[Any]], Data]
-    read: Callable[[Data, int], list[Any]]
+    write: Callable[[Values], Data]
+    read: Callable[[Data, int], Values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ def _plain(*allowed: type) -> Column:
     """Return the column of a plain type, of which values may also have other types."""
     types_, name = set(allowed), allowed[0].__name__
 
-    def read(data: Data, count: int) -> list[Any]:
+    def read(data: Data, count: int) -> Values:
         found = set(map(type, _rows(data, count)))
         if not found <= types_:
             odd = next(item for item in data if type(item) not in types_)
@@ -123,7 +126,7 @@ def _check_integers(data: list[int]) -> None:
             raise Mismatch(shown(item), "integers of 64 bits")
 
 
-def _literals(data: Data, count: int) -> list[Any]:
+def _literals(data: Data, count: int) -> Values:
     return [as_literal(item) for item in _rows(data, count)]
 
 
@@ -139,12 +142,12 @@ _PLAIN: Mapping[Any, Column] = {
 def _leaf(form: Leaf) -> Column:
     """Return the column of a type with a form of its own: a table, and a position per value."""
 
-    def write(values: list[Any]) -> Data:
+    def write(values: Values) -> Data:
         known: dict[Any, int] = {}
         positions = [known.setdefault(value, len(known)) for value in values]
         return [[form.write(value) for value in known], positions]
 
-    def read(data: Data, count: int) -> list[Any]:
+    def read(data: Data, count: int) -> Values:
         table, positions = _rows(data, 2)
         if not isinstance(table, list):
             raise Mismatch(shown(table), "a list")
@@ -160,11 +163,11 @@ def _leaf(form: Leaf) -> Column:
 def _optional(inner: Column) -> Column:
     """Return the column of values that may be None: the positions of None, and the others."""
 
-    def write(values: list[Any]) -> Data:
+    def write(values: Values) -> Data:
         absent = [i for i, value in enumerate(values) if value is None]
         return [absent, inner.write([value for value in values if value is not None])]
 
-    def read(data: Data, count: int) -> list[Any]:
+    def read(data: Data, count: int) -> Values:
         absent, present = _rows(data, 2)
         empty = set(_PLAIN[int].read(absent, len(absent) if isinstance(absent, list) else 0))
         if len(empty) != len(absent) or not all(0 <= row < count for row in empty):
@@ -176,14 +179,14 @@ def _optional(inner: Column) -> Column:
 
 
 def _nested(
-    inner: Column, items: Callable[[Any], Iterable[Any]], make: Callable[[list[Any]], Any]
+    inner: Column, items: Callable[[Any], Iterable[Any]], make: Callable[[Values], Any]
 ) -> Column:
     """Return the column of collections: the length of each, and the items of all."""
 
-    def write(values: list[Any]) -> Data:
+    def write(values: Values) -> Data:
         return [list(map(len, values)), inner.write([*chain.from_iterable(map(items, values))])]
 
-    def read(data: Data, count: int) -> list[Any]:
+    def read(data: Data, count: int) -> Values:
         lengths, flat = _rows(data, 2)
         if min(_PLAIN[int].read(lengths, count), default=0) < 0:
             raise Mismatch("a negative length", "lengths of 0 or more")
@@ -196,16 +199,16 @@ def _nested(
 
 def _product(
     columns: list[Column],
-    split: Callable[[list[Any], int], list[list[Any]]],
+    split: Callable[[Values, int], list[Values]],
     make: Callable[..., Any],
 ) -> Column:
     """Return the column of records: a column per field."""
 
-    def write(values: list[Any]) -> Data:
+    def write(values: Values) -> Data:
         parts = split(values, len(columns))
         return [column.write(part) for column, part in zip(columns, parts, strict=True)]
 
-    def read(data: Data, count: int) -> list[Any]:
+    def read(data: Data, count: int) -> Values:
         parts = _rows(data, len(columns))
         read_parts = [c.read(part, count) for c, part in zip(columns, parts, strict=True)]
         return list(map(make, *read_parts))
@@ -213,7 +216,7 @@ def _product(
     return Column(write, read)
 
 
-def _transposed(values: list[Any], count: int) -> list[list[Any]]:
+def _transposed(values: Values, count: int) -> list[Values]:
     return [[row[i] for row in values] for i in range(count)]
 
 
@@ -231,7 +234,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _named(name: str, column: Column) -> Column:
     """Return a column whose errors name its field."""
 
-    def read(data: Data, count: int) -> list[Any]:
+    def read(data: Data, count: int) -> Values:
         try:
             return column.read(data, count)
         except Mismatch as error:
@@ -240,7 +243,7 @@ def _named(name: str, column: Column) -> Column:
     return Column(column.write, read)
 
 
-def _rows(data: Data, count: int) -> list[Any]:
+def _rows(data: Data, count: int) -> Values:
     if not isinstance(data, list) or len(data) != count:
         found = f"a list of {len(data)}" if isinstance(data, list) else shown(data)
         raise Mismatch(found, f"a list of {count}")

@@ -100,6 +100,13 @@ def _data(rng: np.random.Generator, steps: int, batch: int, classes: int, length
     return log_probs, targets, input_lengths, target_lengths
 
 
+def _with_short_inputs(rng: np.random.Generator) -> Any:
+    """Return data in which class 3 is the blank, and one input is shorter than its target."""
+    log_probs, targets, *_ = _data(rng, 6, 4, 4, 2)
+    lengths = (np.array(row, np.int32) for row in ((1, 1, 6, 5), (2, 1, 2, 0)))
+    return log_probs, targets - 1, *lengths
+
+
 SHAPES = ((7, 4, 3, 3), (5, 2, 5, 1), (9, 3, 2, 4))
 
 
@@ -133,8 +140,8 @@ class CtcLoss(OpDef):
     def samples(self, rng: Rng) -> Samples:
         for shape in SHAPES:
             yield Sample(_data(rng, *shape), {"blank": 0}, gradient=False)
-        log_probs, targets, *lengths = _data(rng, 6, 4, 4, 2)
-        yield Sample((log_probs, targets - 1, *lengths), {"blank": 3}, gradient=False)
+        yield Sample(_with_short_inputs(rng), {"blank": 3}, gradient=False)
+        yield Sample(_with_short_inputs(rng), {"blank": 3, "zero_infinity": True}, gradient=False)
 
 
 class CtcLossGrad(OpDef):
@@ -200,11 +207,12 @@ class CtcLossGrad(OpDef):
         return dx
 
     def samples(self, rng: Rng) -> Samples:
-        for shape in SHAPES:
-            data = _data(rng, *shape)
-            outputs = _reference(*data, blank=0, zero_infinity=False)
+        rows: list[tuple[Any, Any]] = [(_data(rng, *shape), {"blank": 0}) for shape in SHAPES]
+        rows.append((_with_short_inputs(rng), {"blank": 3, "zero_infinity": True}))
+        for data, attrs in rows:
+            outputs = _reference(*data, **ATTRS | attrs)
             dy = rng.uniform(0.5, 2, outputs[0].shape)
-            yield Sample((dy, *data, *outputs), {"blank": 0}, gradient=False)
+            yield Sample((dy, *data, *outputs), attrs, gradient=False)
 
 
 OPS = specs(CtcLoss, CtcLossGrad)

@@ -105,11 +105,13 @@ def _work(ctx: SbpContext) -> float:
 # ---------------------------------------------------------------------------------- semantics
 
 
-def _sigmoid(x: Any) -> Any:
+def _sigmoid(x: Array) -> Array:
     return 0.5 * np.tanh(0.5 * x) + 0.5
 
 
-def _lstm(parts: Array, recurrent: Array, h: Any, c: Any, *, reverse: bool) -> tuple[Any, ...]:
+def _lstm(
+    parts: Array, recurrent: Array, h: Array, c: Array, *, reverse: bool
+) -> tuple[Array, ...]:
     gates, units = np.empty_like(parts), h.shape[1]
     out, memory = (np.empty((*parts.shape[:2], units), parts.dtype) for _ in range(2))
     for t, _ in order(parts.shape[1], reverse):
@@ -122,8 +124,8 @@ def _lstm(parts: Array, recurrent: Array, h: Any, c: Any, *, reverse: bool) -> t
 
 
 def _gru(
-    parts: Array, recurrent: Array, h: Any, bias: Any = 0, *, reverse: bool
-) -> tuple[Any, ...]:
+    parts: Array, recurrent: Array, h: Array, bias: Array | float = 0, *, reverse: bool
+) -> tuple[Array, ...]:
     gates, units = np.empty_like(parts), h.shape[1]
     out, memory = (np.empty((*parts.shape[:2], units), parts.dtype) for _ in range(2))
     for t, _ in order(parts.shape[1], reverse):
@@ -136,9 +138,9 @@ def _gru(
 
 
 def _lstm_grad(
-    gates: Array, recurrent: Any, c: Any, memory: Array, dout: Any,
-    dmemory: Any = None, dgates: Any = None, *, reverse: bool,
-) -> tuple[Any, ...]:  # fmt: skip
+    gates: Array, recurrent: Array, c: Array, memory: Array, dout: Array,
+    dmemory: Array | None = None, dgates: Array | None = None, *, reverse: bool,
+) -> tuple[Array, ...]:  # fmt: skip
     dparts, dh, dc = np.empty_like(gates), np.zeros_like(c), np.zeros_like(c)
     for t, before in reversed(order(gates.shape[1], reverse)):
         i, f, g, o = np.split(gates[:, t], 4, 1)
@@ -155,9 +157,9 @@ def _lstm_grad(
 
 
 def _gru_grad(
-    gates: Array, recurrent: Any, h: Any, memory: Array, out: Array, dout: Any,
-    dmemory: Any = None, dgates: Any = None, *, reverse: bool,
-) -> tuple[Any, ...]:  # fmt: skip
+    gates: Array, recurrent: Array, h: Array, memory: Array, out: Array, dout: Array,
+    dmemory: Array | None = None, dgates: Array | None = None, *, reverse: bool,
+) -> tuple[Array, ...]:  # fmt: skip
     dparts, down, dh = np.empty_like(gates), np.empty_like(gates), np.zeros_like(h)
     for t, before in reversed(order(gates.shape[1], reverse)):
         r, z, n = np.split(gates[:, t], 3, 1)
@@ -238,7 +240,7 @@ def _samples(kind: str) -> Callable[[np.random.Generator], Iterator[Sample]]:
 
 def _grad_samples(kind: str) -> Callable[[np.random.Generator], Iterator[Sample]]:
     """Yield gradients of the samples of the layer, through all, two and one of its results."""
-    forward: Callable[..., tuple[Any, ...]] = _lstm if kind == "lstm" else _gru
+    forward: Callable[..., tuple[Array, ...]] = _lstm if kind == "lstm" else _gru
 
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for count, sample in zip((3, 2, 1), _samples(kind)(rng), strict=True):

@@ -120,8 +120,7 @@ def update_samples(row: Update) -> Callable[[np.random.Generator], Iterator[Samp
         yield sample((*update_inputs(rng, row, (4, 2)), scale, run), {**own, **ATTRS[1]})
         yield sample((*update_inputs(rng, row, (4, 2)), skip), note="skipped")
         yield sample(update_inputs(rng, row, (6,), 0), {**own, **ATTRS[1]}, "first step")
-        # an epsilon that is not small shows whether it is added before or after a square root
-        own_attrs = {k: 0.3 if k == "epsilon" else v / 2 for k, v in row.attrs.items()}
+        own_attrs = _other_attrs(row)
         yield sample(update_inputs(rng, row, (5,)), {**own_attrs, **own})
         zero = update_inputs(rng, row, (4,))
         yield sample((np.zeros(4), *zero[1:]), {**own, **ATTRS[1]}, "a variable of zeros")
@@ -190,14 +189,22 @@ def summed_reference(
     return reference
 
 
+def _other_attrs(row: Update) -> dict[str, float]:
+    """Return attributes other than the defaults.
+
+    An epsilon that is not small shows whether it is added before or after a square root.
+    """
+    return {k: 0.3 if k == "epsilon" else v / 2 for k, v in row.attrs.items()}
+
+
 def summed_samples(row: Update) -> Callable[[np.random.Generator], Iterator[Sample]]:
     """Return samples with one to three products, in all layouts of the operands."""
-    halved = {name: value / 2 for name, value in row.attrs.items()}
+    others = _other_attrs(row)
     rows: tuple[tuple[tuple[int, int, int], int, Attrs], ...] = (
         ((5, 3, 4), 2, {"transpose_a": True, **ATTRS[1]}),
         ((40, 2, 3), 3, {"transpose_a": True}),
         ((40, 33, 17), 2, {"transpose_a": True, "scale": 0.5}),
-        ((4, 6, 3), 1, {"transpose_b": True, "alpha": 0.5, **ATTRS[1], **halved}),
+        ((4, 6, 3), 1, {"transpose_b": True, "alpha": 0.5, **ATTRS[1], **others}),
         ((4, 6, 3), 1, {"weight_decay": 0.05, "l2": 0.2}),
     )
 
