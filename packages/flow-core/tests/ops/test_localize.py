@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flow_core.base.dtypes import as_dtype
-from flow_core.compiler.lower.physical_graph import Physical, to_physical
+from flow_core.compiler.distribute.physical_graph import Physical, to_physical
 from flow_core.compiler.select import Problem
 from flow_core.ir.graph import Graph, GraphBuilder, Value
 from flow_core.ops.build import Emitter

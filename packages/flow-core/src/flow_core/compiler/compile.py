@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from flow_core.compiler.checks import check_placements
+from flow_core.compiler.distribute.physical_graph import Physical, to_physical
 from flow_core.compiler.host_fallback import explained
-from flow_core.compiler.lower.physical_graph import Physical, to_physical
 from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.pass_list import logical_pipeline, physical_pipeline
 from flow_core.compiler.replicas import Sharing, find_shared

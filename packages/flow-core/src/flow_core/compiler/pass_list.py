@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from flow_core.base.errors import PluginOrderError, user_line
+from flow_core.compiler.distribute.physical_graph import Physical
 from flow_core.compiler.host_fallback import HostFallback
-from flow_core.compiler.lower.physical_graph import Physical
 from flow_core.compiler.replicas import shared_copies
 from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.ir.graph import Graph

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from flow_core.base.errors import DeviceUnavailableError, UnsupportedError
-from flow_core.compiler.lower.physical_graph import Physical
+from flow_core.compiler.distribute.physical_graph import Physical
 from flow_core.compiler.memory.aliases import alias_roots, overwritten
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup, find_sharing
 from flow_core.compiler.request import CompileRequest

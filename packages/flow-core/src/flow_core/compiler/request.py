@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flow_core.base.errors import SourceLine
+from flow_core.compiler.distribute.physical_graph import Physical
 from flow_core.compiler.lower.inputs import CompileOptions
-from flow_core.compiler.lower.physical_graph import Physical
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.select import Selector
 from flow_core.ir.graph import Graph, Value

@@ -11,7 +11,7 @@ from typing import Any
 from flow_core.base.decoding import Decoder, Mismatch, parsed, shown
 from flow_core.base.errors import PlanError
 from flow_core.base.formats.regular_files import open_regular
-from flow_core.compiler.lower.physical_graph import Physical
+from flow_core.compiler.distribute.physical_graph import Physical
 from flow_core.compiler.pass_list import ListedPass, pass_list
 from flow_core.compiler.request import Compiled
 from flow_core.compiler.select.hints import relaxations

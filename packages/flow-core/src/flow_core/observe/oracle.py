@@ -23,8 +23,8 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import JobError
+from flow_core.compiler.distribute.physical_graph import Physical, local_origins, to_physical
 from flow_core.compiler.lower.inputs import CompileOptions
-from flow_core.compiler.lower.physical_graph import Physical, local_origins, to_physical
 from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.reshard.plugin_steps import BoxingMethods

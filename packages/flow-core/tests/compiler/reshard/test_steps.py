@@ -17,7 +17,7 @@ from flow_core.base.dtypes import float64
 from flow_core.builtin.in_process import InProcessComm
 from flow_core.builtin.staged import StagedComm
 from flow_core.comm.exchange import COMBINE, LOCAL, DevicePair, Exchange, make_exchange
-from flow_core.compiler.lower.collectives import exchange_op
+from flow_core.compiler.distribute.collectives import exchange_op
 from flow_core.compiler.reshard.planner import (
     ReshardStep,
     TensorLayout,

@@ -9,7 +9,7 @@ from importlib import import_module
 
 import pytest
 
-from flow_core.compiler.lower.physical_graph import to_physical
+from flow_core.compiler.distribute.physical_graph import to_physical
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.select import SELECTORS, Problem, Selection, auto, greedy, optimal
 from flow_core.compiler.select.candidates import shares_work

@@ -1,5 +1,4 @@
 """Memory planning: buffers, their lifetimes, and their offsets in one arena per device.
 
 In: scheduled ops with the tensors that they read and write. Out: arenas and offsets.
-This package must not depend on the SBP selector.
 """

@@ -1,5 +1,4 @@
 """Resharding (boxing): finding the cheapest steps from one distribution of a tensor to another.
 
 In: source and target distributions of a tensor. Out: steps, their cost, and the ledger.
-This package must not depend on scheduling or memory planning.
 """

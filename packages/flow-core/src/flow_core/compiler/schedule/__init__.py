@@ -1,5 +1,4 @@
 """Scheduling: the order of ops, their streams, waits between streams, and threads per task.
 
 In: a physical graph. Out: an order of ops for each stream, with hazards resolved.
-This package must not depend on the SBP selector or resharding.
 """

@@ -2,7 +2,6 @@
 
 In: a `Problem`, which is a logical graph with the specs of its ops.
 Out: a `Selection`, which has a signature for each op.
-This package must not depend on scheduling, memory planning or lowering.
 
 Selectors are callables ``selector(problem) -> Selection``; `SELECTORS` has them by name:
 

@@ -19,8 +19,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flow_core.base.errors import SourceLine, located
-from flow_core.compiler.lower.collectives import exchange_op
-from flow_core.compiler.lower.device_classes import Classes, Layouts
+from flow_core.compiler.distribute.collectives import exchange_op
+from flow_core.compiler.distribute.device_classes import Classes, Layouts
 from flow_core.compiler.reshard.ledger import BoxingEntry, alternatives
 from flow_core.compiler.reshard.planner import (
     Group,
@@ -110,7 +110,7 @@ def to_physical(
         selector: the selector of signatures, or its name.
         methods: the boxing methods of plugins.
         devices: the devices that the physical graph has ops for, in addition to the devices that
-            stand for their classes (`flow_core.compiler.lower.device_classes`); None for all.
+            stand for their classes (`flow_core.compiler.distribute.device_classes`); None for all.
     """
     select = SELECTORS[selector] if isinstance(selector, str) else selector
     graph = problem.graph
