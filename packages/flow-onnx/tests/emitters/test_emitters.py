@@ -72,7 +72,7 @@ def samples(type_: str) -> Iterator[Sample]:
 Refusal = Callable[[str, Sample, int], bool]
 
 REFUSED: Mapping[str, Refusal] = {
-    "a device's part": lambda _, s, __: bool(s.attrs.get("first") or s.attrs.get("window")),
+    "a device's part": lambda _, s, __: any(s.attrs.get(k) for k in ("first", "window", "count")),
     "updates the moving averages": lambda t, s, _: t.startswith("moving") and s.attrs["training"],
     "normalizes by the batch": lambda t, s, _: t == "normalization" and s.attrs["training"],
     "left over of a size": lambda t, s, _: t == "upsample" and s.attrs["height_scale"] == 2.5,

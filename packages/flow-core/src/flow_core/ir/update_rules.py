@@ -146,7 +146,7 @@ class _Values(SimpleNamespace):
 
 def _kept(u: Step, rate: Value) -> Value:
     """Return the model after weight decay; an infinite rate changes nothing if there is none."""
-    return (1.0 - rate * u.weight_decay) * u.model if u.weight_decay else u.model
+    return (1.0 - where(u.weight_decay, rate * u.weight_decay, 0.0)) * u.model
 
 
 def _sgd(u: Step) -> None:
@@ -220,7 +220,7 @@ def _lamb(u: Step) -> None:
     size, length = u.norm(u.model), u.norm(u.change)
     both = is_positive(size) * is_positive(length)
     u.local = u.rate * where(both, ratio(size, length), 1.0)
-    u.model = _kept(u, u.local) - u.local * u.change
+    u.model = (1.0 - u.local * u.weight_decay) * u.model - u.local * u.change
 
 
 _ADAM = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}

@@ -42,6 +42,8 @@ def _reduce(e: Emission, op_type: str, x: str, axes: list[int]) -> str:
 def _mean(e: Emission) -> str:
     """Emit a mean; those of integers are truncated quotients of sums of 64 bits."""
     axes = _axes(e)
+    if e.attr("count"):
+        e.unsupported("a device's part of a mean")
     if e.dtype.is_floating or not axes:
         return _reduce(e, "ReduceMean", e.x, axes)
     total = _reduce(e, "ReduceSum", e.cast(e.x, "int64"), axes)
