@@ -84,3 +84,8 @@ def test_an_array_that_is_overwritten_too_early_is_an_error() -> None:
 def test_unknown_names_are_an_error() -> None:
     with pytest.raises(AttributeError, match="reads momentun, which is no input"):
         _ = trace().momentun
+
+
+def test_products_of_elements_are_an_error() -> None:
+    with pytest.raises(TypeError, match="unsupported operand"):
+        _ = trace().w * trace().g

@@ -107,6 +107,8 @@ class Elements:
         return self * -1.0
 
     def __mul__(self, factor: Scalar) -> Elements:
+        if isinstance(factor, Elements):
+            return NotImplemented
         return Elements(tuple((own * factor, atom) for own, atom in self.terms))
 
     __rmul__ = __mul__
