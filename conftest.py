@@ -64,7 +64,7 @@ def fsspec_loop() -> object:
 def _modules_of_examples(
     request: pytest.FixtureRequest, doctest_namespace: dict[str, Any]
 ) -> Iterator[None]:
-    """Let examples of docstrings use `flow`, `np`, `rates`, `run`, `tp`, each in a new session."""
+    """Let examples of docstrings use these names, each example in a new session."""
     if not isinstance(request.node, pytest.DoctestItem):
         yield
         return
@@ -72,10 +72,10 @@ def _modules_of_examples(
 
     import oneflow as flow
     import oneflow.typing as tp
-    from flow_core.api.examples import rates, run
+    from flow_core.api.examples import rates, run, weights
     from flow_core.frontend.session.session import default_session
 
-    doctest_namespace.update(flow=flow, np=np, rates=rates, run=run, tp=tp)
+    doctest_namespace.update(flow=flow, np=np, rates=rates, run=run, tp=tp, weights=weights)
     flow.clear_default_session()
     resources = copy.deepcopy(default_session().resources)
     yield

@@ -19,7 +19,10 @@ from flow_core.frontend.trace import emit as emission
 from flow_core.observe.op_catalog import OpEntry, device_types, op_entry, sample_types
 from flow_core.plugins.host import default_registry
 
-NAMES = {"flow": flow, "np": np, "rates": examples.rates, "run": examples.run, "tp": tp}
+NAMES = {
+    "flow": flow, "np": np, "rates": examples.rates, "run": examples.run, "tp": tp,
+    "weights": examples.weights,
+}  # fmt: skip
 """What the examples of docstrings may use without importing it."""
 
 

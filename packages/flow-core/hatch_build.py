@@ -80,11 +80,18 @@ def parameters(node: Any, nodes: dict[str, Any]) -> list[str]:
         if isinstance(member, ast.FunctionDef) and member.name == "__init__":
             return parameters(member, nodes)[1:]
     bases = [nodes[b.id] for b in node.bases if isinstance(b, ast.Name) and b.id in nodes]
-    names = [name for base in bases for name in parameters(base, nodes)]
-    if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+    names: list[str] = []
+    keywords: list[str] = []
+    for base in bases:
+        (keywords if "kw_only=True" in _decorators(base) else names).extend(parameters(base, nodes))
+    if "dataclass" in _decorators(node):
         fields = (n for n in node.body if isinstance(n, ast.AnnAssign))
         names += [f.target.id for f in fields if "init=False" not in ast.unparse(f)]
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys((*names, *keywords)))
+
+
+def _decorators(node: Any) -> str:
+    return " ".join(map(ast.unparse, node.decorator_list))
 
 
 def get_build_hook() -> type:

@@ -41,6 +41,13 @@ def test_quotients_keep_the_coefficient_of_the_dividend() -> None:
     assert coefficients(x, rate=2.0) == [6.0]
 
 
+def test_sums_of_numbers_and_elements_are_elements_in_either_order() -> None:
+    u = trace()
+    for x in (u.rate + u.g, u.g + u.rate, 1.0 - u.g, u.rate - u.g):
+        assert isinstance(x, Elements)
+    assert coefficients(u.rate - u.g, rate=2.0) == [-1.0, 2.0]
+
+
 def test_known_numbers_vanish() -> None:
     u = trace(decay=0.0)
     u.w = (1.0 - u.rate * u.decay) * u.w + u.m
@@ -77,3 +84,8 @@ def test_an_array_that_is_overwritten_too_early_is_an_error() -> None:
 def test_unknown_names_are_an_error() -> None:
     with pytest.raises(AttributeError, match="reads momentun, which is no input"):
         _ = trace().momentun
+
+
+def test_products_of_elements_are_an_error() -> None:
+    with pytest.raises(TypeError, match="unsupported operand"):
+        _ = trace().w * trace().g

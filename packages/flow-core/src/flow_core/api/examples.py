@@ -1,6 +1,6 @@
-"""Single calls as jobs, for examples: ``from flow_core.api.examples import rates, run``.
+"""Single calls as jobs, for examples: ``from flow_core.api.examples import rates, run, weights``.
 
-In: public functions and schedules.  Out: their values as arrays and numbers.
+In: public functions, schedules and optimizers.  Out: their values as arrays and numbers.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from flow_core.annotations import placeholder
-from flow_core.api.array.initializers import zeros_initializer
+from flow_core.api.array.initializers import ones_initializer
 from flow_core.api.optim.learning_rates import LrScheduler
-from flow_core.api.optim.optimizer import SGD
+from flow_core.api.optim.optimizer import SGD, Optimizer
 from flow_core.base.dtypes import as_dtype
 from flow_core.frontend.job.function import global_function
 from flow_core.frontend.session.session import default_session
@@ -64,17 +64,31 @@ def rates(schedule: LrScheduler, steps: int = 4) -> list[float]:
     >>> rates(PolynomialScheduler(1.0, steps=2, end_learning_rate=0.5))
     [1.0, 0.75, 0.5, 0.5]
     """
+    values = _weights(SGD(schedule, momentum=0), steps + 1, lambda w: -w)
+    return [round(after - before, 4) for before, after in itertools.pairwise(values)]
 
+
+def weights(optimizer: Optimizer, steps: int = 3) -> list[float]:
+    """Return a weight w before each of the first steps of a train job, rounded to four digits.
+
+    Its first value is 1, and the loss is w * w.
+
+    >>> from flow_core.api.optim.optimizer import SGD
+    >>> weights(SGD(0.1, momentum=0))
+    [1.0, 0.8, 0.64]
+    """
+    return [round(value, 4) for value in _weights(optimizer, steps, lambda w: w * w)]
+
+
+def _weights(optimizer: Optimizer, steps: int, loss: Callable[[Any], Any]) -> list[float]:
     def job() -> Any:
-        w = get_variable(
-            f"rates_{len(default_session().jobs)}", (1,), initializer=zeros_initializer()
-        )
-        SGD(schedule, momentum=0).minimize(-w)
+        name = f"weight_{len(default_session().jobs)}"
+        w = get_variable(name, (1,), initializer=ones_initializer())
+        optimizer.minimize(loss(w))
         return w
 
     step = _job(job, "train")
-    weights = [step().get().numpy().item() for _ in range(steps + 1)]
-    return [round(after - before, 4) for before, after in itertools.pairwise(weights)]
+    return [step().get().numpy().item() for _ in range(steps)]
 
 
 def _job(function: Any, kind: Kind, parameters: Sequence[inspect.Parameter] = ()) -> Any:

@@ -23,12 +23,16 @@ class Number:
 
     text: str
 
-    def __add__(self, other: Scalar) -> Scalar:
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, Elements):
+            return NotImplemented
         return self if other == 0 else Number(f"({self.text} + {_text(other)})")
 
     __radd__ = __add__
 
-    def __sub__(self, other: Scalar) -> Scalar:
+    def __sub__(self, other: Any) -> Any:
+        if isinstance(other, Elements):
+            return NotImplemented
         return self if other == 0 else Number(f"({self.text} - {_text(other)})")
 
     def __rsub__(self, other: float) -> Number:
@@ -103,6 +107,8 @@ class Elements:
         return self * -1.0
 
     def __mul__(self, factor: Scalar) -> Elements:
+        if isinstance(factor, Elements):
+            return NotImplemented
         return Elements(tuple((own * factor, atom) for own, atom in self.terms))
 
     __rmul__ = __mul__

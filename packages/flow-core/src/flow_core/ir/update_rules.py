@@ -5,7 +5,9 @@ states, and has no output.  A formula assigns their new values, from those befor
 ``rate``, ``size`` (of the model), ``train_step``, and the attributes; the arrays ``model``, the
 states, and ``r`` = scale * scale_by_tensor * model_diff + l2 * model + l1 * sign(model).  The
 reference, the numpy kernels, the C loops of flow-onednn and the CUDA kernels of flow-cuda are
-made from the formulas, so their results are equal up to the contraction of products and sums.
+made from the formulas.  Numbers are in double precision, and each coefficient is rounded once, so
+that a rate of 6 times a scale of 1/6 is 1.  C and CUDA may contract products and sums, and they
+add weight decay to the old model, where numpy multiplies the model by 1 - rate * weight_decay.
 
 If ``skip_if`` is not 0, nothing changes.  If a coefficient l1, l2 or weight_decay is 0, backends
 may omit its term; infinities and NaNs of the model then do not spread through that term.

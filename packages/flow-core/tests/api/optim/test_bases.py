@@ -16,7 +16,7 @@ BASES = {
     ClipGradientConf: {"clip_conf"},
     LossScalePolicy: {"SetLossScaleFieldsInTrainConf", "scale"},
     WarmupConf: {"_factor"},
-    Optimizer: {"rule"},
+    Optimizer: {"update"},
 }
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from flow_core.api.array import regularizers
 from flow_core.api.optim import optimizer as api
-from flow_core.api.optim.adagrad_lion import Adagrad, Lion
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import InferenceError, JobError
 from flow_core.builtin.numpy_kernels.training import optim, schedules
@@ -229,8 +228,8 @@ CASES: dict[str, tuple[Any, Formula]] = {
     "AdamW": (api.AdamW(RATE, weight_decay=0.05, weight_decay_excludes=["bias$"]), adamw),
     "RMSProp": (api.RMSProp(RATE, decay_rate=0.9), rmsprop),
     "centered RMSProp": (api.RMSProp(RATE, decay_rate=0.9, centered=True), centered_rmsprop),
-    "Adagrad": (Adagrad(RATE, weight_decay=0.05), adagrad),
-    "Lion": (Lion(RATE), lion),
+    "Adagrad": (api.Adagrad(RATE, weight_decay=0.05), adagrad),
+    "Lion": (api.Lion(RATE), lion),
     "LARS": (api.LARS(RATE, lars_coefficient=0.02), lars),
     "LAMB": (api.LAMB(RATE), lamb),
 }

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from flow_cuda.codegen.updates import HEADERS
+
 C_TYPES = {
     "float16": "f16",
     "bfloat16": "bf16",
@@ -140,7 +142,9 @@ def make_kernel(
 
 @functools.cache
 def source(name: str) -> str:
-    """Return the text of a file of ``flow_cuda/source``."""
+    """Return the text of a file of ``flow_cuda/source``, or of a header that is written."""
+    if name in HEADERS:
+        return HEADERS[name]()
     return (resources.files("flow_cuda.source") / name).read_text()
 
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
-from flow_core.authoring.update_rules import BY_TYPE, INDEXED_PREFIX
+from flow_core.authoring.update_rules import BY_TYPE, INDEXED, INDEXED_PREFIX
 from flow_cuda.codegen.elementwise import AXES
+from flow_cuda.codegen.updates import OWN, ROW_UPDATES
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, Write, call, space
 from flow_cuda.kernels.binding import (
@@ -25,7 +26,7 @@ from flow_cuda.kernels.move import UNSIGNED, fill_array
 from flow_cuda.kernels.order import Sorting, keys_of, sorting
 from flow_cuda.kernels.reduce import part_count
 
-HEADERS = ("order.h", "counted.h")
+HEADERS = ("order.h", "update.h", ROW_UPDATES, "counted.h")
 
 
 def _place_buffers(size: int) -> tuple[BufferSpec, ...]:
@@ -159,9 +160,6 @@ def _sum_rows(ctx: BindContext) -> Iterator[Launch]:
 
 # --- row updates
 
-RULES = {"sgd_update": "RowSgd", "momentum_update": "RowMomentum", "adam_update": "RowAdam"}
-"""The name of the C++ functor of each update rule."""
-
 
 def _indices(query: KernelQuery) -> tuple[Sorting, tuple[BufferSpec, ...]]:
     how = _sorted(query.inputs[1])
@@ -184,10 +182,10 @@ def _update_rows(ctx: BindContext) -> Iterator[Launch]:
     numbers = [float(ctx.attrs[name]) for name in ("scale", "weight_decay")]
     own = row.values(ctx.attrs)
     yield call(
-        "update_rows", HEADERS, (RULES[row.type], w, g, state, i, how.kind),
+        "update_rows", HEADERS, (f"{row.type}_row", w, g, state, i, how.kind),
         model, Read(index), Read(values), Read(rate), *kept, Read(keys, how.kind), Read(order),
         how.n, values.size // how.n, model.shape[0], ctx.attrs["first"],
-        *numbers, *own, *(0.0,) * (3 - len(own)), items=values.size,
+        *numbers, *own, *(0.0,) * (OWN - len(own)), items=values.size,
     )  # fmt: skip
 
 
@@ -220,7 +218,7 @@ KERNELS: tuple[KernelSpec, ...] = (
             INDEXED_PREFIX + op, collect_launches(_update_rows), None,
             lambda query: buffer_bytes(_indices(query)[1]),
         )
-        for op in RULES
+        for op in INDEXED
     ),
     kernel("CategoricalOrdinalEncode", collect_launches(_encode)),
 )  # fmt: skip

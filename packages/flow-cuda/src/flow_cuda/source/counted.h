@@ -1,4 +1,5 @@
-// Outputs whose length is known only at run time, padded with zeros.  Include after order.h.
+// Outputs whose length is known only at run time, padded with zeros.  Include after order.h
+// and the row updates that codegen/updates.py writes.
 
 // Number of nonzero elements per part.
 template <class T> FN void count_parts(const T *x, i32 *sums, i64 n, i64 parts) {
@@ -101,27 +102,6 @@ FN void sum_equal(const T *x, const K *sorted, const i32 *order, const i32 *plac
 
 // --- updates of indexed rows
 
-struct RowSgd {
-    template <class V> __device__ static V of(V w, V r, V *, V *, V rate, V decay, V, V, V) {
-        return w - rate * (r + decay * w);
-    }
-};
-struct RowMomentum {
-    template <class V>
-    __device__ static V of(V w, V r, V *m, V *, V rate, V decay, V beta, V, V) {
-        *m = beta * *m - rate * r;
-        return w + *m - rate * decay * w;
-    }
-};
-struct RowAdam {
-    template <class V>
-    __device__ static V of(V w, V r, V *m, V *v, V rate, V decay, V beta1, V beta2, V epsilon) {
-        *m = beta1 * *m + ((V)1 - beta1) * r;
-        *v = beta2 * *v + ((V)1 - beta2) * r * r;
-        return w - rate * (*m / (sqrt_(*v) + epsilon) + decay * w);
-    }
-};
-
 template <class Rule, class W, class G, class S, class I, class K>
 FN void update_rows(W *w, const I *index, const G *g, const float *rate, S *m, S *v,
                     const K *sorted, const i32 *order, i64 n, i64 inner, i64 rows, i64 first,
@@ -136,8 +116,7 @@ FN void update_rows(W *w, const I *index, const G *g, const float *rate, S *m, S
         }
         i64 at = row * inner + column;
         V one = m ? (V)load(m + at) : (V)0, two = v ? (V)load(v + at) : (V)0;
-        V next = Rule::of((V)load(w + at), sum * (V)scale, &one, &two, (V)*rate, (V)decay, (V)a,
-                          (V)b, (V)c);
+        V next = Rule::of((V)load(w + at), sum, &one, &two, *rate, scale, decay, a, b, c);
         store(w + at, next);
         if (m) store(m + at, one);
         if (v) store(v + at, two);

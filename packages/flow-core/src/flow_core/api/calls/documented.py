@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 _TITLES = ("Args", "Attributes", "Returns", "Yields", "Raises", "Note", "Example")
 _PART = re.compile(rf"\n\n+(?:({'|'.join(_TITLES)}):(?: |\n    )|(?=>>> ))")
 _ITEM = re.compile(r"^([\w*`][^:\n]*): ", re.MULTILINE)
-_HELPER = re.compile(r"(?<![\w.])(rates|run)\(")
+_HELPER = re.compile(r"(?<![\w.])(rates|run|weights)\(")
 """A call of a function of `flow_core.api.examples`."""
 
 

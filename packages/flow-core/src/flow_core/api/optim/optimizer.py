@@ -33,7 +33,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from flow_core.api.arguments import check, check_numbers
 from flow_core.api.optim.gradient_limits import (
@@ -64,10 +64,11 @@ from flow_core.frontend.job.train import (
 )
 from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.job_build import current_job
+from flow_core.ir.update_rules import BY_TYPE
 
 __all__ = [
-    "LAMB", "LARS", "SGD", "SGDW", "Adam", "AdamW", "CosineScheduler", "CustomScheduler",
-    "ExponentialScheduler", "InverseTimeScheduler", "LazyAdam", "LinearCosineScheduler",
+    "LAMB", "LARS", "SGD", "SGDW", "Adagrad", "Adam", "AdamW", "CosineScheduler", "CustomScheduler",
+    "ExponentialScheduler", "InverseTimeScheduler", "LazyAdam", "LinearCosineScheduler", "Lion",
     "NaturalExpScheduler", "PiecewiseConstantScheduler", "PiecewiseScalingScheduler",
     "PolynomialSchduler", "PolynomialScheduler", "RMSProp", "grad_clipping", "loss_scale",
     "warmup",
@@ -82,13 +83,8 @@ these when the job is traced; None for all trainable variables of the job."""
 class Optimizer(ABC):
     """Base class of the optimizers, which validates the arguments that they share.
 
-    Attributes:
-        hyperparameters: names of the fields that must be finite numbers.
-
     Raises: InferenceError: an argument is not valid, or two loss scales are given.
     """
-
-    hyperparameters: ClassVar[tuple[str, ...]] = ()
 
     lr_scheduler: LrScheduler | float
     loss_scale_factor: float | None
@@ -111,9 +107,14 @@ class Optimizer(ABC):
         check_numbers(name, **self._hyperparameters())
         self._check_weight_decay(name)
 
+    @property
     @abstractmethod
+    def update(self) -> str:
+        """Type of the update op, whose own attributes are fields, which must be finite numbers."""
+
     def rule(self) -> UpdateRule:
         """Return the update rule."""
+        return UpdateRule(self.update, self._attrs())
 
     def options(self) -> TrainOptions:
         """Return all training options as literals."""
@@ -147,7 +148,7 @@ class Optimizer(ABC):
         current_job("minimize").train(optimizer=self.options(), losses=losses)
 
     def _hyperparameters(self) -> dict[str, float]:
-        return {name: getattr(self, name) for name in self.hyperparameters}
+        return {name: getattr(self, name) for name in BY_TYPE[self.update].attrs}
 
     def _attrs(self) -> dict[str, float]:
         """Return the hyperparameters as attributes of an update op."""
@@ -227,14 +228,17 @@ def _compiles(pattern: object) -> bool:
 class _Momentum(Optimizer):
     """Base class of the optimizers whose update rule is ``sgd_update`` or ``momentum_update``."""
 
-    hyperparameters = ("momentum",)
+    update = "sgd_update"
 
     momentum: float
+
+    def _hyperparameters(self) -> dict[str, float]:
+        return {"momentum": self.momentum}
 
     def rule(self) -> UpdateRule:
         """Return ``sgd_update`` without momentum, otherwise ``momentum_update``."""
         if self.momentum == 0:
-            return UpdateRule("sgd_update")
+            return UpdateRule(self.update)
         return UpdateRule("momentum_update", {"beta": float(self.momentum)})
 
 
@@ -264,12 +268,7 @@ class SGD(_Momentum):
 class SGDW(_Momentum):
     """`SGD` with decoupled weight decay: additionally w -= lr * weight_decay * w.
 
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-    ...     flow.optimizer.SGDW(0.1, weight_decay=0.01).minimize(w * w)
-    ...     return w
-    >>> [round(job().item(), 4) for _ in range(3)]
+    >>> weights(flow.optimizer.SGDW(0.1, weight_decay=0.01))
     [1.0, 0.799, 0.4584]
     """
 
@@ -285,10 +284,25 @@ class SGDW(_Momentum):
     variables: Variables = None
 
 
+@dataclass(eq=False, repr=False)
+class _Moments(Optimizer):
+    """The fields of the optimizers with two moments, neither corrected by choice nor decayed."""
+
+    lr_scheduler: LrScheduler | float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    loss_scale_factor: float | None = None
+    grad_clipping: ClipGradientConf | None = None
+    train_step_lbn: str | None = None
+    loss_scale_policy: LossScalePolicy | None = None
+    variables: Variables = None
+
+
 class _Adam(Optimizer):
     """Base class of the optimizers whose update rule is ``adam_update``."""
 
-    hyperparameters = ("beta1", "beta2", "epsilon")
+    update = "adam_update"
 
     beta1: float
     beta2: float
@@ -297,7 +311,7 @@ class _Adam(Optimizer):
     def rule(self) -> UpdateRule:
         """Return ``adam_update``."""
         betas = (float(self.beta1), float(self.beta2)) if self.do_bias_correction else None
-        return UpdateRule("adam_update", self._attrs(), bias_correction=betas)
+        return UpdateRule(self.update, self._attrs(), bias_correction=betas)
 
     def note(self) -> str:
         """Return that no bias correction was chosen, unless the program chose."""
@@ -314,12 +328,7 @@ class _Adam(Optimizer):
 class Adam(_Adam):
     """Adam: m, v = averages of g and g * g; w -= lr * m / (sqrt(v) + epsilon).
 
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-    ...     flow.optimizer.Adam(0.1, do_bias_correction=True).minimize(w * w)
-    ...     return w
-    >>> [round(job().item(), 4) for _ in range(3)]
+    >>> weights(flow.optimizer.Adam(0.1, do_bias_correction=True))
     [1.0, 0.9, 0.8004]
     """
 
@@ -339,12 +348,7 @@ class Adam(_Adam):
 class AdamW(_Adam):
     """`Adam` with decoupled weight decay: additionally w -= lr * weight_decay * w.
 
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-    ...     flow.optimizer.AdamW(0.1, do_bias_correction=True, weight_decay=0.01).minimize(w * w)
-    ...     return w
-    >>> [round(job().item(), 4) for _ in range(3)]
+    >>> weights(flow.optimizer.AdamW(0.1, do_bias_correction=True, weight_decay=0.01))
     [1.0, 0.8997, 0.7999]
     """
 
@@ -364,27 +368,13 @@ class AdamW(_Adam):
 
 
 @dataclass(eq=False, repr=False)
-class LazyAdam(_Adam):
+class LazyAdam(_Adam, _Moments):
     """`Adam` with bias correction; for dense gradients, the same as `Adam`.
 
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-    ...     flow.optimizer.LazyAdam(0.1).minimize(w * w)
-    ...     return w
-    >>> [round(job().item(), 4) for _ in range(3)]
+    >>> weights(flow.optimizer.LazyAdam(0.1))
     [1.0, 0.9, 0.8004]
     """
 
-    lr_scheduler: LrScheduler | float
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    loss_scale_factor: float | None = None
-    grad_clipping: ClipGradientConf | None = None
-    train_step_lbn: str | None = None
-    loss_scale_policy: LossScalePolicy | None = None
-    variables: Variables = None
     do_bias_correction: bool = field(default=True, init=False)
 
 
@@ -396,12 +386,7 @@ class RMSProp(Optimizer):
         decay_rate: decay of the averages.
         centered: whether to use the variance of the gradient instead of its second moment.
 
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-    ...     flow.optimizer.RMSProp(0.1).minimize(w * w)
-    ...     return w
-    >>> [round(job().item(), 4) for _ in range(3)]
+    >>> weights(flow.optimizer.RMSProp(0.1))
     [1.0, 0.0, -0.0]
     """
 
@@ -415,11 +400,11 @@ class RMSProp(Optimizer):
     loss_scale_policy: LossScalePolicy | None = None
     variables: Variables = None
 
-    hyperparameters = ("decay_rate", "epsilon")
+    update = "rmsprop_update"
 
     def rule(self) -> UpdateRule:
         """Return ``rmsprop_update`` or ``centered_rmsprop_update``."""
-        op = "centered_rmsprop_update" if self.centered else "rmsprop_update"
+        op = "centered_rmsprop_update" if self.centered else self.update
         return UpdateRule(op, self._attrs())
 
 
@@ -436,12 +421,7 @@ class LARS(Optimizer):
         zero_ratio: the rate of variables that are zero, such as new biases, relative to lr; 0 for
             the behavior of OneFlow 0.3.4, where such variables never change.
 
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-    ...     flow.optimizer.LARS(0.1).minimize(w * w)
-    ...     return w
-    >>> [round(job().item(), 4) for _ in range(3)]
+    >>> weights(flow.optimizer.LARS(0.1))
     [1.0, 1.0, 1.0]
     """
 
@@ -456,38 +436,67 @@ class LARS(Optimizer):
     variables: Variables = None
     zero_ratio: float = 1.0
 
-    hyperparameters = ("momentum_beta", "epsilon", "lars_coefficient", "zero_ratio")
-
-    def rule(self) -> UpdateRule:
-        """Return ``lars_update``."""
-        return UpdateRule("lars_update", self._attrs())
+    update = "lars_update"
 
 
 @dataclass(eq=False, repr=False)
-class LAMB(Optimizer):
+class LAMB(_Moments):
     """Layer-wise adaptive moments: the update of `Adam`, scaled to the norm of the weights.
 
-    >>> @flow.global_function(type="train")
-    ... def job() -> tp.Numpy:
-    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-    ...     flow.optimizer.LAMB(0.1).minimize(w * w)
-    ...     return w
-    >>> [round(job().item(), 4) for _ in range(3)]
+    >>> weights(flow.optimizer.LAMB(0.1))
     [1.0, 0.9, 0.81]
     """
 
-    lr_scheduler: LrScheduler | float
-    beta1: float = 0.9
-    beta2: float = 0.999
     epsilon: float = 1e-6
+
+    update = "lamb_update"
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Decayed(Optimizer):
+    """The fields that optimizers of later programs share, which are keyword arguments."""
+
     loss_scale_factor: float | None = None
+    weight_decay: float | None = None
+    weight_decay_includes: Sequence[str] | str | None = None
+    weight_decay_excludes: Sequence[str] | str | None = None
     grad_clipping: ClipGradientConf | None = None
     train_step_lbn: str | None = None
     loss_scale_policy: LossScalePolicy | None = None
     variables: Variables = None
 
-    hyperparameters = ("beta1", "beta2", "epsilon")
 
-    def rule(self) -> UpdateRule:
-        """Return ``lamb_update``."""
-        return UpdateRule("lamb_update", self._attrs())
+@dataclass(eq=False, repr=False)
+class Adagrad(_Decayed):
+    """Adagrad: s += g * g; w -= lr * g / (sqrt(s) + epsilon) (Duchi, Hazan and Singer, 2011).
+
+    >>> weights(flow.optimizer.Adagrad(0.1))
+    [1.0, 0.9, 0.8331]
+    """
+
+    lr_scheduler: LrScheduler | float
+    epsilon: float = 1e-10
+
+    update = "adagrad_update"
+
+
+@dataclass(eq=False, repr=False)
+class Lion(_Decayed):
+    """Lion: w -= lr * sign(beta1 * m + (1 - beta1) * g); m = beta2 * m + (1 - beta2) * g.
+
+    All elements of all weights change by lr (Chen et al., 2023, arXiv:2302.06675); the authors take
+    a rate that is 3 to 10 times smaller, and a weight decay that is as much larger, than for Adam.
+
+    Args:
+        beta1: the share of the average in what is applied.
+        beta2: decay of the average.
+
+    >>> weights(flow.optimizer.Lion(0.1))
+    [1.0, 0.9, 0.8]
+    """
+
+    lr_scheduler: LrScheduler | float
+    beta1: float = 0.9
+    beta2: float = 0.99
+
+    update = "lion_update"

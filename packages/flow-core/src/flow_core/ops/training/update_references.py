@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.ir.update_rules import MODEL, RATE, Update, computed
+from flow_core.ir.formulas import Elements
+from flow_core.ir.update_rules import MODEL, RATE, Update, computed, traced
 from flow_core.plugins.specs import Sample
 
 Attrs = Mapping[str, Any]
@@ -76,7 +77,6 @@ ATTRS: tuple[Mapping[str, Any], ...] = (
 )
 LARS = {"lars_coefficient": 0.5, "epsilon": 0.1}
 """With the default coefficient, a variable changes by less than the tolerance of 16-bit types."""
-SQUARES = ("v", "mean_square", "sum_of_squares")
 
 
 def _signed(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -84,10 +84,15 @@ def _signed(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return np.asarray(rng.uniform(0.5, 2, shape) * rng.choice((-1, 1), shape))
 
 
-def _state(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
-    """Return random values of a state; those of a variance are positive."""
-    low, high = (1.5, 3.0) if name in SQUARES else (-1.0, 1.0)
-    return np.asarray(rng.uniform(low, high, shape))
+def _states(rng: np.random.Generator, row: Update, shape: tuple[int, ...]) -> list[Array]:
+    """Return random values of the states; sums and averages of squares are positive."""
+    squares = {
+        s.name
+        for s in traced(row, {})
+        if isinstance(s.value, Elements) and any(a.name == "square" for _, a in s.value.terms)
+    }
+    limits = ((1.5, 3.0) if name in squares else (-1.0, 1.0) for name in row.states)
+    return [np.asarray(rng.uniform(*pair, shape)) for pair in limits]
 
 
 def _rate(rng: np.random.Generator) -> Array:
@@ -99,7 +104,7 @@ def update_inputs(
 ) -> tuple[Array, ...]:
     """Return random values of the required inputs of an update, for samples."""
     steps = [np.array(step, np.int64)] * row.step
-    states = [_state(rng, name, shape) for name in row.states]
+    states = _states(rng, row, shape)
     powers = [np.array(rng.uniform(0.3, 0.7)) for _ in row.numbers]
     return (_signed(rng, shape), _signed(rng, shape), _rate(rng), *steps, *states, *powers)
 
@@ -148,7 +153,7 @@ def indexed_samples(row: Update) -> Callable[[np.random.Generator], Iterator[Sam
         rng: np.random.Generator, shape: tuple[int, ...], index: Array, attrs: Attrs, note: str = ""
     ) -> Sample:
         values = _signed(rng, (*index.shape, *shape[1:]))
-        states = [_state(rng, name, shape) for name in row.states]
+        states = _states(rng, row, shape)
         inputs = (_signed(rng, shape), index, values, _rate(rng), *states)
         return Sample(inputs, attrs, False, note, fixed=(3,))
 
