@@ -16,9 +16,7 @@ from flow_core.sharding.sbp import P, Signatures
 
 
 class Cumsum(OpDef):
-    type = "cumsum"
-    inputs = ("x",)
-    outputs = ("y",)
+    schema = "cumsum(x) -> y"
     attrs = {"axis": REQUIRED, "exclusive": False, "reverse": False}
 
     def infer(self, ctx: InferContext) -> Types:

@@ -14,22 +14,11 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.base.shapes import Shape
 from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.ops.array.index import (
-    MOVED,
-    checked_index,
-    with_like,
-)
+from flow_core.ops.array.index import MOVED, checked_index, with_like
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.rules import floating, nondecreasing, signatures
-from flow_core.plugins.specs import (
-    REQUIRED,
-    InferContext,
-    LocalContext,
-    Part,
-    Sample,
-    SbpContext,
-)
+from flow_core.plugins.specs import REQUIRED, InferContext, LocalContext, Part, Sample, SbpContext
 from flow_core.sharding.sbp import EXTREMES, B, P, S, Signatures
 
 
@@ -124,8 +113,7 @@ def _nd_cases(rng: np.random.Generator) -> Iterator[tuple[Array, Array, Array]]:
 
 
 class GatherNd(OpDef):
-    type = "gather_nd"
-    inputs = ("params", "indices")
+    schema = "gather_nd(params, indices) -> out"
     attrs = {"first": ()}
     localize = staticmethod(lambda ctx: _first(ctx, ctx.inputs[0]))
 
@@ -167,8 +155,7 @@ class Scatter(OpDef):
 
 
 class ScatterNd(Scatter):
-    type = "scatter_nd"
-    inputs = ("indices", "updates")
+    schema = "scatter_nd(indices, updates) -> out"
     attrs = {"shape": REQUIRED, "first": ()}
     gradient = staticmethod(_scatter_nd_gradient)
     reference = staticmethod(_scatter_nd)
@@ -188,8 +175,7 @@ class ScatterNd(Scatter):
 
 
 class ScatterNdLike(Scatter):
-    type = "scatter_nd_like"
-    inputs = ("like", "indices", "updates")
+    schema = "scatter_nd_like(like, indices, updates) -> out"
     gradient = staticmethod(_scatter_nd_gradient)
     infer = staticmethod(lambda ctx: _scattered(ctx, ctx.inputs[0].shape, 1, 2))
     sbp = staticmethod(lambda ctx: with_like(_scatter_nd_rules(ctx.inputs[1], ctx.outputs[0]), 0))
@@ -206,7 +192,6 @@ class ScatterNdLike(Scatter):
 class TensorScatter(Scatter):
     """An op whose output is a copy of a table, with updates at some positions."""
 
-    inputs = ("params", "updates", "indices")
     inplace = (0,)
 
     def infer(self, ctx: InferContext) -> Types:
@@ -229,7 +214,7 @@ class TensorScatter(Scatter):
 
 
 class TensorScatterNdUpdate(TensorScatter):
-    type = "tensor_scatter_nd_update"
+    schema = "tensor_scatter_nd_update(params, updates, indices) -> out"
     sbp = staticmethod(_tensor_scatter_update_sbp)
 
     def reference(self, params: Array, updates: Array, index: Array, *, first: Shape) -> Array:
@@ -240,7 +225,7 @@ class TensorScatterNdUpdate(TensorScatter):
 
 
 class TensorScatterNdAdd(TensorScatter):
-    type = "tensor_scatter_nd_add"
+    schema = "tensor_scatter_nd_add(params, updates, indices) -> out"
     reference = staticmethod(_tensor_scatter_add)
 
     def sbp(self, ctx: SbpContext) -> Signatures:

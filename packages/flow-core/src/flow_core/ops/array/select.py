@@ -14,14 +14,7 @@ from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.rules import signatures
-from flow_core.plugins.specs import (
-    REQUIRED,
-    InferContext,
-    LocalContext,
-    Part,
-    Sample,
-    SbpContext,
-)
+from flow_core.plugins.specs import REQUIRED, InferContext, LocalContext, Part, Sample, SbpContext
 from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signatures
 
 LAST = 2**63 - 1
@@ -65,8 +58,7 @@ def _region(g: GradContext, axis: int, start: int, size: int) -> Sym:
 
 
 class Concat(OpDef):
-    type = "concat"
-    inputs = ("in*",)
+    schema = "concat(in*) -> out"
     attrs = {"axis": REQUIRED, "max_dim_size": None}
     sbp = staticmethod(_but_axis)
     reference = staticmethod(lambda *xs, axis, max_dim_size: np.concatenate(xs, axis))
@@ -119,9 +111,7 @@ def _split(x: Array, *, axis: int, sizes: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 class Split(OpDef):
-    type = "split"
-    inputs = ("in",)
-    outputs = ("out*",)
+    schema = "split(in) -> out*"
     attrs = {"axis": REQUIRED, "sizes": REQUIRED}
     sbp = staticmethod(_but_axis)
     gradient = staticmethod(_split_gradient)
@@ -145,9 +135,7 @@ class Split(OpDef):
 
 
 class SplitLike(OpDef):
-    type = "split_like"
-    inputs = ("in", "like*")
-    outputs = ("out*",)
+    schema = "split_like(in, like*) -> out*"
     attrs = {"axis": REQUIRED}
     gradient = staticmethod(_split_gradient)
 
@@ -353,9 +341,7 @@ class Slicing(OpDef):
 
 
 class Slice(Slicing):
-    type = "slice"
-    inputs = ("x",)
-    outputs = ("y",)
+    schema = "slice(x) -> y"
     parts = (False,)
 
     def infer(self, ctx: InferContext) -> Types:
@@ -385,13 +371,11 @@ class Slice(Slicing):
 
 
 class LogicalSlice(Slice):
-    type = "logical_slice"
+    schema = "logical_slice(x) -> y"
 
 
 class SliceGrad(Slicing):
-    type = "slice_grad"
-    inputs = ("dy", "like")
-    outputs = ("dx",)
+    schema = "slice_grad(dy, like) -> dx"
     whole = 1
     parts = (True, False)
     gradient = staticmethod(lambda g: (g.one("slice", g.dy, **_attrs_of_slice(g)), None))
@@ -419,9 +403,7 @@ class SliceGrad(Slicing):
 
 
 class SliceUpdate(Slicing):
-    type = "slice_update"
-    inputs = ("x", "update")
-    outputs = ("y",)
+    schema = "slice_update(x, update) -> y"
     inplace = (0,)
     infer = staticmethod(_slice_update_type)
     sbp = staticmethod(_slice_update_sbp)
@@ -437,9 +419,7 @@ class SliceUpdate(Slicing):
 
 
 class LogicalSliceAssign(Slicing):
-    type = "logical_slice_assign"
-    inputs = ("ref", "value")
-    outputs = ()
+    schema = "logical_slice_assign(ref, value)"
     mutates = (0,)
     effect = True
     sbp = staticmethod(_slice_update_sbp)

@@ -48,7 +48,6 @@ class Scalar(Numeric):
         smooth: whether the samples have derivatives.
     """
 
-    inputs = ("in",)
     attrs = {"operand": REQUIRED}
     drawn: tuple[float, ...] = (2.5, -1.0, 0, 3, 1.5)
     smooth: bool = True
@@ -63,7 +62,7 @@ class Scalar(Numeric):
 
 
 class ScalarAdd(Scalar):
-    type = "scalar_add"
+    schema = "scalar_add(in) -> out"
     gradient = staticmethod(lambda g: (g.dy,))
     reference = staticmethod(lambda x, operand: x + number(operand, x))
 
@@ -75,7 +74,7 @@ class ScalarAdd(Scalar):
 
 
 class ScalarMul(Scalar):
-    type = "scalar_mul"
+    schema = "scalar_mul(in) -> out"
     gradient = staticmethod(lambda g: (g.one("scalar_mul", g.dy, operand=g.attrs["operand"]),))
     reference = staticmethod(lambda x, operand: x * number(operand, x))
 
@@ -86,7 +85,7 @@ class ScalarMul(Scalar):
 
 
 class ScalarPow(Scalar):
-    type = "scalar_pow"
+    schema = "scalar_pow(in) -> out"
     attrs = {"exponent": REQUIRED}
     drawn = (2.0, 0.5, -1.0, 3.0, 0.0)
     infer = staticmethod(floating_like_input)
@@ -111,8 +110,6 @@ class ScalarPow(Scalar):
         return (g.dy * g.one("scalar_pow", g.x, exponent=exponent - 1) * exponent,)
 
 
-# truth values
-
 COMPARISONS = {
     "equal": np.equal, "not_equal": np.not_equal, "greater": np.greater,
     "greater_equal": np.greater_equal, "less": np.less, "less_equal": np.less_equal,
@@ -125,6 +122,7 @@ class ScalarComparison(Scalar):
 
     type: str
     compared: Callable[..., Any]
+    schema = "(in) -> out"
     inplace = ()
     drawn = (1.5, 1.0, 2.0, 0.0, 1.0)
     smooth = False
@@ -140,8 +138,7 @@ class ScalarComparison(Scalar):
 
 
 class LogicalNot(OpDef):
-    type = "logical_not"
-    inputs = ("in",)
+    schema = "logical_not(in) -> out"
     elementwise = True
     infer = staticmethod(lambda ctx: (tensor_type(ctx.inputs[0].shape, int8),))
     sbp = staticmethod(split_all_axes)
@@ -150,9 +147,6 @@ class LogicalNot(OpDef):
     def samples(self, rng: Rng) -> Samples:
         for dtype in (np.int8, np.float64, np.bool_):
             yield Sample((rng.integers(0, 2, (3, 4)).astype(dtype),), gradient=False)
-
-
-# limits
 
 
 def limits(x: Array, attrs: Mapping[str, AttrValue]) -> tuple[Any, Any]:
@@ -189,8 +183,7 @@ class Limited(Numeric):
 
 
 class Clip(Limited):
-    inputs = ("x",)
-    outputs = ("y",)
+    schema = "(x) -> y"
     sbp = staticmethod(with_nondecreasing(split_all_axes))
     gradient = staticmethod(lambda g: (g.one(f"{g.op.type}_grad", g.dy, g.x, **g.attrs),))
 
@@ -200,8 +193,7 @@ class Clip(Limited):
 
 
 class ClipGrad(Limited):
-    inputs = ("dy", "x")
-    outputs = ("dx",)
+    schema = "(dy, x) -> dx"
     inplace = (0, 1)
     infer = staticmethod(same_inputs)
     sbp = staticmethod(linear_in(0))

@@ -88,6 +88,7 @@ class ActivationGrad(OpDef):
     attrs: Attributes
     inplace: tuple[int, ...]
     outputs = ("dx",)
+    outputs = ("dx",)
     elementwise = True
     sbp = staticmethod(linear_in(1))
     infer = staticmethod(lambda ctx: (floating_like_input(ctx), same_inputs(ctx))[1])
@@ -167,9 +168,6 @@ TABLE: tuple[Activation, ...] = (
 )  # fmt: skip
 
 
-# activations whose slopes are variables
-
-
 class SlopeOp(OpDef):
     """An op whose last input, the slopes, broadcasts to the input before it."""
 
@@ -191,9 +189,7 @@ class SlopeOp(OpDef):
 
 
 class Prelu(SlopeOp):
-    type = "prelu"
-    inputs = ("x", "alpha")
-    outputs = ("y",)
+    schema = "prelu(x, alpha) -> y"
     inplace = (0,)
     sbp = staticmethod(broadcast_sbp)
     reference = staticmethod(lambda x, alpha: np.where(x > 0, x, alpha * x))
@@ -208,9 +204,7 @@ class Prelu(SlopeOp):
 
 
 class PreluInputGrad(SlopeOp):
-    type = "prelu_input_grad"
-    inputs = ("dy", "x", "alpha")
-    outputs = ("dx",)
+    schema = "prelu_input_grad(dy, x, alpha) -> dx"
     inplace = (0, 1)
     sbp = staticmethod(with_rows(broadcast_sbp, ((P, B, B), P)))
     reference = staticmethod(lambda dy, x, alpha: dy * np.where(x > 0, 1, alpha))

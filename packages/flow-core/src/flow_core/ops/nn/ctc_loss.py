@@ -108,9 +108,7 @@ class CtcLoss(OpDef):
     gradient of log_softmax cancels.
     """
 
-    type = "ctc_loss"
-    inputs = ("log_probs", "targets", "input_lengths", "target_lengths")
-    outputs = ("loss", "alpha")
+    schema = "ctc_loss(log_probs, targets, input_lengths, target_lengths) -> loss, alpha"
     attrs = ATTRS
     reference = staticmethod(_reference)
     sbp = staticmethod(
@@ -138,17 +136,10 @@ class CtcLoss(OpDef):
 
 
 class CtcLossGrad(OpDef):
-    type = "ctc_loss_grad"
-    inputs = (
-        "grad_out",
-        "log_probs",
-        "targets",
-        "input_lengths",
-        "target_lengths",
-        "loss",
-        "alpha",
+    schema = (
+        "ctc_loss_grad(grad_out, log_probs, targets, input_lengths, target_lengths, "
+        "loss, alpha) -> grad"
     )
-    outputs = ("grad",)
     attrs = ATTRS
 
     def infer(self, ctx: InferContext) -> Types:

@@ -126,9 +126,6 @@ def _check(ctx: InferContext, dims: int, floating: bool) -> None:
     )
 
 
-# ------------------------------------------------------------------------------ SBP rules
-
-
 def _splits(ctx: SbpContext) -> Signatures:
     """Split the batch, the channels, or axes whose windows are single elements."""
     x, attrs = ctx.inputs[0], ctx.attrs
@@ -136,9 +133,6 @@ def _splits(ctx: SbpContext) -> Signatures:
     before = pool_windows(attrs, _space(x, attrs["data_format"]))[0]
     local = pointwise_axes(ctx, attrs["pool_size"], before, x, y)
     return split_axes(ctx, (0, channel_axis(len(x.shape), attrs["data_format"]), *local))
-
-
-# ------------------------------------------------------------------------------ reference
 
 
 def _padded(x: Array, attrs: Mapping[str, AttrValue], fill: Any) -> tuple[Array, Ints, Ints]:
@@ -182,9 +176,6 @@ def _matching(
     return x, y, dy
 
 
-# ------------------------------------------------------------------------------ samples
-
-
 def _cases(dims: int) -> Iterator[tuple[Ints, dict[str, Any]]]:
     """Yield spatial sizes and attributes, with all paddings, overlaps, gaps and one-element
     windows.
@@ -214,8 +205,6 @@ def _distinct(rng: np.random.Generator, shape: Ints) -> Array:
     return (rng.permutation(prod(shape)).reshape(shape) - prod(shape) / 2) / 7
 
 
-# ------------------------------------------------------------------------------ the table
-
 _ATTRS = {
     "padding": REQUIRED, "padding_before": None, "padding_after": None, "data_format": REQUIRED,
     "pool_size": REQUIRED, "strides": REQUIRED, "ceil_mode": False,
@@ -228,8 +217,7 @@ class Pool(OpDef):
 
     type: str
     dims: int
-    inputs = ("x",)
-    outputs = ("y",)
+    schema = "(x) -> y"
     attrs = _ATTRS
     floating: ClassVar[bool] = False
 
@@ -288,8 +276,7 @@ class PoolGrad(OpDef):
 
     type: str
     pool: MaxPool | AvgPool
-    inputs = ("x", "y", "dy")
-    outputs = ("dx",)
+    schema = "(x, y, dy) -> dx"
     attrs = _ATTRS
 
     def infer(self, ctx: InferContext) -> Types:

@@ -56,9 +56,6 @@ def range_to_grid(high: Array, low: Array, attrs: Mapping[str, AttrValue]) -> No
     np.negative(low, out=low)
 
 
-# ---------------------------------------------------------------- the grid of one tensor
-
-
 def rows_of(x: Array, attrs: Mapping[str, AttrValue]) -> Array:
     """Return a tensor with one row per grid."""
     return x.reshape((1 if attrs["per_layer_quantization"] else len(x), -1))
@@ -78,9 +75,7 @@ def observe(rows: Array, scale: Array, zero: Array, attrs: Mapping[str, AttrValu
 class MinMaxObserver(OpDef):
     """The grid that covers all elements of a tensor, or of each of its rows."""
 
-    type = "min_max_observer"
-    inputs = ("in",)
-    outputs = ("scale", "zero_point")
+    schema = "min_max_observer(in) -> scale, zero_point"
     attrs = {**QUANTIZED, "per_layer_quantization": True}
 
     def infer(self, ctx: InferContext) -> Types:
@@ -115,9 +110,6 @@ class MinMaxObserver(OpDef):
         yield Sample((rng.uniform(1, 3, (4, 5)),), {"quantization_bit": 2}, False)
 
 
-# ---------------------------------------------------------------------------- moving averages
-
-
 def move(x: Array, step: Array, high: Array, low: Array, attrs: Mapping[str, AttrValue]) -> None:
     """Update the moving maximum and minimum, which the first observation initializes."""
     if not attrs["training"] or step[0] > attrs["stop_update_after_iters"]:
@@ -142,9 +134,10 @@ def _averaged(mean: Array, new: Any, momentum: float) -> Any:
 class MovingAverageMinMaxObserver(OpDef):
     """The grid of the moving averages of maximum and minimum, which training updates."""
 
-    type = "moving_average_min_max_observer"
-    inputs = ("in", "current_train_step", "moving_max", "moving_min")
-    outputs = ("scale", "zero_point")
+    schema = (
+        "moving_average_min_max_observer(in, current_train_step, moving_max, moving_min)"
+        " -> scale, zero_point"
+    )
     attrs = {
         "training": REQUIRED,
         "stop_update_after_iters": REQUIRED,
@@ -202,9 +195,6 @@ class MovingAverageMinMaxObserver(OpDef):
 STOP = {"stop_update_after_iters": 1, "momentum": 0.75}
 
 
-# -------------------------------------------------------------------------- rounding to a grid
-
-
 def round_to_grid(
     x: Array, scale: Array, zero: Array, out: Array, halves: Array, attrs: Mapping[str, AttrValue]
 ) -> None:
@@ -233,8 +223,7 @@ def per_row(numbers: Array, rank: int) -> Array:
 class FakeQuantization(OpDef):
     """The nearest number of a grid; the gradient passes unchanged."""
 
-    type = "fake_quantization"
-    inputs = ("in", "scale", "zero_point")
+    schema = "fake_quantization(in, scale, zero_point) -> out"
     attrs = QUANTIZED
 
     def infer(self, ctx: InferContext) -> Types:
