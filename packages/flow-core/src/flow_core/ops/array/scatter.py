@@ -63,21 +63,6 @@ def _scatter_nd_rules(index: TensorType, out: TensorType) -> Signatures:
     )
 
 
-def _tensor_scatter_update_sbp(ctx: SbpContext) -> Signatures:
-    _, inner = _nd_axes(ctx.inputs[2], ctx.outputs[0])
-    indexed = range(ctx.inputs[2].shape[-1])
-    return signatures(
-        *(((S(i), S(j), B), S(i)) for i, j in inner),
-        *(((S(i), B, B), S(i)) for i in indexed),
-        *(((kind, kind, B), kind) for kind in (P, *EXTREMES)),
-    )
-
-
-def _scatter_nd_gradient(g: GradContext) -> tuple[Sym | None, ...]:
-    *ignored, index, _ = g.inputs
-    return (*(None for _ in ignored), None, g.one("gather_nd", g.dy, index, first=g.attrs["first"]))
-
-
 def _positions(
     index: Array, table: Shape, first: Shape = ()
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -153,11 +138,14 @@ class Scatter(OpDef):
     attrs = {"first": ()}
     localize = staticmethod(lambda ctx: _first(ctx, ctx.outputs[0]))
 
+    def gradient(self, g: GradContext) -> Gradients:
+        dx = g.one("gather_nd", g.dy, g.inputs[-2], first=g.attrs["first"])
+        return (*(None for _ in g.inputs[1:]), dx)
+
 
 class ScatterNd(Scatter):
     schema = "scatter_nd(indices, updates) -> out"
     attrs = {"shape": REQUIRED, "first": ()}
-    gradient = staticmethod(_scatter_nd_gradient)
     reference = staticmethod(_scatter_nd)
     infer = staticmethod(lambda ctx: _scattered(ctx, tuple(ctx.attrs["shape"]), 0, 1))
     sbp = staticmethod(lambda ctx: _scatter_nd_rules(ctx.inputs[0], ctx.outputs[0]))
@@ -176,7 +164,6 @@ class ScatterNd(Scatter):
 
 class ScatterNdLike(Scatter):
     schema = "scatter_nd_like(like, indices, updates) -> out"
-    gradient = staticmethod(_scatter_nd_gradient)
     infer = staticmethod(lambda ctx: _scattered(ctx, ctx.inputs[0].shape, 1, 2))
     sbp = staticmethod(lambda ctx: with_like(_scatter_nd_rules(ctx.inputs[1], ctx.outputs[0]), 0))
 
@@ -199,6 +186,15 @@ class TensorScatter(Scatter):
         ctx.check(params.dtype is updates.dtype, f"{params} and {updates}", "one element type")
         return _scattered(ctx, params.shape, 2, 1)
 
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        _, inner = _nd_axes(ctx.inputs[2], ctx.outputs[0])
+        indexed = range(ctx.inputs[2].shape[-1])
+        return signatures(
+            *(((S(i), S(j), B), S(i)) for i, j in inner),
+            *(((S(i), B, B), S(i)) for i in indexed),
+            *(((kind, kind, B), kind) for kind in (P, *EXTREMES)),
+        )
+
     def gradient(self, g: GradContext) -> Gradients:
         (_, updates, index), (to_params, to_updates, _) = g.inputs, g.needed
         kept: Sym | None = g.dy
@@ -215,7 +211,6 @@ class TensorScatter(Scatter):
 
 class TensorScatterNdUpdate(TensorScatter):
     schema = "tensor_scatter_nd_update(params, updates, indices) -> out"
-    sbp = staticmethod(_tensor_scatter_update_sbp)
 
     def reference(self, params: Array, updates: Array, index: Array, *, first: Shape) -> Array:
         out = params.copy()
@@ -231,7 +226,7 @@ class TensorScatterNdAdd(TensorScatter):
     def sbp(self, ctx: SbpContext) -> Signatures:
         batch, _ = _nd_axes(ctx.inputs[2], ctx.outputs[0])
         added = signatures(*(((P, S(i), S(i)), P) for i in batch))
-        splits = (r for r in _tensor_scatter_update_sbp(ctx) if r.inputs[0] not in EXTREMES)
+        splits = (r for r in super().sbp(ctx) if r.inputs[0] not in EXTREMES)
         return (*added, *splits, *(nondecreasing(ctx, 0) if floating(ctx) else ()))
 
 

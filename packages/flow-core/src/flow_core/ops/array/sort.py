@@ -6,6 +6,7 @@ Equal numbers keep the order of their indices in both sorting directions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -71,13 +72,12 @@ class Ordering(OpDef):
     attrs = {"direction": "ASCENDING"}
 
     def samples(self, rng: Rng) -> Samples:
-        for shape in SHAPES:
-            for direction in DIRECTIONS:
-                yield Sample((_distinct(rng, shape),), {"direction": direction})
-        for direction in DIRECTIONS:
-            for dtype in (np.float64, np.int64, np.int32, np.int8, np.uint8):
-                numbers = abs(_ties(rng)) if dtype is np.uint8 else _ties(rng)
-                yield Sample((numbers.astype(dtype),), {"direction": direction}, gradient=False)
+        for shape, direction in product(SHAPES, DIRECTIONS):
+            yield Sample((_distinct(rng, shape),), {"direction": direction})
+        dtypes = np.float64, np.int64, np.int32, np.int8, np.uint8
+        for direction, dtype in product(DIRECTIONS, dtypes):
+            numbers = abs(_ties(rng)) if dtype is np.uint8 else _ties(rng)
+            yield Sample((numbers.astype(dtype),), {"direction": direction}, gradient=False)
 
 
 class Sort(Ordering):

@@ -13,7 +13,7 @@ from flow_core.base.dtypes import int8
 from flow_core.ir.graph import AttrValue, tensor_type
 from flow_core.ops.build import GradContext
 from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
-from flow_core.ops.math.broadcasting import check_kinds, linear_in, number
+from flow_core.ops.math.broadcasting import check_kinds, number
 from flow_core.ops.rules import (
     floating,
     floating_like_input,
@@ -24,6 +24,7 @@ from flow_core.ops.rules import (
     signatures,
     split_all_axes,
     with_nondecreasing,
+    with_rows,
 )
 from flow_core.plugins.specs import REQUIRED, InferContext, Sample, SbpContext
 from flow_core.sharding.sbp import B, P, Signatures
@@ -196,7 +197,7 @@ class ClipGrad(Limited):
     schema = "(dy, x) -> dx"
     inplace = (0, 1)
     infer = staticmethod(same_inputs)
-    sbp = staticmethod(linear_in(0))
+    sbp = staticmethod(with_rows(split_all_axes, ((P, B), P)))
 
     def reference(self, dy: Array, x: Array, **attrs: AttrValue) -> Array:
         low, high = limits(x, attrs)

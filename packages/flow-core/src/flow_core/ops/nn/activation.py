@@ -19,7 +19,7 @@ from flow_core.base.arrays import Array
 from flow_core.ir.graph import AttrValue
 from flow_core.ops.build import GradContext
 from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
-from flow_core.ops.math.broadcasting import linear_in, sum_to_shape
+from flow_core.ops.math.broadcasting import sum_to_shape
 from flow_core.ops.math.unary import mapped
 from flow_core.ops.rules import (
     broadcast_sbp,
@@ -88,9 +88,8 @@ class ActivationGrad(OpDef):
     attrs: Attributes
     inplace: tuple[int, ...]
     outputs = ("dx",)
-    outputs = ("dx",)
     elementwise = True
-    sbp = staticmethod(linear_in(1))
+    sbp = staticmethod(with_rows(split_all_axes, ((B, P), P)))
     infer = staticmethod(lambda ctx: (floating_like_input(ctx), same_inputs(ctx))[1])
 
     def reference(self, at: Any, dy: Array, **attrs: AttrValue) -> Any:

@@ -168,7 +168,7 @@ class Conv(Convolution):
         return (with_space(x, form, weight.shape[0], space),)
 
     def sbp(self, ctx: SbpContext) -> Signatures:
-        """Split the batch, filters, input channels (to P) or axes of kernel size 1; pass any P."""
+        """Split batch, filters, channels (to P), axes of kernel size 1; pass P of one input."""
         axis, rows = _channels(ctx), _linear_in_both()
         if ctx.attrs["groups"] == 1:
             rows += [((B, S(0)), S(axis)), ((S(axis), S(axis)), P)]

@@ -22,6 +22,7 @@ from flow_core.base.shapes import same_padding
 from flow_core.ir.graph import AttrValue, TensorType
 from flow_core.ops.build import GradContext
 from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
+from flow_core.ops.math.reduce import lowest
 from flow_core.ops.nn.windows import (
     Ints,
     channel_axis,
@@ -152,10 +153,6 @@ def _taps(attrs: Mapping[str, Any], out: Ints) -> Iterator[tuple[Any, ...]]:
         yield (slice(None), slice(None), *space)
 
 
-def _lowest(dtype: Any) -> Any:
-    return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
-
-
 def _counts(attrs: Mapping[str, AttrValue], size: Ints) -> Array:
     grids = np.ix_(*window_counts(attrs, size))
     return prod(grids[1:], start=grids[0])
@@ -251,7 +248,7 @@ class MaxPool(Pool):
 
     def reference(self, x: Array, **attrs: AttrValue) -> Array:
         x = to_first(x, attrs["data_format"])
-        padded, _, out = _padded(x, attrs, _lowest(x.dtype))
+        padded, _, out = _padded(x, attrs, lowest(x.dtype))
         parts = [padded[window] for window in _taps(attrs, out)]
         return from_first(np.maximum.reduce(parts), attrs["data_format"])
 

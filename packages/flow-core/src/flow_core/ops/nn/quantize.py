@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signatures
 
 QUANTIZED = {"quantization_bit": 8, "quantization_scheme": "symmetric"}
 SCHEMES = ("symmetric", "affine")
+SHAPES = ((9,), (4, 5), (3, 2, 4))
 
 
 def levels(attrs: Mapping[str, AttrValue]) -> int:
@@ -101,12 +103,10 @@ class MinMaxObserver(OpDef):
         return scale, zero
 
     def samples(self, rng: Rng) -> Samples:
-        for shape in ((9,), (4, 5), (3, 2, 4)):
-            for scheme in SCHEMES:
-                for whole in (True, False):
-                    if whole or len(shape) > 1:
-                        attrs = {"quantization_scheme": scheme, "per_layer_quantization": whole}
-                        yield Sample((rng.uniform(-3, 3, shape),), attrs, False)
+        for shape, scheme, whole in product(SHAPES, SCHEMES, (True, False)):
+            if whole or len(shape) > 1:
+                attrs = {"quantization_scheme": scheme, "per_layer_quantization": whole}
+                yield Sample((rng.uniform(-3, 3, shape),), attrs, False)
         yield Sample((rng.uniform(1, 3, (4, 5)),), {"quantization_bit": 2}, False)
 
 
@@ -139,11 +139,8 @@ class MovingAverageMinMaxObserver(OpDef):
         " -> scale, zero_point"
     )
     attrs = {
-        "training": REQUIRED,
-        "stop_update_after_iters": REQUIRED,
-        **QUANTIZED,
-        "momentum": 0.95,
-    }
+        "training": REQUIRED, "stop_update_after_iters": REQUIRED, **QUANTIZED, "momentum": 0.95,
+    }  # fmt: skip
     mutates = (2, 3)
     mutates_if = "training"
     effect = True
@@ -238,34 +235,31 @@ class FakeQuantization(OpDef):
 
     def sbp(self, ctx: SbpContext) -> Signatures:
         """Split like an elementwise op; split per-row grids by row.  Zero points may be unread."""
-        rank, rows = len(ctx.inputs[0].shape), ctx.inputs[1].shape[0] > 1
+        rows = 1 if ctx.inputs[1].shape[0] > 1 else 0
         unread: tuple[Sbp, ...] = (B, P) if is_symmetric(ctx.attrs) else (B,)
-        whole = signatures(*(((B, B, z), B) for z in unread[1:]))
-        own = (((S(0), S(0), S(0)), S(0)),) if rows else ()
-        axes = range(1 if rows else 0, rank)
-        return signatures(*whole, *own, *(((S(i), B, z), S(i)) for i in axes for z in unread))
+        axes = range(rows, len(ctx.inputs[0].shape))
+        return signatures(
+            *(((B, B, zero), B) for zero in unread[1:]),
+            *[((S(0), S(0), S(0)), S(0))][:rows],
+            *(((S(i), B, zero), S(i)) for i in axes for zero in unread),
+        )
 
     def gradient(self, g: GradContext) -> Gradients:
         """Return dy unchanged, as if there were no rounding (straight-through estimator)."""
         return g.dy, None, None
 
     def reference(self, x: Array, scale: Array, zero: Array, **attrs: AttrValue) -> Array:
+        scale, zero = (per_row(numbers, x.ndim) for numbers in (scale, zero))
         out = np.empty_like(x)
-        round_to_grid(
-            x, per_row(scale, x.ndim), per_row(zero, x.ndim), out, np.empty_like(x), attrs
-        )
+        round_to_grid(x, scale, zero, out, np.empty_like(x), attrs)
         return out
 
     def samples(self, rng: Rng) -> Samples:
-        for shape in ((9,), (4, 5), (3, 2, 4)):
-            for scheme in SCHEMES:
-                for rows in (1, shape[0]):
-                    scale, zero = rng.uniform(0.02, 0.06, rows), rng.integers(0, 50, rows) * 1.0
-                    attrs = {
-                        "quantization_scheme": scheme,
-                        "quantization_bit": 8 if rows == 1 else 5,
-                    }
-                    yield Sample((rng.uniform(-3, 3, shape), scale, zero), attrs, False)
+        for shape, scheme, whole in product(SHAPES, SCHEMES, (True, False)):
+            rows, bits = (1, 8) if whole else (shape[0], 5)
+            scale, zero = rng.uniform(0.02, 0.06, rows), rng.integers(0, 50, rows) * 1.0
+            attrs = {"quantization_scheme": scheme, "quantization_bit": bits}
+            yield Sample((rng.uniform(-3, 3, shape), scale, zero), attrs, False)
 
 
 OPS = specs(MinMaxObserver, MovingAverageMinMaxObserver, FakeQuantization)
