@@ -19,8 +19,7 @@ class Doubled(OpDef):
     the number.
     """
 
-    type = "doubled"
-    inputs = ("x",)
+    schema = "doubled(x) -> y"
     infer = staticmethod(like_input)
     sbp = staticmethod(linear)
     factor: float = 2
@@ -30,7 +29,7 @@ class Doubled(OpDef):
 
 
 class Tripled(Doubled):
-    type = "tripled"
+    schema = "tripled(x) -> y"
     factor = 3
 
 
@@ -40,7 +39,7 @@ class Row(OpDef):
 
     type: str
     power: int
-    inputs = ("x",)
+    schema = "(x) -> y"
     infer = staticmethod(like_input)
 
     def reference(self, x: float) -> float:
@@ -54,7 +53,7 @@ def called(spec: OpSpec, *inputs: float) -> Any:
 
 def test_attributes_and_methods_are_fields_of_the_spec() -> None:
     (doubled,) = specs(Doubled)
-    assert (doubled.type, doubled.inputs, doubled.outputs) == ("doubled", ("x",), ("out",))
+    assert (doubled.type, doubled.inputs, doubled.outputs) == ("doubled", ("x",), ("y",))
     assert (doubled.infer, doubled.sbp, doubled.gradient) == (like_input, linear, None)
     assert called(doubled, 4) == 8
 
@@ -66,7 +65,27 @@ def test_a_docstring_is_not_inherited() -> None:
 def test_subclasses_and_rows_define_ops_of_their_own() -> None:
     tripled, square, cube = specs(Tripled, Row("square", 2), Row("cube", 3))
     assert [called(spec, 2) for spec in (tripled, square, cube)] == [6, 4, 8]
-    assert (square.type, square.doc) == ("square", "")
+    assert (square.type, square.inputs, square.doc) == ("square", ("x",), "")
+
+
+@pytest.mark.parametrize(
+    ("schema", "inputs", "outputs"),
+    [
+        ("odd()", (), ()),
+        ("odd() -> out", (), ("out",)),
+        ("odd(x, beta?, gamma?) -> y, mean", ("x", "beta?", "gamma?"), ("y", "mean")),
+        ("odd(in*) -> out*", ("in*",), ("out*",)),
+    ],
+)
+def test_a_schema_has_inputs_and_outputs(schema: str, inputs: Any, outputs: Any) -> None:
+    found = type("Odd", (OpDef,), {"schema": schema})
+    assert (found.type, found.inputs, found.outputs) == ("odd", inputs, outputs)
+
+
+@pytest.mark.parametrize("schema", ["odd", "odd(x", "odd(x) ->", "odd(x) -> ", "odd(x) out", ""])
+def test_other_schemas_are_errors(schema: str) -> None:
+    with pytest.raises(PluginError, match=r"the schema '.*'\n.*type\(inputs\) -> outputs"):
+        type("Odd", (OpDef,), {"schema": schema})
 
 
 def test_a_misspelled_field_is_an_error() -> None:
@@ -75,5 +94,4 @@ def test_a_misspelled_field_is_an_error() -> None:
 
 
 def test_all_fields_have_types() -> None:
-    assert list(inspect.get_annotations(OpDef)) != []
-    assert set(inspect.get_annotations(OpDef)) == {field.name for field in fields(OpSpec)}
+    assert set(inspect.get_annotations(OpDef)) == {"schema", *(f.name for f in fields(OpSpec))}

@@ -50,11 +50,12 @@ class Emitter:
         name = name or builder.unique_name(type_)
         types = tuple([builder.types[v.op][v.index] for v in inputs])
         full = complete_attrs(spec, attrs, name, line)
-        _refuse_long_numbers(type_, name, full, line)
+        context = InferContext(name, type_, types, full, line)
+        _refuse_long_numbers(context)
         if not spec.host:
-            _refuse_objects(type_, name, types, line)
-        outputs = tuple(spec.infer(InferContext(name, type_, types, full, line)))
-        _check_sizes(type_, name, outputs, line)
+            _refuse_objects(context)
+        outputs = tuple(spec.infer(context))
+        _check_sizes(context, outputs)
         op = Op(name, type_, tuple(inputs), full, placement, sbp, control)
         builder.add(op, outputs, line=line, effect=spec.effect)
         return tuple([Value(name, i) for i in range(len(outputs))])
@@ -67,45 +68,28 @@ LONGEST = 1024
 """Maximum number of bits of an integer attribute; such integers exceed the range of float64."""
 
 
-def _check_sizes(
-    type_: str, name: str, outputs: Sequence[TensorType], line: SourceLine | None
-) -> None:
+def _check_sizes(ctx: InferContext, outputs: Sequence[TensorType]) -> None:
     for found in outputs:
         whole = all(hasattr(n, "__index__") for n in found.shape)
         if not whole or found.nbytes > LARGEST or max(found.shape, default=0) > LARGEST:
-            raise InferenceError(
-                f"{type_} {name!r}",
-                at=line,
-                found=f"a result of type {found}",
-                allowed="integer sizes, and at most 2**63 - 1 bytes per tensor",
-            )
+            allowed = "integer sizes, and at most 2**63 - 1 bytes per tensor"
+            ctx.fail(f"a result of type {found}", allowed)
 
 
-def _refuse_long_numbers(type_: str, name: str, attrs: Attrs, line: SourceLine | None) -> None:
+def _refuse_long_numbers(ctx: InferContext) -> None:
     """Reject integers that are too long for Python to convert to text."""
-    for key, value in attrs.items():
+    for key, value in ctx.attrs.items():
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int) and number.bit_length() > LONGEST:
-                raise InferenceError(
-                    f"{type_} {name!r}",
-                    at=line,
-                    found=f"{key} with an integer of {number.bit_length():,} bits",
-                    allowed=f"integers of at most {LONGEST:,} bits, and sizes below 2**63",
-                )
+                found = f"{key} with an integer of {number.bit_length():,} bits"
+                ctx.fail(found, f"integers of at most {LONGEST:,} bits, and sizes below 2**63")
 
 
-def _refuse_objects(
-    type_: str, name: str, inputs: Sequence[TensorType], line: SourceLine | None
-) -> None:
-    found = next((t for t in inputs if t.dtype.is_object), None)
+def _refuse_objects(ctx: InferContext) -> None:
+    found = next((t for t in ctx.inputs if t.dtype.is_object), None)
     if found is not None:
-        raise InferenceError(
-            f"{type_} {name!r}",
-            at=line,
-            found=f"a blob of type {found}",
-            allowed="blobs of numbers",
-            hint="use flow.tensor_buffer_to_tensor, a decoder or flow.image.Resize on the blob",
-        )
+        hint = "use flow.tensor_buffer_to_tensor, a decoder or flow.image.Resize on the blob"
+        ctx.fail(f"a blob of type {found}", "blobs of numbers", hint)
 
 
 def complete_attrs(

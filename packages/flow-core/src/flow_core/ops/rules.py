@@ -97,6 +97,11 @@ def split_other_axes(ctx: SbpContext) -> Signatures:
     return split_axes(ctx, (i for i in range(rank) if i != ctx.attrs["axis"] % rank))
 
 
+def split_leading_axes(ctx: SbpContext) -> Signatures:
+    """Map S(i) to S(i) for all axes but the last one of the first input."""
+    return split_axes(ctx, range(len(ctx.inputs[0].shape) - 1))
+
+
 def linear(ctx: SbpContext) -> Signatures:
     """Split all axes, and map P to P, for ops that are jointly linear in all inputs."""
     n_in, n_out = len(ctx.inputs), len(ctx.outputs)

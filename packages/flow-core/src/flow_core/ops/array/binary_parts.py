@@ -72,9 +72,7 @@ class DynamicBinarySplit(OpDef):
     bytes in each part.
     """
 
-    type = "dynamic_binary_split"
-    inputs = ("in", "size?")
-    outputs = ("out*",)
+    schema = "dynamic_binary_split(in, size?) -> out*"
     attrs = {"base_shift": 2, "out_num": 2, "axis": 0}
     host = True
     reference = staticmethod(_split)
@@ -153,9 +151,7 @@ class DynamicBinaryConcat(OpDef):
     the number of bytes in each. ``axis`` is None if all rows are there.
     """
 
-    type = "dynamic_binary_concat"
-    inputs = ("in*",)
-    outputs = ("out", "size")
+    schema = "dynamic_binary_concat(in*) -> out, size"
     attrs = {"shape": REQUIRED, "dtype": REQUIRED, "axis": 0}
     host = True
 

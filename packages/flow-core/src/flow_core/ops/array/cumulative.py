@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,7 @@ from flow_core.sharding.sbp import P, Signatures
 
 
 class Cumsum(OpDef):
-    type = "cumsum"
-    inputs = ("x",)
-    outputs = ("y",)
+    schema = "cumsum(x) -> y"
     attrs = {"axis": REQUIRED, "exclusive": False, "reverse": False}
 
     def infer(self, ctx: InferContext) -> Types:
@@ -46,10 +45,9 @@ class Cumsum(OpDef):
 
     def samples(self, rng: Rng) -> Samples:
         for shape, axis in (((7,), 0), ((3, 5), -1), ((4, 2, 3), 1), ((2, 1), 1), ((2, 0), 1)):
-            for exclusive in (False, True):
-                for reverse in (False, True):
-                    attrs = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
-                    yield Sample((rng.uniform(-3, 3, shape),), attrs)
+            for exclusive, reverse in product((False, True), repeat=2):
+                attrs = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
+                yield Sample((rng.uniform(-3, 3, shape),), attrs)
         for dtype in (np.int8, np.int32, np.int64, np.uint8):
             x = rng.integers(0, 9, (3, 4)).astype(dtype)
             yield Sample((x,), {"axis": 1, "exclusive": True}, gradient=False, note=str(x.dtype))

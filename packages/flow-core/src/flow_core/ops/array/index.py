@@ -19,14 +19,7 @@ from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.build import GradContext
 from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.rules import Row, signatures
-from flow_core.plugins.specs import (
-    REQUIRED,
-    InferContext,
-    LocalContext,
-    Part,
-    Sample,
-    SbpContext,
-)
+from flow_core.plugins.specs import REQUIRED, InferContext, LocalContext, Part, Sample, SbpContext
 from flow_core.sharding.sbp import EXTREMES, B, P, S, Signatures, Split
 
 INDEX_DTYPES = ("int32", "int64", "int8", "uint8")
@@ -110,8 +103,7 @@ def _gather(x: Array, index: Array, *, axis: int, first: int = 0) -> Array:
 
 
 class Gather(OpDef):
-    type = "gather"
-    inputs = ("in", "indices")
+    schema = "gather(in, indices) -> out"
     attrs = {"axis": REQUIRED, "first": 0}
     localize = staticmethod(from_row(first_input, _by_attr("axis")))
     reference = staticmethod(_gather)
@@ -212,8 +204,7 @@ class Segments(OpDef):
 
 
 class UnsortedSegmentSum(Segments):
-    type = "unsorted_segment_sum"
-    inputs = ("data", "segment_ids")
+    schema = "unsorted_segment_sum(data, segment_ids) -> out"
     attrs = {"axis": REQUIRED, "num_segments": REQUIRED, "first": 0}
     reference = staticmethod(_segment_sum)
 
@@ -229,8 +220,7 @@ def _segment_sum_like(data: Any, ids: Array, like: Array, *, axis: int, first: i
 
 
 class UnsortedSegmentSumLike(Segments):
-    type = "unsorted_segment_sum_like"
-    inputs = ("data", "segment_ids", "like")
+    schema = "unsorted_segment_sum_like(data, segment_ids, like) -> out"
     attrs = {"axis": REQUIRED, "first": 0}
     reference = staticmethod(_segment_sum_like)
 
@@ -283,8 +273,7 @@ def _per_batch(x: Array, index: Array) -> Iterator[tuple[Array, Array]]:
 
 
 class BatchGather(OpDef):
-    type = "batch_gather"
-    inputs = ("in", "indices")
+    schema = "batch_gather(in, indices) -> out"
     attrs = {"first": 0}
     localize = staticmethod(from_row(first_input, _after_batch))
 
@@ -315,8 +304,7 @@ class BatchGather(OpDef):
 
 
 class UnsortedBatchSegmentSum(OpDef):
-    type = "unsorted_batch_segment_sum"
-    inputs = ("data", "segment_ids")
+    schema = "unsorted_batch_segment_sum(data, segment_ids) -> out"
     attrs = {"num_segments": REQUIRED, "first": 0}
     localize = staticmethod(from_row(first_output, _after_batch))
 
@@ -371,9 +359,7 @@ DIM_CASES: tuple[tuple[Shape, int, int], ...] = (((3, 4), 1, 2), ((4, 2, 3), 0, 
 
 
 class DimGather(OpDef):
-    type = "dim_gather"
-    inputs = ("input", "index")
-    outputs = ("output",)
+    schema = "dim_gather(input, index) -> output"
     attrs = {"dim": REQUIRED, "first": 0}
     localize = staticmethod(from_row(first_input, _by_attr("dim")))
 
@@ -403,9 +389,7 @@ class DimGather(OpDef):
 
 
 class DimScatterAddLike(OpDef):
-    type = "dim_scatter_add_like"
-    inputs = ("like", "input", "index")
-    outputs = ("output",)
+    schema = "dim_scatter_add_like(like, input, index) -> output"
     attrs = {"dim": REQUIRED, "first": 0}
     localize = staticmethod(from_row(first_output, _by_attr("dim")))
 

@@ -74,9 +74,7 @@ class Padding(OpDef):
 
 
 class Pad(Padding):
-    type = "pad"
-    inputs = ("x",)
-    outputs = ("y",)
+    schema = "pad(x) -> y"
 
     def infer(self, ctx: InferContext) -> Types:
         x = ctx.inputs[0]
@@ -103,9 +101,7 @@ class Pad(Padding):
 
 
 class PadGrad(Padding):
-    type = "pad_grad"
-    inputs = ("dy",)
-    outputs = ("dx",)
+    schema = "pad_grad(dy) -> dx"
     sbp = staticmethod(lambda ctx: signatures(*_unpadded(ctx), (P, P)))
 
     def infer(self, ctx: InferContext) -> Types:
@@ -132,9 +128,7 @@ def _reflection(x: Array, *, padding: Shape) -> Array:
 
 
 class ReflectionPad2d(OpDef):
-    type = "reflection_pad2d"
-    inputs = ("x",)
-    outputs = ("y",)
+    schema = "reflection_pad2d(x) -> y"
     attrs = {"padding": REQUIRED}
     sbp = staticmethod(with_nondecreasing(_reflection_sbp))
     reference = staticmethod(_reflection)
@@ -161,9 +155,7 @@ class ReflectionPad2d(OpDef):
 
 
 class ReflectionPad2dGrad(OpDef):
-    type = "reflection_pad2d_grad"
-    inputs = ("dy",)
-    outputs = ("dx",)
+    schema = "reflection_pad2d_grad(dy) -> dx"
     attrs = {"padding": REQUIRED}
     sbp = staticmethod(_reflection_sbp)
 
@@ -186,9 +178,6 @@ class ReflectionPad2dGrad(OpDef):
             yield Sample((rng.uniform(-3, 3, shape),), {"padding": (0, 0, h, w)})
 
 
-# ----------------------------------------------------------------------------------------- tril
-
-
 def tril_value(attrs: Mapping[str, AttrValue], what: str) -> Any:
     """Return the "fill" or "scale" value of an op of the tril family."""
     kind = "floating" if attrs[f"is_floating_{what}_value"] else "integer"
@@ -200,8 +189,7 @@ SCALE = {"floating_scale_value": 1.0, "integer_scale_value": 1, "is_floating_sca
 
 
 class Tril(OpDef):
-    type = "tril"
-    inputs = ("in",)
+    schema = "tril(in) -> out"
     attrs = {"diagonal": REQUIRED, **FILL}
     inplace = (0,)
 
@@ -236,7 +224,7 @@ class Tril(OpDef):
 
 
 class FusedScaleTril(Tril):
-    type = "fused_scale_tril"
+    schema = "fused_scale_tril(in) -> out"
     attrs = {**Tril.attrs, **SCALE}
 
     def samples(self, rng: Rng) -> Samples:

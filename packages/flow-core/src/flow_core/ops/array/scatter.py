@@ -14,22 +14,11 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.base.shapes import Shape
 from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.ops.array.index import (
-    MOVED,
-    checked_index,
-    with_like,
-)
+from flow_core.ops.array.index import MOVED, checked_index, with_like
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.rules import floating, nondecreasing, signatures
-from flow_core.plugins.specs import (
-    REQUIRED,
-    InferContext,
-    LocalContext,
-    Part,
-    Sample,
-    SbpContext,
-)
+from flow_core.plugins.specs import REQUIRED, InferContext, LocalContext, Part, Sample, SbpContext
 from flow_core.sharding.sbp import EXTREMES, B, P, S, Signatures
 
 
@@ -74,21 +63,6 @@ def _scatter_nd_rules(index: TensorType, out: TensorType) -> Signatures:
     )
 
 
-def _tensor_scatter_update_sbp(ctx: SbpContext) -> Signatures:
-    _, inner = _nd_axes(ctx.inputs[2], ctx.outputs[0])
-    indexed = range(ctx.inputs[2].shape[-1])
-    return signatures(
-        *(((S(i), S(j), B), S(i)) for i, j in inner),
-        *(((S(i), B, B), S(i)) for i in indexed),
-        *(((kind, kind, B), kind) for kind in (P, *EXTREMES)),
-    )
-
-
-def _scatter_nd_gradient(g: GradContext) -> tuple[Sym | None, ...]:
-    *ignored, index, _ = g.inputs
-    return (*(None for _ in ignored), None, g.one("gather_nd", g.dy, index, first=g.attrs["first"]))
-
-
 def _positions(
     index: Array, table: Shape, first: Shape = ()
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -124,8 +98,7 @@ def _nd_cases(rng: np.random.Generator) -> Iterator[tuple[Array, Array, Array]]:
 
 
 class GatherNd(OpDef):
-    type = "gather_nd"
-    inputs = ("params", "indices")
+    schema = "gather_nd(params, indices) -> out"
     attrs = {"first": ()}
     localize = staticmethod(lambda ctx: _first(ctx, ctx.inputs[0]))
 
@@ -165,12 +138,14 @@ class Scatter(OpDef):
     attrs = {"first": ()}
     localize = staticmethod(lambda ctx: _first(ctx, ctx.outputs[0]))
 
+    def gradient(self, g: GradContext) -> Gradients:
+        dx = g.one("gather_nd", g.dy, g.inputs[-2], first=g.attrs["first"])
+        return (*(None for _ in g.inputs[1:]), dx)
+
 
 class ScatterNd(Scatter):
-    type = "scatter_nd"
-    inputs = ("indices", "updates")
+    schema = "scatter_nd(indices, updates) -> out"
     attrs = {"shape": REQUIRED, "first": ()}
-    gradient = staticmethod(_scatter_nd_gradient)
     reference = staticmethod(_scatter_nd)
     infer = staticmethod(lambda ctx: _scattered(ctx, tuple(ctx.attrs["shape"]), 0, 1))
     sbp = staticmethod(lambda ctx: _scatter_nd_rules(ctx.inputs[0], ctx.outputs[0]))
@@ -188,9 +163,7 @@ class ScatterNd(Scatter):
 
 
 class ScatterNdLike(Scatter):
-    type = "scatter_nd_like"
-    inputs = ("like", "indices", "updates")
-    gradient = staticmethod(_scatter_nd_gradient)
+    schema = "scatter_nd_like(like, indices, updates) -> out"
     infer = staticmethod(lambda ctx: _scattered(ctx, ctx.inputs[0].shape, 1, 2))
     sbp = staticmethod(lambda ctx: with_like(_scatter_nd_rules(ctx.inputs[1], ctx.outputs[0]), 0))
 
@@ -206,13 +179,21 @@ class ScatterNdLike(Scatter):
 class TensorScatter(Scatter):
     """An op whose output is a copy of a table, with updates at some positions."""
 
-    inputs = ("params", "updates", "indices")
     inplace = (0,)
 
     def infer(self, ctx: InferContext) -> Types:
         params, updates = ctx.inputs[:2]
         ctx.check(params.dtype is updates.dtype, f"{params} and {updates}", "one element type")
         return _scattered(ctx, params.shape, 2, 1)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        _, inner = _nd_axes(ctx.inputs[2], ctx.outputs[0])
+        indexed = range(ctx.inputs[2].shape[-1])
+        return signatures(
+            *(((S(i), S(j), B), S(i)) for i, j in inner),
+            *(((S(i), B, B), S(i)) for i in indexed),
+            *(((kind, kind, B), kind) for kind in (P, *EXTREMES)),
+        )
 
     def gradient(self, g: GradContext) -> Gradients:
         (_, updates, index), (to_params, to_updates, _) = g.inputs, g.needed
@@ -229,8 +210,7 @@ class TensorScatter(Scatter):
 
 
 class TensorScatterNdUpdate(TensorScatter):
-    type = "tensor_scatter_nd_update"
-    sbp = staticmethod(_tensor_scatter_update_sbp)
+    schema = "tensor_scatter_nd_update(params, updates, indices) -> out"
 
     def reference(self, params: Array, updates: Array, index: Array, *, first: Shape) -> Array:
         out = params.copy()
@@ -240,13 +220,13 @@ class TensorScatterNdUpdate(TensorScatter):
 
 
 class TensorScatterNdAdd(TensorScatter):
-    type = "tensor_scatter_nd_add"
+    schema = "tensor_scatter_nd_add(params, updates, indices) -> out"
     reference = staticmethod(_tensor_scatter_add)
 
     def sbp(self, ctx: SbpContext) -> Signatures:
         batch, _ = _nd_axes(ctx.inputs[2], ctx.outputs[0])
         added = signatures(*(((P, S(i), S(i)), P) for i in batch))
-        splits = (r for r in _tensor_scatter_update_sbp(ctx) if r.inputs[0] not in EXTREMES)
+        splits = (r for r in super().sbp(ctx) if r.inputs[0] not in EXTREMES)
         return (*added, *splits, *(nondecreasing(ctx, 0) if floating(ctx) else ()))
 
 

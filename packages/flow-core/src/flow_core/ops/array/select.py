@@ -14,14 +14,7 @@ from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.rules import signatures
-from flow_core.plugins.specs import (
-    REQUIRED,
-    InferContext,
-    LocalContext,
-    Part,
-    Sample,
-    SbpContext,
-)
+from flow_core.plugins.specs import REQUIRED, InferContext, LocalContext, Part, Sample, SbpContext
 from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signatures
 
 LAST = 2**63 - 1
@@ -65,8 +58,7 @@ def _region(g: GradContext, axis: int, start: int, size: int) -> Sym:
 
 
 class Concat(OpDef):
-    type = "concat"
-    inputs = ("in*",)
+    schema = "concat(in*) -> out"
     attrs = {"axis": REQUIRED, "max_dim_size": None}
     sbp = staticmethod(_but_axis)
     reference = staticmethod(lambda *xs, axis, max_dim_size: np.concatenate(xs, axis))
@@ -119,9 +111,7 @@ def _split(x: Array, *, axis: int, sizes: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 class Split(OpDef):
-    type = "split"
-    inputs = ("in",)
-    outputs = ("out*",)
+    schema = "split(in) -> out*"
     attrs = {"axis": REQUIRED, "sizes": REQUIRED}
     sbp = staticmethod(_but_axis)
     gradient = staticmethod(_split_gradient)
@@ -145,9 +135,7 @@ class Split(OpDef):
 
 
 class SplitLike(OpDef):
-    type = "split_like"
-    inputs = ("in", "like*")
-    outputs = ("out*",)
+    schema = "split_like(in, like*) -> out*"
     attrs = {"axis": REQUIRED}
     gradient = staticmethod(_split_gradient)
 
@@ -254,14 +242,6 @@ def _sliced_shape(ctx: InferContext, whole: TensorType) -> Shape:
     return shape
 
 
-def _slice_update_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    x, update = ctx.inputs
-    shape = _sliced_shape(ctx, x)
-    allowed = tensor_type(shape, x.dtype)
-    ctx.check(update == allowed, f"update of type {update}", str(allowed))
-    return (x,)
-
-
 def _full_axes(shape: Shape, attrs: Mapping[str, AttrValue]) -> list[int]:
     """Return the axes that a slice keeps whole: on these, the attributes apply to any part."""
     ranges, sizes = slice_ranges(shape, attrs), whole_shape(shape, attrs)
@@ -272,16 +252,6 @@ def _full_axes(shape: Shape, attrs: Mapping[str, AttrValue]) -> list[int]:
 def _cut_axes(shape: Shape, attrs: Mapping[str, AttrValue]) -> list[int]:
     full = _full_axes(shape, attrs)
     return [i for i in range(len(shape)) if i not in full]
-
-
-def _slice_update_sbp(ctx: SbpContext) -> Signatures:
-    """Require a broadcast update if a sliced axis is split: each device reads its part of the
-    update.
-    """
-    shape, m = ctx.inputs[0].shape, len(ctx.outputs)
-    kinds: tuple[Sbp, ...] = (*map(S, _full_axes(shape, ctx.attrs)), P, *EXTREMES)
-    parts = (((S(i), B), (S(i),) * m) for i in _cut_axes(shape, ctx.attrs))
-    return signatures(*(((s, s), (s,) * m) for s in kinds), *parts)
 
 
 def _resized_window(
@@ -301,13 +271,6 @@ def _attrs_of_slice(g: GradContext) -> dict[str, AttrValue]:
     return {key: g.attrs[key] for key in ("start", "stop", "step", "window")}
 
 
-def _slice_update(x: Array, update: Array, **attrs: AttrValue) -> Array:
-    own, part = regions(x.shape, attrs)
-    y = x.copy()
-    y[own] = update[part]
-    return y
-
-
 SLICES: tuple[tuple[Shape, ...], ...] = (
     ((5, 4), (1, 0), (4, LAST), (1, 1)),
     ((5, 4), (-2, LAST), (LAST, -LAST, ), (1, -1)),
@@ -315,9 +278,6 @@ SLICES: tuple[tuple[Shape, ...], ...] = (
     ((3, 6, 2), (0, 5, -2), (LAST, 0, LAST), (1, -2, 1)),
     ((0, 3), (0, 1), (LAST, 2), (1, 1)),
 )  # fmt: skip
-
-
-WINDOW = ((3, 6, 7), (2, 6, 9))
 
 
 class Slicing(OpDef):
@@ -347,15 +307,14 @@ class Slicing(OpDef):
             attrs: dict[str, Any] = {"start": start, "stop": stop, "step": step, "window": None}
             part = tuple(map(len, slice_ranges(shape, attrs)))
             yield Sample(tuple(rng.uniform(-3, 3, part if p else shape) for p in self.parts), attrs)
-        attrs = {"start": (1, 8), "stop": (LAST, 0), "step": (2, -3), "window": WINDOW}
+        attrs = {"start": (1, 8), "stop": (LAST, 0), "step": (2, -3)}
+        attrs["window"] = ((3, 6, 7), (2, 6, 9))
         arrays = tuple(rng.uniform(-3, 3, (3, 3) if part else (3, 4)) for part in self.parts)
         yield Sample(arrays, attrs, note="a part")
 
 
 class Slice(Slicing):
-    type = "slice"
-    inputs = ("x",)
-    outputs = ("y",)
+    schema = "slice(x) -> y"
     parts = (False,)
 
     def infer(self, ctx: InferContext) -> Types:
@@ -385,13 +344,11 @@ class Slice(Slicing):
 
 
 class LogicalSlice(Slice):
-    type = "logical_slice"
+    schema = "logical_slice(x) -> y"
 
 
 class SliceGrad(Slicing):
-    type = "slice_grad"
-    inputs = ("dy", "like")
-    outputs = ("dx",)
+    schema = "slice_grad(dy, like) -> dx"
     whole = 1
     parts = (True, False)
     gradient = staticmethod(lambda g: (g.one("slice", g.dy, **_attrs_of_slice(g)), None))
@@ -418,14 +375,35 @@ class SliceGrad(Slicing):
         return dx
 
 
-class SliceUpdate(Slicing):
-    type = "slice_update"
-    inputs = ("x", "update")
-    outputs = ("y",)
+class Update(Slicing):
+    """An op that replaces a region of a tensor."""
+
+    def infer(self, ctx: InferContext) -> Types:
+        x, update = ctx.inputs
+        shape = _sliced_shape(ctx, x)
+        allowed = tensor_type(shape, x.dtype)
+        ctx.check(update == allowed, f"update of type {update}", str(allowed))
+        return (x,)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Require a broadcast update if a sliced axis is split: each device reads its part of the
+        update.
+        """
+        shape, m = ctx.inputs[0].shape, len(ctx.outputs)
+        kinds: tuple[Sbp, ...] = (*map(S, _full_axes(shape, ctx.attrs)), P, *EXTREMES)
+        parts = (((S(i), B), (S(i),) * m) for i in _cut_axes(shape, ctx.attrs))
+        return signatures(*(((s, s), (s,) * m) for s in kinds), *parts)
+
+    def reference(self, x: Array, update: Array, **attrs: AttrValue) -> Array:
+        own, part = regions(x.shape, attrs)
+        y = x.copy()
+        y[own] = update[part]
+        return y
+
+
+class SliceUpdate(Update):
+    schema = "slice_update(x, update) -> y"
     inplace = (0,)
-    infer = staticmethod(_slice_update_type)
-    sbp = staticmethod(_slice_update_sbp)
-    reference = staticmethod(_slice_update)
 
     def gradient(self, g: GradContext) -> Gradients:
         attrs, (to_x, to_update) = _attrs_of_slice(g), g.needed
@@ -436,18 +414,13 @@ class SliceUpdate(Slicing):
         )
 
 
-class LogicalSliceAssign(Slicing):
-    type = "logical_slice_assign"
-    inputs = ("ref", "value")
-    outputs = ()
+class LogicalSliceAssign(Update):
+    schema = "logical_slice_assign(ref, value)"
     mutates = (0,)
     effect = True
-    sbp = staticmethod(_slice_update_sbp)
-    reference = staticmethod(_slice_update)
 
     def infer(self, ctx: InferContext) -> Types:
-        _slice_update_type(ctx)
-        return ()
+        return super().infer(ctx)[1:]
 
 
 OPS = specs(

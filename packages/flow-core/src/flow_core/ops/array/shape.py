@@ -176,9 +176,7 @@ TABLE: tuple[Reshaping, ...] = (
 
 
 class Identity(OpDef):
-    type = "identity"
-    inputs = ("in",)
-    outputs = ("out",)
+    schema = "identity(in) -> out"
     alias = 0
     infer = staticmethod(like_input)
     sbp = staticmethod(with_nondecreasing(linear))
@@ -192,19 +190,15 @@ class Identity(OpDef):
 
 
 class AmpWhiteIdentity(Identity):
-    type = "amp_white_identity"
+    schema = "amp_white_identity(in) -> out"
 
 
 class CastToStaticShape(Identity):
-    type = "cast_to_static_shape"
-    inputs = ("input",)
-    outputs = ("output",)
+    schema = "cast_to_static_shape(input) -> output"
 
 
 class TupleIdentity(OpDef):
-    type = "tuple_identity"
-    inputs = ("in*",)
-    outputs = ("out*",)
+    schema = "tuple_identity(in*) -> out*"
     infer = staticmethod(lambda ctx: ctx.inputs)
     gradient = staticmethod(lambda g: g.grads)
     reference = staticmethod(lambda *xs: xs)
@@ -221,9 +215,7 @@ class TupleIdentity(OpDef):
 
 
 class Transpose(OpDef):
-    type = "transpose"
-    inputs = ("input",)
-    outputs = ("output",)
+    schema = "transpose(input) -> output"
     attrs = {"perm": REQUIRED, "batch_axis_non_change": False}
     reference = staticmethod(lambda x, *, perm, batch_axis_non_change: x.transpose(perm))
 
@@ -298,8 +290,6 @@ def _sources(x: Shape, out: Shape, axes: Sequence[int]) -> list[int | None]:
 class Broadcasting(OpDef):
     """An op that repeats a tensor along axes, and may read the shape from another one."""
 
-    outputs = ("y",)
-
     def sbp(self, ctx: SbpContext) -> Signatures:
         x, out = ctx.inputs[0].shape, ctx.outputs[0].shape
         likes = len(ctx.inputs) - 1
@@ -319,8 +309,7 @@ class Broadcasting(OpDef):
 
 
 class BroadcastTo(Broadcasting):
-    type = "broadcast_to"
-    inputs = ("x",)
+    schema = "broadcast_to(x) -> y"
     attrs = {"shape": REQUIRED}
     infer = staticmethod(lambda ctx: (_broadcast_type(ctx, tuple(ctx.attrs["shape"])),))
     reference = staticmethod(lambda x, *, shape: np.broadcast_to(x, shape))
@@ -331,8 +320,7 @@ class BroadcastTo(Broadcasting):
 
 
 class BroadcastLike(Broadcasting):
-    type = "broadcast_like"
-    inputs = ("x", "like")
+    schema = "broadcast_like(x, like) -> y"
     attrs = {"broadcast_axes": ()}
 
     def infer(self, ctx: InferContext) -> Types:

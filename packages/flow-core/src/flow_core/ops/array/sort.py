@@ -6,6 +6,7 @@ Equal numbers keep the order of their indices in both sorting directions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,8 @@ from flow_core.ir.graph import AttrValue, tensor_type
 from flow_core.ops.array.index import checked_index
 from flow_core.ops.build import GradContext
 from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
-from flow_core.ops.rules import any_partial, like_input, signatures, split_axes
-from flow_core.plugins.specs import (
-    REQUIRED,
-    InferContext,
-    LocalContext,
-    Sample,
-    SbpContext,
-)
+from flow_core.ops.rules import any_partial, like_input, signatures, split_axes, split_leading_axes
+from flow_core.plugins.specs import REQUIRED, InferContext, LocalContext, Sample, SbpContext
 from flow_core.sharding.sbp import B, S, Signatures
 
 DIRECTIONS = ("ASCENDING", "DESCENDING")
@@ -39,10 +34,6 @@ def _check_direction(ctx: InferContext) -> None:
     direction = ctx.attrs["direction"]
     ctx.check(direction in DIRECTIONS, f"direction {direction!r}", " or ".join(DIRECTIONS))
     _last_axis(ctx)
-
-
-def _leading(ctx: SbpContext) -> Signatures:
-    return split_axes(ctx, range(len(ctx.inputs[0].shape) - 1))
 
 
 def stable_order(x: Array, descending: bool) -> Any:
@@ -78,21 +69,19 @@ def _ties(rng: np.random.Generator) -> Array:
 class Ordering(OpDef):
     """An op on the order along the last axis, which is not split."""
 
-    inputs = ("in",)
     attrs = {"direction": "ASCENDING"}
 
     def samples(self, rng: Rng) -> Samples:
-        for shape in SHAPES:
-            for direction in DIRECTIONS:
-                yield Sample((_distinct(rng, shape),), {"direction": direction})
-        for direction in DIRECTIONS:
-            for dtype in (np.float64, np.int64, np.int32, np.int8, np.uint8):
-                numbers = abs(_ties(rng)) if dtype is np.uint8 else _ties(rng)
-                yield Sample((numbers.astype(dtype),), {"direction": direction}, gradient=False)
+        for shape, direction in product(SHAPES, DIRECTIONS):
+            yield Sample((_distinct(rng, shape),), {"direction": direction})
+        dtypes = np.float64, np.int64, np.int32, np.int8, np.uint8
+        for direction, dtype in product(DIRECTIONS, dtypes):
+            numbers = abs(_ties(rng)) if dtype is np.uint8 else _ties(rng)
+            yield Sample((numbers.astype(dtype),), {"direction": direction}, gradient=False)
 
 
 class Sort(Ordering):
-    type = "sort"
+    schema = "sort(in) -> out"
 
     def infer(self, ctx: InferContext) -> Types:
         _check_direction(ctx)
@@ -101,7 +90,7 @@ class Sort(Ordering):
     def sbp(self, ctx: SbpContext) -> Signatures:
         """Split all axes but the last; pass every kind of P if the last axis has one element."""
         alone = ctx.inputs[0].shape[-1] == 1
-        return (*_leading(ctx), *(any_partial(ctx, 0) if alone else ()))
+        return (*split_leading_axes(ctx), *(any_partial(ctx, 0) if alone else ()))
 
     def gradient(self, g: GradContext) -> Gradients:
         """Emit a scatter of dy to the positions that the elements had before sorting."""
@@ -114,8 +103,8 @@ class Sort(Ordering):
 
 
 class ArgSort(Ordering):
-    type = "arg_sort"
-    sbp = staticmethod(_leading)
+    schema = "arg_sort(in) -> out"
+    sbp = staticmethod(split_leading_axes)
 
     def infer(self, ctx: InferContext) -> Types:
         _check_direction(ctx)
@@ -133,9 +122,8 @@ def _argmax_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 class Argmax(OpDef):
-    type = "argmax"
-    inputs = ("in",)
-    sbp = staticmethod(_leading)
+    schema = "argmax(in) -> out"
+    sbp = staticmethod(split_leading_axes)
     samples = staticmethod(_argmax_samples)
     reference = staticmethod(lambda x: np.atleast_1d(np.argmax(x, -1)).astype(np.int32))
 
@@ -147,10 +135,9 @@ class Argmax(OpDef):
 class TopK(OpDef):
     """The indices of the largest elements, always sorted."""
 
-    type = "top_k"
-    inputs = ("in",)
+    schema = "top_k(in) -> out"
     attrs = {"k": 1, "sorted": True}
-    sbp = staticmethod(_leading)
+    sbp = staticmethod(split_leading_axes)
 
     def infer(self, ctx: InferContext) -> Types:
         size, k = _last_axis(ctx), ctx.attrs["k"]
@@ -167,8 +154,7 @@ class TopK(OpDef):
 
 
 class InTopK(OpDef):
-    type = "in_top_k"
-    inputs = ("targets", "predictions")
+    schema = "in_top_k(targets, predictions) -> out"
     attrs = {"k": REQUIRED}
     sbp = staticmethod(lambda _: signatures(((S(0), S(0)), S(0))))
 
@@ -206,8 +192,7 @@ class OneHot(OpDef):
     ones.
     """
 
-    type = "one_hot"
-    inputs = ("indices",)
+    schema = "one_hot(indices) -> out"
     attrs = {
         "depth": REQUIRED, "dtype": REQUIRED, "floating_on_value": 1.0, "integer_on_value": 1,
         "floating_off_value": 0.0, "integer_off_value": 0, "first": 0, "classes": None,

@@ -24,13 +24,7 @@ from flow_core.ops.rules import (
     with_nondecreasing,
     with_place,
 )
-from flow_core.plugins.specs import (
-    REQUIRED,
-    InferContext,
-    LocalContext,
-    Sample,
-    SbpContext,
-)
+from flow_core.plugins.specs import REQUIRED, InferContext, LocalContext, Sample, SbpContext
 from flow_core.sharding.sbp import B, P, S, Sbp, Signatures
 
 
@@ -44,8 +38,7 @@ def _check_value(ctx: InferContext, dtype: DType) -> None:
 
 
 class Constant(OpDef):
-    type = "constant"
-    inputs = ()
+    schema = "constant() -> out"
     attrs = {"value": REQUIRED, "dtype": REQUIRED, "shape": REQUIRED}
 
     def infer(self, ctx: InferContext) -> Types:
@@ -78,7 +71,6 @@ def _like_dtype(like: DType, attrs: Mapping[str, AttrValue]) -> DType:
 class Like(OpDef):
     """A constant of which the shape is that of another tensor."""
 
-    inputs = ("like",)
     gradient = staticmethod(lambda _: (None,))
 
     def sbp(self, ctx: SbpContext) -> Signatures:
@@ -89,7 +81,7 @@ class Like(OpDef):
 
 
 class ConstantLike(Like):
-    type = "constant_like"
+    schema = "constant_like(like) -> out"
     attrs = {"value": REQUIRED, "dtype": None}
 
     def infer(self, ctx: InferContext) -> Types:
@@ -111,7 +103,7 @@ class ConstantLike(Like):
 
 
 class ZeroLike(Like):
-    type = "zero_like"
+    schema = "zero_like(like) -> out"
     infer = staticmethod(lambda ctx: ctx.inputs)
     reference = staticmethod(np.zeros_like)
 
@@ -121,8 +113,7 @@ class ZeroLike(Like):
 
 
 class Range(OpDef):
-    type = "range"
-    inputs = ()
+    schema = "range() -> out"
     attrs = {"start": REQUIRED, "limit": REQUIRED, "delta": REQUIRED, "dtype": REQUIRED}
     sbp = staticmethod(split_all_axes)
 
@@ -148,8 +139,6 @@ class Range(OpDef):
             yield Sample((), {"start": start, "limit": limit, "delta": delta, "dtype": dtype})
 
 
-# --------------------------------------------------------------------------------------- random
-
 SEED = {"seed": -1, "has_seed": False}
 """Attributes for the op's own seed; by default, the seed derives from the job's seed and the op's
 name.
@@ -157,8 +146,7 @@ name.
 
 
 class Bernoulli(OpDef):
-    type = "bernoulli"
-    inputs = ("in",)
+    schema = "bernoulli(in) -> out"
     attrs = {"dtype": None, **SEED, "place": None}
     random = True
     sbp = staticmethod(with_nondecreasing(split_all_axes))
@@ -185,8 +173,7 @@ class Bernoulli(OpDef):
 
 
 class CoinFlip(OpDef):
-    type = "coin_flip"
-    inputs = ()
+    schema = "coin_flip() -> out"
     attrs = {"batch_size": REQUIRED, "probability": 0.5, **SEED, "place": None}
     random = True
     host = True
@@ -221,9 +208,7 @@ def permutation_layout(count: int) -> tuple[int, int]:
 
 
 class GenerateRandomBatchPermutationIndices(OpDef):
-    type = "generate_random_batch_permutation_indices"
-    inputs = ("x",)
-    outputs = ("y",)
+    schema = "generate_random_batch_permutation_indices(x) -> y"
     attrs = {**SEED, "count": None}
     random = True
     localize = staticmethod(lambda ctx: {"count": ctx.outputs[0].shape[0]})

@@ -47,15 +47,10 @@ def padded(values: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return out
 
 
-# distinct values with counts
-
-
 class UniqueWithCounts(OpDef):
     """Distinct values, the index of each element among them, their counts and number."""
 
-    type = "unique_with_counts"
-    inputs = ("x",)
-    outputs = ("y", "idx", "count", "num_unique")
+    schema = "unique_with_counts(x) -> y, idx, count, num_unique"
     attrs = {"out_idx": "int32"}
 
     def infer(self, ctx: InferContext) -> Types:
@@ -78,15 +73,10 @@ class UniqueWithCounts(OpDef):
         yield Sample((np.zeros(0),), {}, False, "no elements")
 
 
-# sums of rows by index
-
-
 class IndexedSlicesReduceSum(OpDef):
     """The sum of all rows of each distinct index."""
 
-    type = "indexed_slices_reduce_sum"
-    inputs = ("x_indices", "x_values")
-    outputs = ("y_indices", "y_values", "num_unique")
+    schema = "indexed_slices_reduce_sum(x_indices, x_values) -> y_indices, y_values, num_unique"
 
     def infer(self, ctx: InferContext) -> Types:
         indices, values = ctx.inputs
@@ -114,9 +104,6 @@ class IndexedSlicesReduceSum(OpDef):
         for rows, row, dtype in ((9, (3,), np.int32), (12, (), np.int64), (1, (2, 2), np.int32)):
             indices = rng.integers(0, 6, rows).astype(dtype)
             yield Sample((indices, rng.uniform(-1, 1, (rows, *row))), {}, False)
-
-
-# numbers for tokens
 
 
 def number_tokens(table: Array, size: Any, tokens: Array, out: Array) -> None:
@@ -161,8 +148,7 @@ class CategoricalOrdinalEncode(OpDef):
     (token, number) pairs at index token modulo capacity, or the next free one.
     """
 
-    type = "CategoricalOrdinalEncode"
-    inputs = ("table", "size", "in")
+    schema = "CategoricalOrdinalEncode(table, size, in) -> out"
     attrs = {"hash_precomputed": REQUIRED}
     mutates = (0, 1)
     effect = True

@@ -23,15 +23,10 @@ from flow_core.sharding.sbp import B, S, Signatures
 INDEX = (int32, int64)
 
 
-# positions of nonzero elements
-
-
 class Argwhere(OpDef):
     """The positions of all nonzero elements, one per row, and their number."""
 
-    type = "argwhere"
-    inputs = ("input",)
-    outputs = ("output", "output_size")
+    schema = "argwhere(input) -> output, output_size"
     attrs = {"dtype": "int32"}
 
     def infer(self, ctx: InferContext) -> Types:
@@ -56,9 +51,6 @@ class Argwhere(OpDef):
         yield Sample((np.zeros((0, 2)),), {}, False, "no elements")
 
 
-# the first rows
-
-
 def valid_rows_of_part(first: int, rows: int, size: Any) -> int:
     """Return how many of the ``rows`` rows from ``first`` on are among the first ``size`` rows.
 
@@ -73,8 +65,7 @@ class SyncDynamicResize(OpDef):
     the number of the first row of this part.
     """
 
-    type = "sync_dynamic_resize"
-    inputs = ("in", "size")
+    schema = "sync_dynamic_resize(in, size) -> out"
     attrs = {"axis": 0, "first": 0}
     inplace = (0,)
 

@@ -95,9 +95,7 @@ def parts_per_device(
 class CastToMirrored(OpDef):
     """The parts of a logical value, one per device."""
 
-    type = "cast_to_mirrored"
-    inputs = ("in",)
-    outputs = ("out*",)
+    schema = "cast_to_mirrored(in) -> out*"
     attrs = {"sbp": REQUIRED, "hierarchy": REQUIRED}
     per_device = "outputs"
 
@@ -131,8 +129,7 @@ class CastToMirrored(OpDef):
 class CastFromMirrored(OpDef):
     """The logical value composed of the devices' parts."""
 
-    type = "cast_from_mirrored"
-    inputs = ("in*",)
+    schema = "cast_from_mirrored(in*) -> out"
     attrs = {"sbp": REQUIRED, "hierarchy": REQUIRED, "shape": REQUIRED}
     per_device = "inputs"
     gradient = staticmethod(lambda g: g.all("cast_to_mirrored", g.dy, **_dual(g)))

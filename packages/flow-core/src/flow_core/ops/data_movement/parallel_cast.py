@@ -13,8 +13,7 @@ from flow_core.sharding.topology import Placement
 class ParallelCast(OpDef):
     """The same tensor in the requested SBP; ``gradient_sbp`` is that of the gradient."""
 
-    type = "parallel_cast"
-    inputs = ("in",)
+    schema = "parallel_cast(in) -> out"
     attrs = {"gradient_sbp": None, "gradient_hierarchy": ()}
     alias = 0
     infer = staticmethod(like_input)

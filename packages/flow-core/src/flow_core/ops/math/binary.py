@@ -138,8 +138,7 @@ class Binary(OpDef):
     domain: tuple[float, float] = (0.3, 3.0)
     broadcasts: bool = True
     ordered: bool = False
-    inputs = ("x", "y")
-    outputs = ("z",)
+    schema = "(x, y) -> z"
     elementwise = True
 
     def infer(self, ctx: InferContext) -> Types:
@@ -288,8 +287,7 @@ BY_TENSOR = {
 class ByTensor(Arithmetic):
     """A row of `BY_TENSOR`."""
 
-    inputs = ("x", "scalar")
-    outputs = ("y",)
+    schema = "(x, scalar) -> y"
     inplace = (0,)
 
     def infer(self, ctx: InferContext) -> Types:
@@ -308,9 +306,6 @@ class ByTensor(Arithmetic):
 
 def _by_tensor(type_: str, row: Binary) -> ByTensor:
     return ByTensor(type_, row.function, row.left, row.right, rules=row.rules)
-
-
-# choice
 
 
 class Choice(OpDef):
@@ -344,8 +339,7 @@ class Choice(OpDef):
 
 
 class Where(Choice):
-    type = "where"
-    inputs = ("condition", "x", "y")
+    schema = "where(condition, x, y) -> out"
     inplace = (1, 2)
     sbp = staticmethod(lambda ctx: (*broadcast_sbp(ctx), *any_partial(ctx, 1, 2)))
     reference = staticmethod(lambda condition, x, y: np.where(condition != 0, x, y))
@@ -380,21 +374,15 @@ class WhereScalar(Choice):
 
 
 class WhereScalarY(WhereScalar):
-    type = "where_scalar_y"
-    inputs = ("condition", "x")
+    schema = "where_scalar_y(condition, x) -> out"
 
 
 class WhereScalarX(WhereScalar):
-    type = "where_scalar_x"
-    inputs = ("condition", "y")
-
-
-# sums of many
+    schema = "where_scalar_x(condition, y) -> out"
 
 
 class AddN(OpDef):
-    type = "add_n"
-    inputs = ("in*",)
+    schema = "add_n(in*) -> out"
     elementwise = True
     inplace = (0,)
     gradient = staticmethod(lambda g: (g.dy,) * len(g.inputs))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,7 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.base.shapes import reduced_axes
 from flow_core.ops.build import GradContext, Sym
-from flow_core.ops.rules import split_all_axes
-from flow_core.plugins.specs import InferContext, SbpContext
-from flow_core.sharding.sbp import B, P, Signature, Signatures
+from flow_core.plugins.specs import InferContext
 
 
 def sum_to_shape(g: GradContext, index: int, grad: Sym) -> Sym:
@@ -33,16 +30,6 @@ def check_kinds(ctx: InferContext, kinds: str) -> None:
             ", ".join(names[k] for k in kinds),
             "cast them first: flow.cast(x, flow.float)",
         )
-
-
-def linear_in(*which: int) -> Callable[[SbpContext], Signatures]:
-    """Split all axes, and pass P for the inputs in which the op is jointly linear."""
-
-    def sbp(ctx: SbpContext) -> Signatures:
-        inputs = tuple(P if i in which else B for i in range(len(ctx.inputs)))
-        return (*split_all_axes(ctx), Signature(inputs, (P,) * len(ctx.outputs)))
-
-    return sbp
 
 
 def number(value: float, x: Array) -> Any:

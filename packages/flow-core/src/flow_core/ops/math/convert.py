@@ -65,8 +65,7 @@ def _samples(rng: np.random.Generator) -> Iterator[tuple[Any, DType]]:
 
 
 class Cast(OpDef):
-    type = "cast"
-    inputs = ("in",)
+    schema = "cast(in) -> out"
     attrs = {"dtype": REQUIRED}
     elementwise = True
     gradient = staticmethod(_gradient)
@@ -86,8 +85,7 @@ class Cast(OpDef):
 
 
 class CastLike(OpDef):
-    type = "cast_like"
-    inputs = ("in", "dtype_like")
+    schema = "cast_like(in, dtype_like) -> out"
     gradient = staticmethod(_gradient)
     infer = staticmethod(lambda ctx: (tensor_type(ctx.inputs[0].shape, ctx.inputs[1].dtype),))
     reference = staticmethod(lambda x, like: x.astype(like.dtype))
@@ -110,9 +108,7 @@ class CastLike(OpDef):
 class FusedCastScale(OpDef):
     """x in the type of a one-element scalar, times the scalar."""
 
-    type = "fused_cast_scale"
-    inputs = ("x", "scalar")
-    outputs = ("y",)
+    schema = "fused_cast_scale(x, scalar) -> y"
     elementwise = True
     reference = staticmethod(lambda x, scalar: x.astype(scalar.dtype) * scalar.reshape(()))
 

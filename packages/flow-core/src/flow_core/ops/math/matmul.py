@@ -111,8 +111,7 @@ class Product(OpDef):
 class Matmul(Product):
     """alpha op(a) op(b) of two matrices, where op is an optional transposition."""
 
-    type = "matmul"
-    inputs = ("a", "b")
+    schema = "matmul(a, b) -> out"
     reference = staticmethod(matmul_reference)
 
     def sbp(self, ctx: SbpContext) -> Signatures:
@@ -147,7 +146,7 @@ class Matmul(Product):
 class BatchMatmul(Matmul):
     """`matmul` of each pair in two stacks of matrices."""
 
-    type = "batch_matmul"
+    schema = "batch_matmul(a, b) -> out"
     batches = ((2,), (2, 3))
 
     def infer(self, ctx: InferContext) -> Types:
@@ -164,8 +163,7 @@ class BatchMatmul(Matmul):
 class MatmulOnto(Product):
     """base plus the `matmul` of a and b, which is rounded before it is added."""
 
-    type = "matmul_onto"
-    inputs = ("a", "b", "base")
+    schema = "matmul_onto(a, b, base) -> out"
     inplace = (2,)
     internal = True
     reference = staticmethod(lambda a, b, base, **attrs: base + matmul_reference(a, b, **attrs))
@@ -192,8 +190,7 @@ def bias_axis(rank: int, attrs: AttrValue) -> int:
 class BiasAdd(OpDef):
     """a plus a vector b along one axis."""
 
-    type = "bias_add"
-    inputs = ("a", "b")
+    schema = "bias_add(a, b) -> out"
     attrs = {"axis": REQUIRED}
     inplace = (0,)
 

@@ -22,13 +22,7 @@ from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.math.broadcasting import check_kinds
 from flow_core.ops.rules import checked_axis, floating, signatures
-from flow_core.plugins.specs import (
-    REQUIRED,
-    InferContext,
-    LocalContext,
-    Sample,
-    SbpContext,
-)
+from flow_core.plugins.specs import REQUIRED, InferContext, LocalContext, Sample, SbpContext
 from flow_core.sharding.sbp import EXTREMES, B, P, Partial, S, Sbp, Signatures
 
 
@@ -125,8 +119,7 @@ class Reduction(OpDef):
     partial: Sbp | None = None
     passes: bool = False
     logical: bool = False
-    inputs = ("input_tensor",)
-    outputs = ("output_tensor",)
+    schema = "(input_tensor) -> output_tensor"
     attrs = {"axis": REQUIRED, "keepdims": False}
 
     def infer(self, ctx: InferContext) -> Types:
@@ -188,9 +181,6 @@ TABLE: tuple[Reduction, ...] = (
 )  # fmt: skip
 
 
-# means
-
-
 def mean_count(attrs: Mapping[str, Any], shape: Shape) -> int:
     """Return the number of elements by which the mean of a tensor of some shape divides.
 
@@ -247,9 +237,6 @@ class Mean(Reduction):
 REDUCE_MEAN = Mean("reduce_mean", np.mean, _mean_gradient, P, passes=True)
 
 
-# sums to the shape of another value
-
-
 def like_axes(x: Shape, like: Shape, axes: Sequence[int]) -> dict[int, int]:
     """Return the axis of ``like`` for each kept axis of ``x``.
 
@@ -266,9 +253,7 @@ def like_axes(x: Shape, like: Shape, axes: Sequence[int]) -> dict[int, int]:
 
 
 class ReduceSumLike(OpDef):
-    type = "reduce_sum_like"
-    inputs = ("x", "like")
-    outputs = ("y",)
+    schema = "reduce_sum_like(x, like) -> y"
     attrs = {"axis": REQUIRED}
     gradient = staticmethod(lambda g: (_spread(g, g.dy), None))
     reference = staticmethod(lambda x, like, axis: np.sum(x, axis, x.dtype).reshape(like.shape))
@@ -310,13 +295,8 @@ class ReduceSumLike(OpDef):
         yield Sample((integers, integers[0]), {"axis": (0,)}, gradient=False)
 
 
-# the gradient of products
-
-
 class ReduceProdGrad(OpDef):
-    type = "reduce_prod_grad"
-    inputs = ("x", "dy")
-    outputs = ("dx",)
+    schema = "reduce_prod_grad(x, dy) -> dx"
     attrs = {"axis": REQUIRED, "keepdims": False}
 
     def infer(self, ctx: InferContext) -> Types:

@@ -13,7 +13,7 @@ from flow_core.base.dtypes import int8
 from flow_core.ir.graph import AttrValue, tensor_type
 from flow_core.ops.build import GradContext
 from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
-from flow_core.ops.math.broadcasting import check_kinds, linear_in, number
+from flow_core.ops.math.broadcasting import check_kinds, number
 from flow_core.ops.rules import (
     floating,
     floating_like_input,
@@ -24,6 +24,7 @@ from flow_core.ops.rules import (
     signatures,
     split_all_axes,
     with_nondecreasing,
+    with_rows,
 )
 from flow_core.plugins.specs import REQUIRED, InferContext, Sample, SbpContext
 from flow_core.sharding.sbp import B, P, Signatures
@@ -48,7 +49,6 @@ class Scalar(Numeric):
         smooth: whether the samples have derivatives.
     """
 
-    inputs = ("in",)
     attrs = {"operand": REQUIRED}
     drawn: tuple[float, ...] = (2.5, -1.0, 0, 3, 1.5)
     smooth: bool = True
@@ -63,7 +63,7 @@ class Scalar(Numeric):
 
 
 class ScalarAdd(Scalar):
-    type = "scalar_add"
+    schema = "scalar_add(in) -> out"
     gradient = staticmethod(lambda g: (g.dy,))
     reference = staticmethod(lambda x, operand: x + number(operand, x))
 
@@ -75,7 +75,7 @@ class ScalarAdd(Scalar):
 
 
 class ScalarMul(Scalar):
-    type = "scalar_mul"
+    schema = "scalar_mul(in) -> out"
     gradient = staticmethod(lambda g: (g.one("scalar_mul", g.dy, operand=g.attrs["operand"]),))
     reference = staticmethod(lambda x, operand: x * number(operand, x))
 
@@ -86,7 +86,7 @@ class ScalarMul(Scalar):
 
 
 class ScalarPow(Scalar):
-    type = "scalar_pow"
+    schema = "scalar_pow(in) -> out"
     attrs = {"exponent": REQUIRED}
     drawn = (2.0, 0.5, -1.0, 3.0, 0.0)
     infer = staticmethod(floating_like_input)
@@ -111,8 +111,6 @@ class ScalarPow(Scalar):
         return (g.dy * g.one("scalar_pow", g.x, exponent=exponent - 1) * exponent,)
 
 
-# truth values
-
 COMPARISONS = {
     "equal": np.equal, "not_equal": np.not_equal, "greater": np.greater,
     "greater_equal": np.greater_equal, "less": np.less, "less_equal": np.less_equal,
@@ -125,6 +123,7 @@ class ScalarComparison(Scalar):
 
     type: str
     compared: Callable[..., Any]
+    schema = "(in) -> out"
     inplace = ()
     drawn = (1.5, 1.0, 2.0, 0.0, 1.0)
     smooth = False
@@ -140,8 +139,7 @@ class ScalarComparison(Scalar):
 
 
 class LogicalNot(OpDef):
-    type = "logical_not"
-    inputs = ("in",)
+    schema = "logical_not(in) -> out"
     elementwise = True
     infer = staticmethod(lambda ctx: (tensor_type(ctx.inputs[0].shape, int8),))
     sbp = staticmethod(split_all_axes)
@@ -150,9 +148,6 @@ class LogicalNot(OpDef):
     def samples(self, rng: Rng) -> Samples:
         for dtype in (np.int8, np.float64, np.bool_):
             yield Sample((rng.integers(0, 2, (3, 4)).astype(dtype),), gradient=False)
-
-
-# limits
 
 
 def limits(x: Array, attrs: Mapping[str, AttrValue]) -> tuple[Any, Any]:
@@ -189,8 +184,7 @@ class Limited(Numeric):
 
 
 class Clip(Limited):
-    inputs = ("x",)
-    outputs = ("y",)
+    schema = "(x) -> y"
     sbp = staticmethod(with_nondecreasing(split_all_axes))
     gradient = staticmethod(lambda g: (g.one(f"{g.op.type}_grad", g.dy, g.x, **g.attrs),))
 
@@ -200,11 +194,10 @@ class Clip(Limited):
 
 
 class ClipGrad(Limited):
-    inputs = ("dy", "x")
-    outputs = ("dx",)
+    schema = "(dy, x) -> dx"
     inplace = (0, 1)
     infer = staticmethod(same_inputs)
-    sbp = staticmethod(linear_in(0))
+    sbp = staticmethod(with_rows(split_all_axes, ((P, B), P)))
 
     def reference(self, dy: Array, x: Array, **attrs: AttrValue) -> Array:
         low, high = limits(x, attrs)

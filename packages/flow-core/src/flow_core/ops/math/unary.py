@@ -55,8 +55,7 @@ class Unary(OpDef):
     linear: bool = False
     order: str = ""
     above: bool = False
-    inputs = ("x",)
-    outputs = ("y",)
+    schema = "(x) -> y"
     elementwise = True
     inplace = (0,)
 

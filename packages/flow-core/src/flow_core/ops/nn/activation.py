@@ -19,7 +19,7 @@ from flow_core.base.arrays import Array
 from flow_core.ir.graph import AttrValue
 from flow_core.ops.build import GradContext
 from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
-from flow_core.ops.math.broadcasting import linear_in, sum_to_shape
+from flow_core.ops.math.broadcasting import sum_to_shape
 from flow_core.ops.math.unary import mapped
 from flow_core.ops.rules import (
     broadcast_sbp,
@@ -89,7 +89,7 @@ class ActivationGrad(OpDef):
     inplace: tuple[int, ...]
     outputs = ("dx",)
     elementwise = True
-    sbp = staticmethod(linear_in(1))
+    sbp = staticmethod(with_rows(split_all_axes, ((B, P), P)))
     infer = staticmethod(lambda ctx: (floating_like_input(ctx), same_inputs(ctx))[1])
 
     def reference(self, at: Any, dy: Array, **attrs: AttrValue) -> Any:
@@ -167,9 +167,6 @@ TABLE: tuple[Activation, ...] = (
 )  # fmt: skip
 
 
-# activations whose slopes are variables
-
-
 class SlopeOp(OpDef):
     """An op whose last input, the slopes, broadcasts to the input before it."""
 
@@ -191,9 +188,7 @@ class SlopeOp(OpDef):
 
 
 class Prelu(SlopeOp):
-    type = "prelu"
-    inputs = ("x", "alpha")
-    outputs = ("y",)
+    schema = "prelu(x, alpha) -> y"
     inplace = (0,)
     sbp = staticmethod(broadcast_sbp)
     reference = staticmethod(lambda x, alpha: np.where(x > 0, x, alpha * x))
@@ -208,9 +203,7 @@ class Prelu(SlopeOp):
 
 
 class PreluInputGrad(SlopeOp):
-    type = "prelu_input_grad"
-    inputs = ("dy", "x", "alpha")
-    outputs = ("dx",)
+    schema = "prelu_input_grad(dy, x, alpha) -> dx"
     inplace = (0, 1)
     sbp = staticmethod(with_rows(broadcast_sbp, ((P, B, B), P)))
     reference = staticmethod(lambda dy, x, alpha: dy * np.where(x > 0, 1, alpha))

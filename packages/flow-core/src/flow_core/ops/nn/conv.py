@@ -74,9 +74,6 @@ def _check_weight(ctx: InferContext, weight: TensorType, channels: int) -> None:
     )
 
 
-# ------------------------------------------------------------------------------ SBP rules
-
-
 def _local(ctx: SbpContext, big: TensorType, small: TensorType) -> list[int]:
     """Return the spatial axes that may be split: those on which the kernel has size 1."""
     return pointwise_axes(ctx, ctx.attrs["kernel_size"], ctx.attrs["padding_before"], big, small)
@@ -88,9 +85,6 @@ def _channels(ctx: SbpContext) -> int:
 
 def _linear_in_both() -> list[Row]:
     return [((S(0), B), S(0)), ((P, B), P), ((B, P), P)]
-
-
-# ------------------------------------------------------------------------------ gradients
 
 
 def _shared(attrs: Attrs) -> dict[str, Any]:
@@ -125,15 +119,10 @@ def _filter_grad(g: GradContext, dy: Sym, x: Sym) -> Sym:
     return g.one("conv_filter_grad", dy, x, num_spatial_dims=dims, **_shared(g.attrs))
 
 
-# ------------------------------------------------------------------------------ reference
-
-
 def _products(y: TensorType, weight: TensorType) -> float:
     """Return the number of floating-point operations of a convolution or gradient with ``y``."""
     return 2.0 * y.size * weight.size / max(weight.shape[0], 1)
 
-
-# ------------------------------------------------------------------------------ the table
 
 _CONV_ATTRS = {
     "filters": REQUIRED, "padding_before": REQUIRED, "data_format": REQUIRED,
@@ -151,7 +140,7 @@ class Convolution(OpDef):
     type: str
     dims: int
     doc: str
-    inputs = ("in", "weight")
+    schema = "(in, weight) -> out"
     attrs = _CONV_ATTRS
 
 
@@ -179,7 +168,7 @@ class Conv(Convolution):
         return (with_space(x, form, weight.shape[0], space),)
 
     def sbp(self, ctx: SbpContext) -> Signatures:
-        """Split the batch, filters, input channels (to P) or axes of kernel size 1; pass any P."""
+        """Split batch, filters, channels (to P), axes of kernel size 1; pass P of one input."""
         axis, rows = _channels(ctx), _linear_in_both()
         if ctx.attrs["groups"] == 1:
             rows += [((B, S(0)), S(axis)), ((S(axis), S(axis)), P)]
@@ -246,9 +235,7 @@ class Deconv(Convolution):
 class ConvDataGrad(OpDef):
     """Gradient of a convolution with respect to its input."""
 
-    type = "conv_data_grad"
-    inputs = ("dy", "filter", "x_like")
-    outputs = ("dx",)
+    schema = "conv_data_grad(dy, filter, x_like) -> dx"
     attrs = _GRAD_ATTRS
     reference = staticmethod(data_grad_reference)
     samples = staticmethod(data_grad_samples)
@@ -291,9 +278,7 @@ class ConvDataGrad(OpDef):
 class ConvFilterGrad(OpDef):
     """Gradient of a convolution with respect to its weights."""
 
-    type = "conv_filter_grad"
-    inputs = ("dy", "x")
-    outputs = ("filter_diff",)
+    schema = "conv_filter_grad(dy, x) -> filter_diff"
     attrs = _GRAD_ATTRS
     reference = staticmethod(filter_grad_reference)
     samples = staticmethod(filter_grad_samples)

@@ -121,9 +121,6 @@ def deconv_reference(x: Array, weight: Array, **attrs: AttrValue) -> Array:
     return data_grad_reference(x, weight, from_first(like, form), **attrs)
 
 
-# ------------------------------------------------------------------------------ samples
-
-
 def _case(
     dims: int, n: int, channels: int, filters: int, size: Ints, kernel: Ints, **changes: AttrValue
 ) -> tuple[Ints, Ints, dict[str, AttrValue]]:

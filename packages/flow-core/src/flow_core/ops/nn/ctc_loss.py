@@ -16,8 +16,8 @@ from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.build import GradContext
 from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.rules import signatures
-from flow_core.plugins.specs import InferContext, Sample, SbpContext
-from flow_core.sharding.sbp import B, P, S, Sbp, Signatures
+from flow_core.plugins.specs import InferContext, Sample
+from flow_core.sharding.sbp import B, P, S, Sbp
 
 ATTRS = {"blank": 0, "zero_infinity": False}
 
@@ -68,15 +68,10 @@ def _advance(before: Array, allowed: Array) -> Array:
     return after
 
 
-def _reference(
-    log_probs: Array,
-    targets: Array,
-    input_lengths: Array,
-    target_lengths: Array,
-    *,
-    blank: int,
-    zero_infinity: bool,
-) -> tuple[Array, Array]:
+def _loss(
+    log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array, *,
+    blank: int, zero_infinity: bool,
+) -> tuple[Array, Array]:  # fmt: skip
     classes = state_classes(targets, target_lengths, blank)
     found, allowed = _log_likelihoods(log_probs, classes), skips(classes)
     alpha = np.empty((len(targets), len(log_probs), classes.shape[1]), log_probs.dtype)
@@ -115,16 +110,10 @@ class CtcLoss(OpDef):
     gradient of log_softmax cancels.
     """
 
-    type = "ctc_loss"
-    inputs = ("log_probs", "targets", "input_lengths", "target_lengths")
-    outputs = ("loss", "alpha")
+    schema = "ctc_loss(log_probs, targets, input_lengths, target_lengths) -> loss, alpha"
     attrs = ATTRS
-    reference = staticmethod(_reference)
-    sbp = staticmethod(
-        lambda ctx: signatures(
-            (BATCH, (S(0), S(0))),
-        )
-    )
+    reference = staticmethod(_loss)
+    sbp = staticmethod(lambda _: signatures((BATCH, (S(0), S(0)))))
 
     def infer(self, ctx: InferContext) -> Types:
         steps, batch, states = _check(ctx, *ctx.inputs)
@@ -145,18 +134,14 @@ class CtcLoss(OpDef):
 
 
 class CtcLossGrad(OpDef):
-    type = "ctc_loss_grad"
-    inputs = (
-        "grad_out",
-        "log_probs",
-        "targets",
-        "input_lengths",
-        "target_lengths",
-        "loss",
-        "alpha",
+    schema = (
+        "ctc_loss_grad(grad_out, log_probs, targets, input_lengths, target_lengths, "
+        "loss, alpha) -> grad"
     )
-    outputs = ("grad",)
     attrs = ATTRS
+    sbp = staticmethod(
+        lambda _: signatures(((S(0), *BATCH, S(0), S(0)), S(1)), ((P, *(B,) * 6), P))
+    )
 
     def infer(self, ctx: InferContext) -> Types:
         dy, log_probs, *data, loss, alpha = ctx.inputs
@@ -166,25 +151,10 @@ class CtcLossGrad(OpDef):
         ctx.check((dy, loss, alpha) == (wanted[0], *wanted), f"{dy}, {loss}, {alpha}", wanted)
         return (log_probs,)
 
-    def sbp(self, ctx: SbpContext) -> Signatures:
-        return signatures(
-            ((S(0), *BATCH, S(0), S(0)), S(1)),
-            ((P, *(B,) * 6), P),
-        )
-
     def reference(
-        self,
-        dy: Array,
-        log_probs: Array,
-        targets: Array,
-        input_lengths: Array,
-        target_lengths: Array,
-        loss: Array,
-        alpha: Array,
-        *,
-        blank: int,
-        zero_infinity: bool,
-    ) -> Array:
+        self, dy: Array, log_probs: Array, targets: Array, input_lengths: Array,
+        target_lengths: Array, loss: Array, alpha: Array, *, blank: int, zero_infinity: bool,
+    ) -> Array:  # fmt: skip
         classes = state_classes(targets, target_lengths, blank)
         found, allowed = _log_likelihoods(log_probs, classes), skips(classes)
         states = np.arange(classes.shape[1])
@@ -210,7 +180,7 @@ class CtcLossGrad(OpDef):
         rows: list[tuple[Any, Any]] = [(_data(rng, *shape), {"blank": 0}) for shape in SHAPES]
         rows.append((_with_short_inputs(rng), {"blank": 3, "zero_infinity": True}))
         for data, attrs in rows:
-            outputs = _reference(*data, **ATTRS | attrs)
+            outputs = _loss(*data, **ATTRS | attrs)
             dy = rng.uniform(0.5, 2, outputs[0].shape)
             yield Sample((dy, *data, *outputs), attrs, gradient=False)
 

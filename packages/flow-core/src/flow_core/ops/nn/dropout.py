@@ -34,8 +34,7 @@ class RandomMaskLike(OpDef):
     the logical tensor.
     """
 
-    type = "random_mask_like"
-    inputs = ("like",)
+    schema = "random_mask_like(like) -> out"
     attrs = {"rate": REQUIRED, "seed": None, "place": None}
     random = True
     sbp = staticmethod(with_rows(split_all_axes, (P, B)))  # only the input's shape is read
@@ -100,14 +99,11 @@ class Masked(OpDef):
 class Dropout(Masked):
     """in * mask * scale."""
 
-    type = "dropout"
-    inputs = ("in", "mask")
+    schema = "dropout(in, mask) -> out"
 
 
 class DropoutGrad(Masked):
-    type = "dropout_grad"
-    inputs = ("dy", "mask")
-    outputs = ("dx",)
+    schema = "dropout_grad(dy, mask) -> dx"
 
 
 OPS = specs(RandomMaskLike, Dropout, DropoutGrad)

@@ -29,9 +29,7 @@ L2_SHAPES = (((3, 5), 1), ((2, 3, 4), 1), ((4, 3), 0), ((5,), -1))
 class L2Normalize(OpDef):
     """x / sqrt(max(sum of x*x along the axis, epsilon))."""
 
-    type = "l2_normalize"
-    inputs = ("x",)
-    outputs = ("y", "square_x_sum")
+    schema = "l2_normalize(x) -> y, square_x_sum"
     attrs = {"axis": REQUIRED, "epsilon": 1e-12}
     infer = staticmethod(_l2_type)
     sbp = staticmethod(split_other_axes)
@@ -58,9 +56,7 @@ class L2Normalize(OpDef):
 
 
 class L2NormalizeGrad(OpDef):
-    type = "l2_normalize_grad"
-    inputs = ("dy", "y", "square_x_sum")
-    outputs = ("dx",)
+    schema = "l2_normalize_grad(dy, y, square_x_sum) -> dx"
     attrs = {"axis": REQUIRED, "epsilon": 1e-12}
     sbp = staticmethod(with_rows(split_other_axes, ((P, B, B), P)))
 

@@ -93,9 +93,7 @@ class Normalization(OpDef):
     the unbiased variance; else the moving statistics are used and not changed.
     """
 
-    type = "normalization"
-    inputs = ("x", "moving_mean", "moving_variance", "gamma", "beta")
-    outputs = ("y", "mean", "inv_variance")
+    schema = "normalization(x, moving_mean, moving_variance, gamma, beta) -> y, mean, inv_variance"
     attrs = {"axis": REQUIRED, "training": REQUIRED, "epsilon": 1e-5, "momentum": 0.9}
     inplace = (0,)
     mutates = (1, 2)
@@ -166,9 +164,7 @@ class Normalization(OpDef):
 
 
 class NormalizationGrad(OpDef):
-    type = "normalization_grad"
-    inputs = ("x", "dy", "mean", "inv_variance", "gamma")
-    outputs = ("dx", "gamma_diff", "beta_diff")
+    schema = "normalization_grad(x, dy, mean, inv_variance, gamma) -> dx, gamma_diff, beta_diff"
     attrs = {"axis": REQUIRED, "epsilon": 1e-5, "training": True}
     inplace = (0,)
 
@@ -273,9 +269,7 @@ class LayerNorm(OpDef):
     have the shape of x from begin_params_axis on.
     """
 
-    type = "layer_norm"
-    inputs = ("x", "beta?", "gamma?")
-    outputs = ("y", "mean", "inv_variance")
+    schema = "layer_norm(x, beta?, gamma?) -> y, mean, inv_variance"
     attrs = {
         "center": True, "scale": True, "begin_norm_axis": 1, "begin_params_axis": -1,
         "epsilon": 1e-5,
@@ -352,8 +346,6 @@ def _normal(x: Array, mean: Array, inv_variance: Array) -> Array:
 class FromStatistics(OpDef):
     """A gradient that is computed from the statistics of a layer normalization."""
 
-    inputs = ("dy", "x", "mean", "inv_variance")
-
     def infer(self, ctx: InferContext) -> Types:
         (dy,) = floating_like_input(ctx)
         ctx.check(ctx.inputs[1] == dy, f"x {ctx.inputs[1]} for dy {dy}", str(dy))
@@ -373,8 +365,7 @@ class FromStatistics(OpDef):
 class LayerNormGrad(FromStatistics):
     """dx, where dy is the gradient of the normalized values (before gamma)."""
 
-    type = "layer_norm_grad"
-    outputs = ("dx",)
+    schema = "layer_norm_grad(dy, x, mean, inv_variance) -> dx"
     attrs = {"begin_norm_axis": 1, "epsilon": 1e-5}
     inplace = (1,)
 
@@ -394,8 +385,7 @@ class LayerNormGrad(FromStatistics):
 class LayerNormGammaGrad(FromStatistics):
     """The sum of dy times the recomputed normalized values."""
 
-    type = "layer_norm_gamma_grad"
-    outputs = ("gamma_diff",)
+    schema = "layer_norm_gamma_grad(dy, x, mean, inv_variance) -> gamma_diff"
     attrs = {"begin_norm_axis": 1, "begin_params_axis": -1}
 
     def infer(self, ctx: InferContext) -> Types:
@@ -422,9 +412,9 @@ class LayerNormGammaGrad(FromStatistics):
 
 
 class LayerNormParamGrad(OpDef):
-    type = "layer_norm_param_grad"
-    inputs = ("dy", "normalized", "gamma")
-    outputs = ("normalized_diff", "beta_diff", "gamma_diff")
+    schema = (
+        "layer_norm_param_grad(dy, normalized, gamma) -> normalized_diff, beta_diff, gamma_diff"
+    )
     attrs = {"begin_params_axis": -1}
     inplace = (0,)
 

@@ -20,13 +20,7 @@ from flow_core.ir.graph import AttrValue, tensor_type
 from flow_core.ops.build import GradContext
 from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.rules import signatures
-from flow_core.plugins.specs import (
-    REQUIRED,
-    InferContext,
-    LocalContext,
-    Sample,
-    SbpContext,
-)
+from flow_core.plugins.specs import REQUIRED, InferContext, LocalContext, Sample, SbpContext
 from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signatures
 
 RANGES: Mapping[str, AttrValue] = {"parts": 1, "classes": None, "first": 0}
@@ -109,9 +103,10 @@ def sample(label: Array, draws: Array, attrs: Mapping[str, AttrValue]) -> Array:
 class DistributedPartialFcSample(OpDef):
     """Labels as indices in a sample of the classes, the sample, and its weights."""
 
-    type = "distributed_partial_fc_sample"
-    inputs = ("weight", "label")
-    outputs = ("mapped_label", "sampled_label", "sampled_weight")
+    schema = (
+        "distributed_partial_fc_sample(weight, label)"
+        " -> mapped_label, sampled_label, sampled_weight"
+    )
     attrs = {"num_sample": REQUIRED, "seed": None, **RANGES}
     random = True
     localize = staticmethod(_part)
@@ -180,9 +175,7 @@ def scatter_sampled_rows(
 
 
 class DistributedPartialFcSampleGrad(OpDef):
-    type = "distributed_partial_fc_sample_grad"
-    inputs = ("dy", "sampled_label", "like")
-    outputs = ("dx",)
+    schema = "distributed_partial_fc_sample_grad(dy, sampled_label, like) -> dx"
     attrs = {"num_sample": REQUIRED, **RANGES}
     localize = staticmethod(_part)
 

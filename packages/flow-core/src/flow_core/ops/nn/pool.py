@@ -22,6 +22,7 @@ from flow_core.base.shapes import same_padding
 from flow_core.ir.graph import AttrValue, TensorType
 from flow_core.ops.build import GradContext
 from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
+from flow_core.ops.math.reduce import lowest
 from flow_core.ops.nn.windows import (
     Ints,
     channel_axis,
@@ -126,9 +127,6 @@ def _check(ctx: InferContext, dims: int, floating: bool) -> None:
     )
 
 
-# ------------------------------------------------------------------------------ SBP rules
-
-
 def _splits(ctx: SbpContext) -> Signatures:
     """Split the batch, the channels, or axes whose windows are single elements."""
     x, attrs = ctx.inputs[0], ctx.attrs
@@ -136,9 +134,6 @@ def _splits(ctx: SbpContext) -> Signatures:
     before = pool_windows(attrs, _space(x, attrs["data_format"]))[0]
     local = pointwise_axes(ctx, attrs["pool_size"], before, x, y)
     return split_axes(ctx, (0, channel_axis(len(x.shape), attrs["data_format"]), *local))
-
-
-# ------------------------------------------------------------------------------ reference
 
 
 def _padded(x: Array, attrs: Mapping[str, AttrValue], fill: Any) -> tuple[Array, Ints, Ints]:
@@ -156,10 +151,6 @@ def _taps(attrs: Mapping[str, Any], out: Ints) -> Iterator[tuple[Any, ...]]:
     steps = (1,) * len(out)
     for _, space in taps(attrs["pool_size"], out, attrs["strides"], steps):
         yield (slice(None), slice(None), *space)
-
-
-def _lowest(dtype: Any) -> Any:
-    return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
 
 def _counts(attrs: Mapping[str, AttrValue], size: Ints) -> Array:
@@ -180,9 +171,6 @@ def _matching(
     if not y.shape == dy.shape == shape:
         raise ValueError(f"y {y.shape} and dy {dy.shape} for x {x.shape}, not {shape}")
     return x, y, dy
-
-
-# ------------------------------------------------------------------------------ samples
 
 
 def _cases(dims: int) -> Iterator[tuple[Ints, dict[str, Any]]]:
@@ -214,8 +202,6 @@ def _distinct(rng: np.random.Generator, shape: Ints) -> Array:
     return (rng.permutation(prod(shape)).reshape(shape) - prod(shape) / 2) / 7
 
 
-# ------------------------------------------------------------------------------ the table
-
 _ATTRS = {
     "padding": REQUIRED, "padding_before": None, "padding_after": None, "data_format": REQUIRED,
     "pool_size": REQUIRED, "strides": REQUIRED, "ceil_mode": False,
@@ -228,8 +214,7 @@ class Pool(OpDef):
 
     type: str
     dims: int
-    inputs = ("x",)
-    outputs = ("y",)
+    schema = "(x) -> y"
     attrs = _ATTRS
     floating: ClassVar[bool] = False
 
@@ -263,7 +248,7 @@ class MaxPool(Pool):
 
     def reference(self, x: Array, **attrs: AttrValue) -> Array:
         x = to_first(x, attrs["data_format"])
-        padded, _, out = _padded(x, attrs, _lowest(x.dtype))
+        padded, _, out = _padded(x, attrs, lowest(x.dtype))
         parts = [padded[window] for window in _taps(attrs, out)]
         return from_first(np.maximum.reduce(parts), attrs["data_format"])
 
@@ -288,8 +273,7 @@ class PoolGrad(OpDef):
 
     type: str
     pool: MaxPool | AvgPool
-    inputs = ("x", "y", "dy")
-    outputs = ("dx",)
+    schema = "(x, y, dy) -> dx"
     attrs = _ATTRS
 
     def infer(self, ctx: InferContext) -> Types:

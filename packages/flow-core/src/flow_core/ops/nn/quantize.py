@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from flow_core.sharding.sbp import EXTREMES, B, P, S, Sbp, Signatures
 
 QUANTIZED = {"quantization_bit": 8, "quantization_scheme": "symmetric"}
 SCHEMES = ("symmetric", "affine")
+SHAPES = ((9,), (4, 5), (3, 2, 4))
 
 
 def levels(attrs: Mapping[str, AttrValue]) -> int:
@@ -56,9 +58,6 @@ def range_to_grid(high: Array, low: Array, attrs: Mapping[str, AttrValue]) -> No
     np.negative(low, out=low)
 
 
-# ---------------------------------------------------------------- the grid of one tensor
-
-
 def rows_of(x: Array, attrs: Mapping[str, AttrValue]) -> Array:
     """Return a tensor with one row per grid."""
     return x.reshape((1 if attrs["per_layer_quantization"] else len(x), -1))
@@ -78,9 +77,7 @@ def observe(rows: Array, scale: Array, zero: Array, attrs: Mapping[str, AttrValu
 class MinMaxObserver(OpDef):
     """The grid that covers all elements of a tensor, or of each of its rows."""
 
-    type = "min_max_observer"
-    inputs = ("in",)
-    outputs = ("scale", "zero_point")
+    schema = "min_max_observer(in) -> scale, zero_point"
     attrs = {**QUANTIZED, "per_layer_quantization": True}
 
     def infer(self, ctx: InferContext) -> Types:
@@ -106,16 +103,11 @@ class MinMaxObserver(OpDef):
         return scale, zero
 
     def samples(self, rng: Rng) -> Samples:
-        for shape in ((9,), (4, 5), (3, 2, 4)):
-            for scheme in SCHEMES:
-                for whole in (True, False):
-                    if whole or len(shape) > 1:
-                        attrs = {"quantization_scheme": scheme, "per_layer_quantization": whole}
-                        yield Sample((rng.uniform(-3, 3, shape),), attrs, False)
+        for shape, scheme, whole in product(SHAPES, SCHEMES, (True, False)):
+            if whole or len(shape) > 1:
+                attrs = {"quantization_scheme": scheme, "per_layer_quantization": whole}
+                yield Sample((rng.uniform(-3, 3, shape),), attrs, False)
         yield Sample((rng.uniform(1, 3, (4, 5)),), {"quantization_bit": 2}, False)
-
-
-# ---------------------------------------------------------------------------- moving averages
 
 
 def move(x: Array, step: Array, high: Array, low: Array, attrs: Mapping[str, AttrValue]) -> None:
@@ -142,15 +134,13 @@ def _averaged(mean: Array, new: Any, momentum: float) -> Any:
 class MovingAverageMinMaxObserver(OpDef):
     """The grid of the moving averages of maximum and minimum, which training updates."""
 
-    type = "moving_average_min_max_observer"
-    inputs = ("in", "current_train_step", "moving_max", "moving_min")
-    outputs = ("scale", "zero_point")
+    schema = (
+        "moving_average_min_max_observer(in, current_train_step, moving_max, moving_min)"
+        " -> scale, zero_point"
+    )
     attrs = {
-        "training": REQUIRED,
-        "stop_update_after_iters": REQUIRED,
-        **QUANTIZED,
-        "momentum": 0.95,
-    }
+        "training": REQUIRED, "stop_update_after_iters": REQUIRED, **QUANTIZED, "momentum": 0.95,
+    }  # fmt: skip
     mutates = (2, 3)
     mutates_if = "training"
     effect = True
@@ -202,9 +192,6 @@ class MovingAverageMinMaxObserver(OpDef):
 STOP = {"stop_update_after_iters": 1, "momentum": 0.75}
 
 
-# -------------------------------------------------------------------------- rounding to a grid
-
-
 def round_to_grid(
     x: Array, scale: Array, zero: Array, out: Array, halves: Array, attrs: Mapping[str, AttrValue]
 ) -> None:
@@ -233,8 +220,7 @@ def per_row(numbers: Array, rank: int) -> Array:
 class FakeQuantization(OpDef):
     """The nearest number of a grid; the gradient passes unchanged."""
 
-    type = "fake_quantization"
-    inputs = ("in", "scale", "zero_point")
+    schema = "fake_quantization(in, scale, zero_point) -> out"
     attrs = QUANTIZED
 
     def infer(self, ctx: InferContext) -> Types:
@@ -249,34 +235,31 @@ class FakeQuantization(OpDef):
 
     def sbp(self, ctx: SbpContext) -> Signatures:
         """Split like an elementwise op; split per-row grids by row.  Zero points may be unread."""
-        rank, rows = len(ctx.inputs[0].shape), ctx.inputs[1].shape[0] > 1
+        rows = 1 if ctx.inputs[1].shape[0] > 1 else 0
         unread: tuple[Sbp, ...] = (B, P) if is_symmetric(ctx.attrs) else (B,)
-        whole = signatures(*(((B, B, z), B) for z in unread[1:]))
-        own = (((S(0), S(0), S(0)), S(0)),) if rows else ()
-        axes = range(1 if rows else 0, rank)
-        return signatures(*whole, *own, *(((S(i), B, z), S(i)) for i in axes for z in unread))
+        axes = range(rows, len(ctx.inputs[0].shape))
+        return signatures(
+            *(((B, B, zero), B) for zero in unread[1:]),
+            *[((S(0), S(0), S(0)), S(0))][:rows],
+            *(((S(i), B, zero), S(i)) for i in axes for zero in unread),
+        )
 
     def gradient(self, g: GradContext) -> Gradients:
         """Return dy unchanged, as if there were no rounding (straight-through estimator)."""
         return g.dy, None, None
 
     def reference(self, x: Array, scale: Array, zero: Array, **attrs: AttrValue) -> Array:
+        scale, zero = (per_row(numbers, x.ndim) for numbers in (scale, zero))
         out = np.empty_like(x)
-        round_to_grid(
-            x, per_row(scale, x.ndim), per_row(zero, x.ndim), out, np.empty_like(x), attrs
-        )
+        round_to_grid(x, scale, zero, out, np.empty_like(x), attrs)
         return out
 
     def samples(self, rng: Rng) -> Samples:
-        for shape in ((9,), (4, 5), (3, 2, 4)):
-            for scheme in SCHEMES:
-                for rows in (1, shape[0]):
-                    scale, zero = rng.uniform(0.02, 0.06, rows), rng.integers(0, 50, rows) * 1.0
-                    attrs = {
-                        "quantization_scheme": scheme,
-                        "quantization_bit": 8 if rows == 1 else 5,
-                    }
-                    yield Sample((rng.uniform(-3, 3, shape), scale, zero), attrs, False)
+        for shape, scheme, whole in product(SHAPES, SCHEMES, (True, False)):
+            rows, bits = (1, 8) if whole else (shape[0], 5)
+            scale, zero = rng.uniform(0.02, 0.06, rows), rng.integers(0, 50, rows) * 1.0
+            attrs = {"quantization_scheme": scheme, "quantization_bit": bits}
+            yield Sample((rng.uniform(-3, 3, shape), scale, zero), attrs, False)
 
 
 OPS = specs(MinMaxObserver, MovingAverageMinMaxObserver, FakeQuantization)

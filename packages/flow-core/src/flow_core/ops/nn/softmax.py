@@ -23,7 +23,7 @@ from flow_core.ops.rules import (
     floating_like_input,
     signatures,
     split_all_axes,
-    split_axes,
+    split_leading_axes,
     split_other_axes,
     with_nonincreasing,
     with_rows,
@@ -37,18 +37,7 @@ SMALLEST_PROBABILITY = 1e-20
 LABEL_TYPES = ("int32", "int64", "int8", "uint8")
 
 
-# --- SBP
-
-
-def _batch_axes(ctx: SbpContext) -> Signatures:
-    """Split any axis but the last, which holds the classes."""
-    return split_axes(ctx, range(len(ctx.inputs[0].shape) - 1))
-
-
 LINEAR_IN_DY: Row = ((B, B, P), P)
-
-
-# --- shapes
 
 
 def _logits(ctx: InferContext) -> TensorType:
@@ -70,9 +59,6 @@ def _loss_types(ctx: InferContext, x: TensorType, forward: bool) -> Types:
     return (x,)
 
 
-# --- gradients
-
-
 def _cross_entropy_gradient(g: GradContext) -> Sequence[Sym | None]:
     """Emit the gradient through the loss and, if prob is used, the gradient of a softmax through
     prob.
@@ -89,9 +75,6 @@ def _cross_entropy_gradient(g: GradContext) -> Sequence[Sym | None]:
 def _loss_gradient(g: GradContext) -> Sequence[Sym | None]:
     x, label = g.inputs
     return g.one(f"{g.op.type}_grad", x, label, g.dy, **g.attrs), None
-
-
-# --- numpy semantics
 
 
 def _softmax(x: Array, *, axis: int = -1) -> Any:
@@ -140,9 +123,6 @@ def _smooth_l1_grad(prediction: Array, label: Array, dy: Array, *, beta: float) 
     return dy * (np.clip(difference / beta, -1, 1) if beta else np.sign(difference))
 
 
-# --- samples
-
-
 def _distribution(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     return _softmax(rng.uniform(-1, 1, shape))
 
@@ -174,15 +154,14 @@ class AlongAxis(OpDef):
 
 
 class Normalized(AlongAxis):
-    inputs = ("in",)
+    schema = "(in) -> out"
     inplace = (0,)
     sbp = staticmethod(split_other_axes)
     gradient = staticmethod(lambda g: (g.one(f"{g.op.type}_grad", g.y, g.dy, **g.attrs),))
 
 
 class NormalizedGrad(AlongAxis):
-    inputs = ("y", "dy")
-    outputs = ("dx",)
+    schema = "(y, dy) -> dx"
     inplace = (1,)
     sbp = staticmethod(with_rows(split_other_axes, ((B, P), P)))
 
@@ -209,11 +188,9 @@ class Dense(OpDef):
 class SoftmaxCrossEntropy(Dense):
     """-sum(label * log(softmax(prediction))) over the last axis; no gradient for label."""
 
-    type = "softmax_cross_entropy"
-    inputs = ("prediction", "label")
-    outputs = ("prob", "out")
+    schema = "softmax_cross_entropy(prediction, label) -> prob, out"
     # the loss, but not prob, is linear in the label
-    sbp = staticmethod(with_rows(_batch_axes, ((B, P), (B, P))))
+    sbp = staticmethod(with_rows(split_leading_axes, ((B, P), (B, P))))
     gradient = staticmethod(_cross_entropy_gradient)
 
     def reference(self, prediction: Array, label: Array) -> tuple[Array, ...]:
@@ -228,16 +205,14 @@ class SoftmaxCrossEntropy(Dense):
 class SoftmaxCrossEntropyGrad(Dense):
     """The derivative for labels that add up to 1, also used for others, as in OneFlow."""
 
-    type = "softmax_cross_entropy_grad"
-    inputs = ("prob", "label", "dy")
-    outputs = ("prediction_diff",)
+    schema = "softmax_cross_entropy_grad(prob, label, dy) -> prediction_diff"
     reference = staticmethod(lambda prob, label, dy: dy[..., None] * (prob - label))
 
     def sbp(self, ctx: SbpContext) -> Signatures:
         """Split like an elementwise op, where dy has one element per row."""
         classes = S(len(ctx.inputs[0].shape) - 1)
         own: Row = ((classes, classes, B), classes)
-        return signatures(*_batch_axes(ctx), own, ((P, P, B), P), ((B, B, P), P))
+        return signatures(*split_leading_axes(ctx), own, ((P, P, B), P), ((B, B, P), P))
 
     def samples(self, rng: Rng) -> Samples:
         for shape in SHAPES:
@@ -283,15 +258,13 @@ class Elementwise(OpDef):
 
 
 class ElementwiseLoss(Elementwise):
-    inputs = ("prediction", "label")
-    outputs = ("loss",)
+    schema = "(prediction, label) -> loss"
     sbp = staticmethod(split_all_axes)
     gradient = staticmethod(_loss_gradient)
 
 
 class ElementwiseLossGrad(Elementwise):
-    inputs = ("prediction", "label", "loss_grad")
-    outputs = ("prediction_grad",)
+    schema = "(prediction, label, loss_grad) -> prediction_grad"
     sbp = staticmethod(with_rows(split_all_axes, LINEAR_IN_DY))
 
 
@@ -331,12 +304,10 @@ class Sparse(OpDef):
 class SparseSoftmaxCrossEntropy(Sparse):
     """-log(softmax(prediction)[label]) over the last axis."""
 
-    type = "sparse_softmax_cross_entropy"
-    inputs = ("prediction", "label")
-    outputs = ("prob", "out")
+    schema = "sparse_softmax_cross_entropy(prediction, label) -> prob, out"
     inplace = (0,)
     logits = True
-    sbp = staticmethod(_batch_axes)
+    sbp = staticmethod(split_leading_axes)
     gradient = staticmethod(_cross_entropy_gradient)
 
     def reference(self, prediction: Array, label: Array, *, depth: int) -> tuple[Array, ...]:
@@ -344,11 +315,9 @@ class SparseSoftmaxCrossEntropy(Sparse):
 
 
 class SparseSoftmaxCrossEntropyGrad(Sparse):
-    type = "sparse_softmax_cross_entropy_grad"
-    inputs = ("prob", "label", "dy")
-    outputs = ("prediction_diff",)
+    schema = "sparse_softmax_cross_entropy_grad(prob, label, dy) -> prediction_diff"
     inplace = (0,)
-    sbp = staticmethod(with_rows(_batch_axes, LINEAR_IN_DY))
+    sbp = staticmethod(with_rows(split_leading_axes, LINEAR_IN_DY))
 
     def reference(self, prob: Array, label: Array, dy: Array, *, depth: int) -> Any:
         return dy[..., None] * (prob - _one_hot(label, depth))
@@ -357,9 +326,8 @@ class SparseSoftmaxCrossEntropyGrad(Sparse):
 class SparseCrossEntropy(Sparse):
     """-log(prediction[label]) over the last axis."""
 
-    type = "sparse_cross_entropy"
-    inputs = ("prediction", "label")
-    sbp = staticmethod(with_nonincreasing(_batch_axes))
+    schema = "sparse_cross_entropy(prediction, label) -> out"
+    sbp = staticmethod(with_nonincreasing(split_leading_axes))
     gradient = staticmethod(_loss_gradient)
 
     def infer(self, ctx: InferContext) -> Types:
@@ -370,10 +338,8 @@ class SparseCrossEntropy(Sparse):
 
 
 class SparseCrossEntropyGrad(Sparse):
-    type = "sparse_cross_entropy_grad"
-    inputs = ("prediction", "label", "dy")
-    outputs = ("prediction_diff",)
-    sbp = staticmethod(with_rows(_batch_axes, LINEAR_IN_DY))
+    schema = "sparse_cross_entropy_grad(prediction, label, dy) -> prediction_diff"
+    sbp = staticmethod(with_rows(split_leading_axes, LINEAR_IN_DY))
 
     def reference(self, prediction: Array, label: Array, dy: Array, *, depth: int) -> Array:
         at_label = -dy[..., None] / np.maximum(prediction, SMALLEST_PROBABILITY)

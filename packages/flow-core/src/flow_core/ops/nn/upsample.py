@@ -92,9 +92,7 @@ class Upsampling(OpDef):
 
 
 class Upsample(Upsampling):
-    type = "upsample"
-    inputs = ("x",)
-    outputs = ("y",)
+    schema = "upsample(x) -> y"
 
     def infer(self, ctx: InferContext) -> Types:
         x = _check(ctx)
@@ -111,9 +109,7 @@ class Upsample(Upsampling):
 
 
 class UpsampleGrad(Upsampling):
-    type = "upsample_grad"
-    inputs = ("dy",)
-    outputs = ("dx",)
+    schema = "upsample_grad(dy) -> dx"
 
     def infer(self, ctx: InferContext) -> Types:
         dy = _check(ctx)

@@ -51,9 +51,7 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 class Fused(OpDef):
     """Elementwise ops in one launch; see `flow_core.ops.system.fused`."""
 
-    type = "fused"
-    inputs = ("x*",)
-    outputs = ("out*",)
+    schema = "fused(x*) -> out*"
     attrs = {"body": REQUIRED, "outputs": REQUIRED}
     internal = True
 

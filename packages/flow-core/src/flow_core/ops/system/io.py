@@ -24,8 +24,7 @@ def _declared(ctx: InferContext) -> tuple[TensorType, ...]:
 class Input(OpDef):
     """A placeholder that each step feeds."""
 
-    type = "input"
-    inputs = ()
+    schema = "input() -> out"
     attrs = {"shape": REQUIRED, "dtype": REQUIRED, "batch_axis": 0}
     infer = staticmethod(_declared)
     sbp = staticmethod(split_all_axes)
@@ -34,8 +33,7 @@ class Input(OpDef):
 class Copy(OpDef):
     """A copy in separate memory."""
 
-    type = "copy"
-    inputs = ("in",)
+    schema = "copy(in) -> out"
     infer = staticmethod(like_input)
     sbp = staticmethod(with_nondecreasing(linear))
     gradient = staticmethod(lambda g: (g.dy,))
@@ -48,8 +46,7 @@ class Copy(OpDef):
 class Literal(OpDef):
     """Numbers known at compile time, in C order."""
 
-    type = "literal"
-    inputs = ()
+    schema = "literal() -> out"
     attrs = {"shape": REQUIRED, "dtype": REQUIRED, "data": REQUIRED}
     sbp = staticmethod(split_all_axes)
 
@@ -82,9 +79,7 @@ class Literal(OpDef):
 class AdvanceStep(OpDef):
     """Increment a counter variable."""
 
-    type = "advance_step"
-    inputs = ("step",)
-    outputs = ()
+    schema = "advance_step(step)"
     mutates = (0,)
     effect = True
     reference = staticmethod(lambda step: step + 1)

@@ -15,9 +15,10 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import InferenceError
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.ops.build import GradContext, Sym
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec
+from flow_core.ir.graph import tensor_type
+from flow_core.ops.build import GradContext
+from flow_core.ops.declare import Gradients, OpDef, Types, specs
+from flow_core.plugins.specs import REQUIRED, InferContext
 
 PYTHON_KERNEL = "python_kernel"
 
@@ -92,16 +93,6 @@ def results_of(op: PythonOp, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
     return tuple(map(np.asarray, arrays))
 
 
-def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    op = known.get(ctx.attrs["op"])
-    if op is None:
-        ctx.fail(f"op={ctx.attrs['op']!r}", f"one of {', '.join(known) or 'no ops'}")
-    ones = tuple(np.ones(t.shape, t.dtype.numpy) for t in ctx.inputs)
-    return tuple(
-        tensor_type(x.shape, as_dtype(_result_dtype(x, ones))) for x in results_of(op, ones)
-    )
-
-
 def _result_dtype(result: Any, inputs: tuple[Array, ...]) -> Any:
     """Return the element type of a result, which is the inputs' type if promotion produced float64.
 
@@ -112,38 +103,39 @@ def _result_dtype(result: Any, inputs: tuple[Array, ...]) -> Any:
     return types.pop() if alike else result.dtype
 
 
-def _gradient(g: GradContext) -> tuple[Sym | None, ...]:
-    op = known[g.attrs["op"]]
-    back = op.backward
-    if back is None:
-        return (None,) * len(g.inputs)
-    of = {
-        **{("input", name): x for name, x in zip(op.inputs, g.inputs, strict=True)},
-        **{("output", name): y for name, y in zip(op.outputs, g.outputs, strict=True)},
-        **{("output_grad", name): d for name, d in zip(op.outputs, g.grads, strict=True)},
-    }
-    behind = known[back.op]
-    given = [of[back.inputs[name].kind, back.inputs[name].name] for name in behind.inputs]
-    if any(x is None for x in given):
-        return (None,) * len(g.inputs)
-    made = g.all(PYTHON_KERNEL, *(x for x in given if x is not None), op=back.op)
-    found = dict(zip(behind.outputs, made, strict=True))
-    return tuple(found.get(back.gradients.get(name, "")) for name in op.inputs)
+class PythonKernel(OpDef):
+    """An op whose kernel is a Python function of the program."""
+
+    schema = f"{PYTHON_KERNEL}(x*) -> out*"
+    attrs = {"op": REQUIRED}
+    reference = staticmethod(lambda *inputs, op: results_of(known[op], inputs))
+
+    def infer(self, ctx: InferContext) -> Types:
+        op = known.get(ctx.attrs["op"])
+        if op is None:
+            ctx.fail(f"op={ctx.attrs['op']!r}", f"one of {', '.join(known) or 'no ops'}")
+        ones = tuple(np.ones(t.shape, t.dtype.numpy) for t in ctx.inputs)
+        return tuple(
+            tensor_type(x.shape, as_dtype(_result_dtype(x, ones))) for x in results_of(op, ones)
+        )
+
+    def gradient(self, g: GradContext) -> Gradients:
+        op = known[g.attrs["op"]]
+        back = op.backward
+        if back is None:
+            return (None,) * len(g.inputs)
+        of = {
+            **{("input", name): x for name, x in zip(op.inputs, g.inputs, strict=True)},
+            **{("output", name): y for name, y in zip(op.outputs, g.outputs, strict=True)},
+            **{("output_grad", name): d for name, d in zip(op.outputs, g.grads, strict=True)},
+        }
+        behind = known[back.op]
+        given = [of[back.inputs[name].kind, back.inputs[name].name] for name in behind.inputs]
+        if any(x is None for x in given):
+            return (None,) * len(g.inputs)
+        made = g.all(PYTHON_KERNEL, *(x for x in given if x is not None), op=back.op)
+        found = dict(zip(behind.outputs, made, strict=True))
+        return tuple(found.get(back.gradients.get(name, "")) for name in op.inputs)
 
 
-def _call(*inputs: Array, op: str) -> tuple[Array, ...]:
-    return results_of(known[op], inputs)
-
-
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type=PYTHON_KERNEL,
-        inputs=("x*",),
-        outputs=("out*",),
-        attrs={"op": REQUIRED},
-        infer=_infer,
-        gradient=_gradient,
-        reference=_call,
-        doc="An op whose kernel is a Python function of the program.",
-    ),
-)
+OPS = specs(PythonKernel)
