@@ -119,7 +119,8 @@ BY_TIME = (
         f"tests/{path}.py"
         for path in (
             "integration/data/test_data_jobs", "integration/notebooks/test_kernel",
-            "integration/parallel/test_queued_devices", "test_docs_cluster", "test_import_time",
+            "integration/parallel/test_queued_devices", "integration/plans/test_second_starts",
+            "test_docs_cluster", "test_import_time",
             "test_leftovers", "test_processes",
         )
     ),
