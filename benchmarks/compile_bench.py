@@ -2,6 +2,7 @@
 
     python compile_bench.py lenet:1 resnet50:1 resnet50:4 bert_mini:2x2     # network:devices
     python compile_bench.py --beside ../../before resnet50:4                # and a second checkout
+    python compile_bench.py --kept resnet50:4                # and starts with plans kept on disk
 
 Devices are emulated GPUs; ``2x2`` is a grid of four devices.  The script prints the minimum CPU
 seconds over several rounds, which alternate with rounds of the second checkout, and the cost of the
@@ -13,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -97,10 +99,11 @@ def measure(workload, place):
     begun = clock()
     job._variant()
     traced = clock()
-    report = job.compile().physical.report
+    found = job.compile()
     compiled = clock()
     job.executable()
     bound = clock()
+    report = found.physical.report  # compiles again if the plan was kept
     return {
         "import": times[1] - times[0],
         "trace": traced - begun,
@@ -116,18 +119,25 @@ def measure(workload, place):
 # ------------------------------------------------------------------------------- the whole table
 
 
-def asked(case, checkout):
-    """Return the measurements of a new process that uses the sources of a checkout."""
+def asked(case, checkout, kept=None):
+    """Return the measurements of a new process that uses the sources of a checkout.
+
+    ``kept`` is the folder of kept plans, None to compile.
+    """
     paths = [str(p) for p in sorted(Path(checkout, "packages").glob("*/src"))]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "ONEFLOW_EMULATE_GPUS": "4"}
+    env |= {"XDG_CACHE_HOME": kept} if kept else {"FLOW_PLAN_CACHE": "0"}
     command = [sys.executable, __file__, "--one", case]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def least(case, checkouts, rounds):
-    """Return the minimum times of each checkout over interleaved rounds."""
-    found = [[asked(case, checkout) for checkout in checkouts] for _ in range(rounds)]
+def least(case, sources, rounds):
+    """Return the minimum times of each (checkout, folder of plans) over interleaved rounds."""
+    for checkout, kept in sources:
+        if kept:
+            asked(case, checkout, kept)  # keeps the plan
+    found = [[asked(case, *source) for source in sources] for _ in range(rounds)]
     return [
         {**rows[-1], **{s: min(row[s] for row in rows) for s in STAGES}}
         for rows in zip(*found, strict=True)
@@ -138,18 +148,28 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", default=["lenet:1", "resnet50:1", "resnet50:4"])
     parser.add_argument("--beside", help="second checkout, interleaved with this one")
+    parser.add_argument("--kept", action="store_true", help="also start with kept plans")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(*options.one.split(":"))))
         return
-    checkouts = [str(Path(__file__).parents[1]), *([options.beside] if options.beside else [])]
+    own = str(Path(__file__).parents[1])
+    names, sources = ["beside"] * bool(options.beside), [(own, None)]
+    sources += [(options.beside, None)] if options.beside else []
+    with tempfile.TemporaryDirectory() as folder:
+        if options.kept:
+            names.append("kept")
+            sources.append((own, folder))
+        show(options, names, sources)
+
+
+def show(options, names, sources):
+    """Print a row per case and source."""
     print(f"{'case':>14} " + " ".join(f"{s:>9}" for s in STAGES) + "  cost (greedy's), us")
     for case in options.cases:
-        for row, name in zip(
-            least(case, checkouts, options.rounds), (case, "beside"), strict=False
-        ):
+        for row, name in zip(least(case, sources, options.rounds), (case, *names), strict=True):
             cost = "" if row["cost"] is None else f"{row['cost']:.1f} ({row['greedy']:.1f})"
             seconds = " ".join(f"{row[s]:9.3f}" for s in STAGES)
             print(f"{name:>14} {seconds}  {cost}  {row['search']}", flush=True)

@@ -12,6 +12,7 @@ import os
 THREADS = os.environ.get("BENCH_THREADS", "2")
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, THREADS)
+os.environ.setdefault("FLOW_PLAN_CACHE", "0")  # the time to the first result includes compilation
 
 import argparse
 import functools

@@ -26,6 +26,8 @@ MACHINE = 8
 STAGES, MICRO_BATCHES = 4, 8
 LENGTH, HIDDEN, WORDS = 64, 256, 1024
 
+os.environ.setdefault("FLOW_PLAN_CACHE", "0")  # compilation is measured
+
 
 # -------------------------------------------------------------------------- in a separate process
 

@@ -12,6 +12,7 @@ import os
 import time
 
 os.environ.setdefault("ONEFLOW_EMULATE_GPUS", "4")
+os.environ.setdefault("FLOW_PLAN_CACHE", "0")  # compilation is measured
 
 import oneflow as flow
 import oneflow.typing as tp

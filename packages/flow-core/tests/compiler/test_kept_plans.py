@@ -31,6 +31,7 @@ from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.frontend.job import host_fallback
 from flow_core.frontend.session import session as sessions
 from flow_core.frontend.session.session import Session, default_session
+from flow_core.ir.graph import Attrs
 from flow_core.plugins import machine
 from flow_core.plugins.host import reset_default_registry
 from flow_core.sharding.topology import Device
@@ -157,6 +158,20 @@ def test_ops_without_kernels_run_on_the_cpu_again(
     found = entry.find()
     assert found is not None
     assert found.request.hosted == hosted
+
+
+def test_a_plan_that_is_not_data_is_not_kept(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled = train_job().compile()
+    entry = Entry.of(compiled.request, 10**6)
+    assert entry is not None
+    shutil.rmtree(folder)
+    task = compiled.plan.tasks[0]
+    odd = replace(task, attrs=Attrs({**task.attrs, "odd": np.int64(1)}))
+    entry.keep(replace(compiled, plan=replace(compiled.plan, tasks=(odd,))))
+    assert "the plan of job 'train' is not kept: Object of type int64" in caplog.text
+    assert not folder.exists()
 
 
 # ----------------------------------------------------------------------------- damaged files

@@ -248,11 +248,13 @@ def isa_text(mask: int) -> str:
 
 
 def describe() -> str:
-    """Return the version, threading runtime and instruction set of the library."""
+    """Return the version, threading runtime, instruction set and settings of the library."""
     found = state()
     if isinstance(found, Missing):
         return "not used"
-    return f"{'.'.join(map(str, found.version))} {found.runtime} {found.isa}"
+    names = sorted(name for name in os.environ if name.startswith(("ONEDNN_", "DNNL_")))
+    settings = [f"{name}={os.environ[name]}" for name in names]
+    return " ".join((".".join(map(str, found.version)), found.runtime, found.isa, *settings))
 
 
 def doctor() -> list[str]:

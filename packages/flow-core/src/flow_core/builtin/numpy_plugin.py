@@ -8,6 +8,7 @@ import platform
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -38,13 +39,14 @@ def flow_describe_machine() -> dict[str, str]:
     blas = thread_pools.blas()
     return {
         "numpy": np.__version__,
-        "BLAS": "unknown" if blas is None else blas.name,
+        "BLAS": "unknown" if blas is None else f"{blas.name}, at most {blas.cap} threads",
         "BLAS kernels": os.environ.get("OPENBLAS_CORETYPE", "those of the processor"),
         "processor": f"{platform.machine()} {_processor()}",
         "vector instructions": " ".join(thread_pools.cpu_features()),
     }
 
 
+@cache
 def _processor() -> str:
     """Return the model of the processor, on which the block sizes of products depend."""
     try:

@@ -12,6 +12,7 @@ the last one to be renamed remains.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -34,6 +35,8 @@ from flow_core.passes.optimizer_placement import Owned
 from flow_core.plan import Plan, check_references
 from flow_core.sharding.sbp import Sbp, parse_sbp
 from flow_core.sharding.topology import Device, Placement
+
+_log = logging.getLogger("flow_core")
 
 FORMAT = "flow kept plan 1"
 """The name and version of the format, which are part of the keys."""
@@ -108,7 +111,7 @@ class Entry:
         )
 
     def keep(self, compiled: Compiled) -> None:
-        """Write the plan of the compiled job."""
+        """Write the plan of the compiled job; log a plan that cannot be written."""
         kept = KeptPlan(
             compiled.plan,
             compiled.inputs,
@@ -117,7 +120,12 @@ class Entry:
             compiled.owners,
             compiled.request.hosted,
         )
-        self.plans.write(self.key, encoded(kept))
+        try:
+            content = encoded(kept)
+        except TypeError as error:  # an attribute that a plugin's pass has made is no literal
+            _log.warning("the plan of job %r is not kept: %s", self.request.job, error)
+        else:
+            self.plans.write(self.key, content)
 
 
 def _stages(request: CompileRequest) -> Stages:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from flow_core.annotations import JobSignature
 from flow_core.base.arrays import Array
 from flow_core.base.config import Settings
+from flow_core.compiler.compile import gc_paused
 from flow_core.compiler.kept_plans import Entry
 from flow_core.compiler.replicas import updated_variables
 from flow_core.compiler.request import Compiled
@@ -68,7 +69,7 @@ class Variant:
         check_kind: Callable[[Session, Kind], None],
     ) -> None:
         self.session, self.shapes = session, shapes
-        with stage(build.name, "tracing"):
+        with stage(build.name, "tracing"), gc_paused():
             self.traced = trace_micro_batch(function, signature, shapes, build, fresh)
         self.traced.build.fed = None
         check_kind(session, self.traced.build.kind)
@@ -106,7 +107,7 @@ class Variant:
 
     def _bound(self, plan: Plan, step: Array, ready: Callable[[Session, Plan], None]) -> Executable:
         session, registry = self.session, self.session.registry
-        with session.binding(), stage(plan.job, "binding"):
+        with session.binding(), stage(plan.job, "binding"), gc_paused():
             executable = _executable_factory(session.settings)(
                 plan,
                 registry,
