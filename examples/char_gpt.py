@@ -10,13 +10,12 @@ from pydoc_data.topics import topics
 import matplotlib as mpl
 import numpy as np
 
+import flow_zoo
 import oneflow as flow
 import oneflow.typing as tp
 
 STEPS, BATCH, LENGTH = 1500, 16, 64
-WIDTH, HEADS, LAYERS = 64, 4, 2
 PICTURE = "char_gpt.png"
-INIT = flow.random_normal_initializer(stddev=0.05)
 
 TEXT = "".join(topics[name] for name in sorted(topics)).encode("ascii", "replace")
 SYMBOLS = sorted(set(TEXT))
@@ -24,50 +23,16 @@ CODES = np.array([SYMBOLS.index(symbol) for symbol in TEXT], np.int32)
 HELD_OUT = len(CODES) // 10
 """The last tenth of the text is only used for validation."""
 
-
-def linear(x, width, name):
-    x = flow.reshape(x, (-1, x.shape[-1]))
-    return flow.layers.dense(x, width, kernel_initializer=INIT, name=name)
-
-
-def attention(x, name):
-    """Attention of each position to itself and earlier ones; x has shape (batch, length, width)."""
-    batch, length, width = x.shape
-    heads = flow.reshape(linear(x, 3 * width, f"{name}_qkv"), (batch, length, 3 * HEADS, -1))
-    heads = flow.transpose(heads, (0, 2, 1, 3))
-    q, k, v = (
-        flow.slice(heads, [None, i * HEADS, None, None], [None, HEADS, None, None])
-        for i in range(3)
-    )
-    scores = flow.matmul(q, k, transpose_b=True) * (1 / math.sqrt(width // HEADS))
-    scores = flow.math.fused_scale_tril(scores, fill_value=float("-inf"))
-    x = flow.transpose(flow.matmul(flow.nn.softmax(scores), v), (0, 2, 1, 3))
-    return flow.reshape(
-        linear(flow.reshape(x, (-1, width)), width, f"{name}_out"), (batch, length, width)
-    )
-
-
-def model(codes):
-    batch, length = codes.shape
-    symbols = flow.get_variable("symbols", (len(SYMBOLS), WIDTH), initializer=INIT)
-    places = flow.get_variable("places", (length, WIDTH), initializer=INIT)
-    x = flow.gather(symbols, codes) + places
-    for number in range(LAYERS):
-        normal = flow.layers.layer_norm(x, begin_norm_axis=2, name=f"norm{number}_1")
-        x = x + attention(normal, f"attention{number}")
-        normal = flow.layers.layer_norm(x, begin_norm_axis=2, name=f"norm{number}_2")
-        hidden = flow.math.gelu(linear(normal, 4 * WIDTH, f"wide{number}"))
-        x = x + flow.reshape(linear(hidden, WIDTH, f"narrow{number}"), x.shape)
-    x = flow.layers.layer_norm(x, begin_norm_axis=2, name="norm")
-    return flow.reshape(linear(x, len(SYMBOLS), "output"), (batch, length, -1))
-
+SIZES = flow_zoo.GPT2Config(
+    len(SYMBOLS), LENGTH, width=64, layers=2, heads=4, dropout=0, stddev=0.05
+)
 
 PART = tp.Numpy.Placeholder((BATCH, LENGTH), dtype=flow.int32)
 
 
 @flow.global_function(type="train")
 def train(codes: PART, following: PART) -> tp.Numpy:
-    loss = flow.nn.sparse_softmax_cross_entropy_with_logits(following, model(codes))
+    loss = flow.nn.sparse_softmax_cross_entropy_with_logits(following, flow_zoo.gpt2(codes, SIZES))
     schedule = flow.optimizer.CosineScheduler(3e-3, steps=STEPS)
     flow.optimizer.Adam(schedule, do_bias_correction=True).minimize(loss)
     return loss
@@ -75,12 +40,12 @@ def train(codes: PART, following: PART) -> tp.Numpy:
 
 @flow.global_function(type="predict")
 def validate(codes: PART, following: PART) -> tp.Numpy:
-    return flow.nn.sparse_softmax_cross_entropy_with_logits(following, model(codes))
+    return flow.nn.sparse_softmax_cross_entropy_with_logits(following, flow_zoo.gpt2(codes, SIZES))
 
 
 @flow.global_function(type="predict")
 def scores(codes: tp.Numpy.Placeholder((1, LENGTH), dtype=flow.int32)) -> tp.Numpy:
-    return model(codes)
+    return flow_zoo.gpt2(codes, SIZES)
 
 
 def draw_batch(codes, rng):

@@ -74,6 +74,39 @@ def older_vit(name: str) -> str:
     return name.replace("mlp.0", "mlp.linear_1").replace("mlp.3", "mlp.linear_2")
 
 
+HUGGING_FACE = {
+    "class_token": "embeddings.cls_token",
+    "encoder.pos_embedding": "embeddings.position_embeddings",
+    "conv_proj": "embeddings.patch_embeddings.projection",
+    "encoder.layers.encoder_layer_": "encoder.layer.",
+    "self_attention.out_proj": "attention.output.dense",
+    "mlp.0": "intermediate.dense",
+    "mlp.3": "output.dense",
+    "ln_1": "layernorm_before",
+    "ln_2": "layernorm_after",
+    "encoder.ln": "layernorm",
+}
+
+
+def test_vit_of_hugging_face() -> None:
+    job, source = CASES["vit"].job(), {}
+    for name, value in published("vit").items():
+        for theirs, other in HUGGING_FACE.items():
+            name = name.replace(theirs, other)
+        layer, _, kind = name.partition(".self_attention.in_proj_")
+        if kind:
+            for part, third in zip(("query", "key", "value"), np.split(value, 3), strict=True):
+                source[f"vit.{layer}.attention.attention.{part}.{kind}"] = third
+        else:
+            source[name.replace("heads.head", "classifier")] = value
+    report = flow_zoo.load("vit", source)
+    assert (report.missing, report.unused) == ([], [])
+    (found,) = job(CASES["vit"].batch())
+    np.testing.assert_allclose(found, RECORD["vit"]["results"][0], rtol=0, atol=1e-5)
+    report = flow_zoo.load("vit", source, head=False)
+    assert report.unused == ["classifier.weight", "classifier.bias"]
+
+
 @pytest.mark.parametrize(
     ("name", "older", "constants"),
     [

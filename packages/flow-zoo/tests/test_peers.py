@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,13 @@ NETWORKS: dict[str, Network] = {
         Case("vit", lambda x: (flow_zoo.vit(x),), IMAGES),
         lambda: peers.vit(flow_zoo.VIT_B_16, 224, 1000),
         torch_file,
+    ),
+    "vit of Hugging Face": (
+        Case(
+            "vit", lambda x: (flow_zoo.vit(x, replace(flow_zoo.VIT_B_16, epsilon=1e-12)),), IMAGES
+        ),
+        lambda: transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=1000)),
+        hugging_face,
     ),
     "bert": (
         Case("bert", bert, (*WORDS, *SEGMENTS)),

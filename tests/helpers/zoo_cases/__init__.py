@@ -121,7 +121,8 @@ def cases(dropout: float) -> dict[str, Case]:
 
     def bert(tokens: Any, segments: Any, mask: Any) -> Any:
         features = flow_zoo.bert(tokens, own_bert, segments, mask)
-        return features, flow_zoo.bert_pooled(features), flow_zoo.bert_words(features, own_bert)
+        pooled = flow_zoo.bert_pooled(features, own_bert)
+        return features, pooled, flow_zoo.bert_words(features, own_bert)
 
     return {
         "resnet18": _resnet((1, 1, 1, 1), False),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import oneflow as flow
 from flow_zoo.common import LAYER_NORM, Published, check_tokens, renamed
-
-WEIGHT = flow.truncated_normal_initializer(stddev=0.02)
 
 
 @dataclass(frozen=True)
@@ -23,6 +22,7 @@ class BertConfig:
         heads: the number of heads of each attention.
         hidden: the number of features between the two dense layers of a block.
         dropout: the rate at which features are dropped in train jobs.
+        stddev: the standard deviation of the first weights.
     """
 
     vocabulary: int = 30522
@@ -33,6 +33,7 @@ class BertConfig:
     heads: int = 12
     hidden: int = 3072
     dropout: float = 0.1
+    stddev: float = 0.02
 
 
 BERT_BASE = BertConfig()
@@ -79,11 +80,10 @@ def bert(
         InferenceError: the tokens have another shape, or are more than ``config.positions``.
     """
     check_tokens("bert", tokens, config.positions)
-    width = config.width
     with flow.scope.namespace(name):
-        places = _table("position", config.positions, width)[: tokens.shape[1]]
+        places = _table("position", config.positions, config)[: tokens.shape[1]]
         segments = flow.zeros_like(tokens) if segments is None else segments
-        kinds = flow.gather(_table("token_type", config.segments, width), segments)
+        kinds = flow.gather(_table("token_type", config.segments, config), segments)
         x = flow.gather(_words(config), tokens) + kinds + places
         x = flow.nn.dropout(_norm(x, "embeddings.LayerNorm"), config.dropout)
         for i in range(config.layers):
@@ -91,49 +91,59 @@ def bert(
         return x
 
 
-def _table(what: str, rows: int, width: int) -> flow.BlobDef:
+def _table(what: str, rows: int, config: BertConfig) -> flow.BlobDef:
+    start = flow.truncated_normal_initializer(stddev=config.stddev)
     name = f"embeddings.{what}_embeddings-weight"
-    return flow.get_variable(name, (rows, width), None, WEIGHT)
+    return flow.get_variable(name, (rows, config.width), None, start)
 
 
 def _words(config: BertConfig) -> flow.BlobDef:
     """Return the table of words, which the input and the predictions share."""
-    return _table("word", config.vocabulary, config.width)
+    return _table("word", config.vocabulary, config)
 
 
 def _block(x: flow.BlobDef, config: BertConfig, mask: flow.Blob | None, name: str) -> flow.BlobDef:
+    start = flow.truncated_normal_initializer(stddev=config.stddev)
     y = flow.layers.multi_head_attention(
-        x, config.heads, mask=mask, dropout_rate=config.dropout, kernel_initializer=WEIGHT,
+        x, config.heads, mask=mask, dropout_rate=config.dropout, kernel_initializer=start,
         name=f"{name}.attention",
     )  # fmt: skip
     x = _norm(x + flow.nn.dropout(y, config.dropout), f"{name}.attention.output.LayerNorm")
-    y = flow.layers.dense(
-        x, config.hidden, flow.math.gelu, kernel_initializer=WEIGHT,
-        name=f"{name}.intermediate.dense",
-    )  # fmt: skip
-    y = flow.layers.dense(y, config.width, kernel_initializer=WEIGHT, name=f"{name}.output.dense")
+    y = _dense(x, config.hidden, config, f"{name}.intermediate.dense", flow.math.gelu)
+    y = _dense(y, config.width, config, f"{name}.output.dense")
     return _norm(x + flow.nn.dropout(y, config.dropout), f"{name}.output.LayerNorm")
+
+
+def _dense(
+    x: flow.BlobDef,
+    units: int,
+    config: BertConfig,
+    name: str,
+    activation: Callable[..., flow.BlobDef] | None = None,
+) -> flow.BlobDef:
+    start = flow.truncated_normal_initializer(stddev=config.stddev)
+    return flow.layers.dense(x, units, activation, kernel_initializer=start, name=name)
 
 
 def _norm(x: flow.BlobDef, name: str) -> flow.BlobDef:
     return flow.layers.layer_norm(x, begin_norm_axis=len(x.shape) - 1, epsilon=1e-12, name=name)
 
 
-def bert_pooled(features: flow.BlobDef, name: str = "bert") -> flow.BlobDef:
+def bert_pooled(
+    features: flow.BlobDef, config: BertConfig = BERT_BASE, name: str = "bert"
+) -> flow.BlobDef:
     """Return one row of features for each sequence, computed from its first position.
 
     Args:
-        features: the result of `bert`, shape (batch, length, width).
+        features: the result of `bert`, shape (batch, length, config.width).
+        config: the sizes.
         name: name of the network.
 
     Returns:
-        Features of shape (batch, width), between -1 and 1.
+        Features of shape (batch, config.width), between -1 and 1.
     """
     with flow.scope.namespace(name):
-        return flow.layers.dense(
-            features[:, 0], features.shape[2], flow.math.tanh, kernel_initializer=WEIGHT,
-            name="pooler.dense",
-        )  # fmt: skip
+        return _dense(features[:, 0], config.width, config, "pooler.dense", flow.math.tanh)
 
 
 def bert_words(
@@ -150,10 +160,8 @@ def bert_words(
         Scores of shape (..., config.vocabulary).
     """
     with flow.scope.namespace(name):
-        x = flow.layers.dense(
-            features, config.width, flow.math.gelu, kernel_initializer=WEIGHT,
-            name="cls.predictions.transform.dense",
-        )  # fmt: skip
+        layer = "cls.predictions.transform.dense"
+        x = _dense(features, config.width, config, layer, flow.math.gelu)
         x = _norm(x, "cls.predictions.transform.LayerNorm")
         zeros = flow.zeros_initializer()
         bias = flow.get_variable("cls.predictions-bias", (config.vocabulary,), x.dtype, zeros)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import oneflow as flow
 from flow_zoo.common import LAYER_NORM, Published, check_tokens, renamed
 
-WEIGHT = flow.random_normal_initializer(stddev=0.02)
-
 
 @dataclass(frozen=True)
 class GPT2Config:
@@ -22,6 +20,7 @@ class GPT2Config:
         layers: the number of blocks.
         heads: the number of heads of each attention.
         dropout: the rate at which features are dropped in train jobs.
+        stddev: the standard deviation of the first weights.
     """
 
     vocabulary: int = 50257
@@ -30,6 +29,7 @@ class GPT2Config:
     layers: int = 12
     heads: int = 12
     dropout: float = 0.1
+    stddev: float = 0.02
 
 
 GPT2 = GPT2Config()
@@ -76,10 +76,10 @@ def gpt2(tokens: flow.Blob, config: GPT2Config = GPT2, name: str = "gpt2") -> fl
         InferenceError: the tokens have another shape, or are more than ``config.positions``.
     """
     check_tokens("gpt2", tokens, config.positions)
-    width = config.width
+    width, start = config.width, flow.random_normal_initializer(stddev=config.stddev)
     with flow.scope.namespace(name):
-        words = flow.get_variable("wte-weight", (config.vocabulary, width), None, WEIGHT)
-        places = flow.get_variable("wpe-weight", (config.positions, width), None, WEIGHT)
+        words = flow.get_variable("wte-weight", (config.vocabulary, width), None, start)
+        places = flow.get_variable("wpe-weight", (config.positions, width), None, start)
         x = flow.gather(words, tokens) + places[: tokens.shape[1]]
         x = flow.nn.dropout(x, config.dropout)
         for i in range(config.layers):
@@ -88,15 +88,16 @@ def gpt2(tokens: flow.Blob, config: GPT2Config = GPT2, name: str = "gpt2") -> fl
 
 
 def _block(x: flow.BlobDef, config: GPT2Config, name: str) -> flow.BlobDef:
+    start = flow.random_normal_initializer(stddev=config.stddev)
     y = flow.layers.multi_head_attention(
         _norm(x, f"{name}.ln_1"), config.heads, causal=True, dropout_rate=config.dropout,
-        kernel_initializer=WEIGHT, name=f"{name}.attn",
+        kernel_initializer=start, name=f"{name}.attn",
     )  # fmt: skip
     x = x + flow.nn.dropout(y, config.dropout)
     # Scaling by the depth keeps the variance of the sum of all blocks, as in the paper.
-    last = flow.random_normal_initializer(stddev=0.02 / math.sqrt(2 * config.layers))
+    last = flow.random_normal_initializer(stddev=config.stddev / math.sqrt(2 * config.layers))
     y = flow.layers.dense(
-        _norm(x, f"{name}.ln_2"), 4 * config.width, _gelu, kernel_initializer=WEIGHT,
+        _norm(x, f"{name}.ln_2"), 4 * config.width, _gelu, kernel_initializer=start,
         name=f"{name}.mlp.c_fc",
     )  # fmt: skip
     y = flow.layers.dense(y, config.width, kernel_initializer=last, name=f"{name}.mlp.c_proj")

@@ -24,6 +24,7 @@ class ViTConfig:
         heads: the number of heads of each attention.
         hidden: the number of features between the two dense layers of a block.
         dropout: the rate at which features are dropped in train jobs.
+        epsilon: what layer norms add to the variance; 1e-12 for weights of Hugging Face.
     """
 
     patch: int
@@ -32,6 +33,7 @@ class ViTConfig:
     heads: int = 12
     hidden: int = 3072
     dropout: float = 0.0
+    epsilon: float = 1e-6
 
 
 VIT_B_16 = ViTConfig(16)
@@ -42,8 +44,32 @@ VIT_L_32 = ViTConfig(32, width=1024, layers=24, heads=16, hidden=4096)
 BLOCK = r"(encoder\.layers\.encoder_layer_\d+)"
 ATTENTION = rf"{BLOCK}\.self_attention"
 
+OTHER, LAYER = r"(?:vit\.)?", r"(?:vit\.)?encoder\.layer\.(\d+)"
+OWN = r"encoder.layers.encoder_layer_\1"
+
+HUGGING_FACE = {
+    rf"{OTHER}embeddings\.cls_token": "class_token",
+    rf"{OTHER}embeddings\.position_embeddings": "encoder.pos_embedding",
+    rf"{OTHER}embeddings\.patch_embeddings\.projection\.(weight|bias)": r"conv_proj-\1",
+    rf"{LAYER}\.attention\.attention\.(query|key|value)\.(weight|bias)": (
+        rf"{OWN}.self_attention-\2-\3"
+    ),
+    rf"{LAYER}\.attention\.output\.dense\.(weight|bias)": rf"{OWN}.self_attention-out-\2",
+    rf"{LAYER}\.intermediate\.dense\.(weight|bias)": rf"{OWN}.mlp.0-\2",
+    rf"{LAYER}\.output\.dense\.(weight|bias)": rf"{OWN}.mlp.3-\2",
+    rf"{LAYER}\.layernorm_before\.weight": rf"{OWN}.ln_1-gamma",
+    rf"{LAYER}\.layernorm_before\.bias": rf"{OWN}.ln_1-beta",
+    rf"{LAYER}\.layernorm_after\.weight": rf"{OWN}.ln_2-gamma",
+    rf"{LAYER}\.layernorm_after\.bias": rf"{OWN}.ln_2-beta",
+    rf"{OTHER}layernorm\.weight": "encoder.ln-gamma",
+    rf"{OTHER}layernorm\.bias": "encoder.ln-beta",
+    r"classifier\.(weight|bias)": r"heads.head-\1",
+}
+"""The rules for files of Hugging Face, whose names of layers differ from torchvision's."""
+
 WEIGHTS = Published(
     {
+        **HUGGING_FACE,
         r"class_token|encoder\.pos_embedding": r"\g<0>",
         **renamed(r".*\.ln(?:_[12])?", LAYER_NORM),
         **{
@@ -57,7 +83,7 @@ WEIGHTS = Published(
         rf"{BLOCK}\.mlp\.(?:3|linear_2)\.(weight|bias)": r"\1.mlp.3-\2",
         r"(.*)\.(weight|bias)": r"\1-\2",
     },
-    head=r"heads\.head",
+    head=r"(?:heads\.head|classifier)",
 )
 
 
@@ -96,17 +122,18 @@ def vit(
         x = flow.nn.dropout(x, config.dropout)
         for i in range(config.layers):
             x = _block(x, config, f"encoder.layers.encoder_layer_{i}")
-        return flow.layers.dense(_norm(x, "encoder.ln")[:, 0], classes, name="heads.head")
+        x = _norm(x, config, "encoder.ln")
+        return flow.layers.dense(x[:, 0], classes, name="heads.head")
 
 
 def _block(x: flow.BlobDef, config: ViTConfig, name: str) -> flow.BlobDef:
     y = flow.layers.multi_head_attention(
-        _norm(x, f"{name}.ln_1"), config.heads, dropout_rate=config.dropout,
+        _norm(x, config, f"{name}.ln_1"), config.heads, dropout_rate=config.dropout,
         name=f"{name}.self_attention",
     )  # fmt: skip
     x = x + flow.nn.dropout(y, config.dropout)
     y = flow.layers.dense(
-        _norm(x, f"{name}.ln_2"), config.hidden, flow.math.gelu, kernel_initializer=WEIGHT,
+        _norm(x, config, f"{name}.ln_2"), config.hidden, flow.math.gelu, kernel_initializer=WEIGHT,
         name=f"{name}.mlp.0",
     )  # fmt: skip
     y = flow.nn.dropout(y, config.dropout)
@@ -114,5 +141,5 @@ def _block(x: flow.BlobDef, config: ViTConfig, name: str) -> flow.BlobDef:
     return x + flow.nn.dropout(y, config.dropout)
 
 
-def _norm(x: flow.BlobDef, name: str) -> flow.BlobDef:
-    return flow.layers.layer_norm(x, begin_norm_axis=2, epsilon=1e-6, name=name)
+def _norm(x: flow.BlobDef, config: ViTConfig, name: str) -> flow.BlobDef:
+    return flow.layers.layer_norm(x, begin_norm_axis=2, epsilon=config.epsilon, name=name)
