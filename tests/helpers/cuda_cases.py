@@ -1,6 +1,8 @@
 """All kernels of flow-cuda that the ops' samples ask for, and the kit that runs them."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -21,6 +23,7 @@ from flow_core.testing.kernels import AS_GIVEN, KernelKit
 from flow_core.testing.rig import Rig
 from flow_cuda.codegen.program import Kernel
 from flow_cuda.device.batch import merge_launches
+from flow_cuda.driver.cupy_hardware import CupyHardware
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels import update
 
@@ -109,16 +112,20 @@ class CudaKit(KernelKit):
             self.once("preloaded", lambda: driver.hardware.compiler.preload(self.all_kernels()))
         return driver
 
-    def all_kernels(self) -> list[Kernel]:
+    def hardware(self, compiler: Collector) -> Simulator:
+        """A device that binds kernels as the kit's does."""
+        return Simulator(compiler=compiler)
+
+    def all_kernels(self, copies: Sequence[int] = (1, 2, 5)) -> list[Kernel]:
         """What binding all cases asks a compiler for, also of enlarged ones."""
         collected = Collector()
-        driver = GpuDriver(Simulator(compiler=collected), chunk=64)
+        driver = GpuDriver(self.hardware(collected), chunk=64)
         for op in self.covered_ops():
             for dtype in self.dtypes_of(op):
                 for case in self.cases(op, dtype):
-                    for each in (case, case.grown(2), case.grown(5)):
+                    for each in (case.grown(n) if n > 1 else case for n in copies):
                         Rig(driver, each.kernel, each.asked, mutates=each.mutates)
-        for op in BY_TYPE:
+        for op in BY_TYPE if 2 in copies else ():
             for dtype in self.dtypes:
                 if as_dtype(dtype).is_floating:
                     merge_launches(update_launches(driver, op, ((7,), (5,)), dtype)[0])
@@ -176,6 +183,13 @@ class DeviceKernels(CudaKit):
     plugin = "flow-cuda"
     preloaded = False
     repeatable = False
+
+    def hardware(self, compiler: Collector) -> Simulator:
+        """A device that specializes kernels, and has the blocks of a GPU."""
+        simulator = super().hardware(compiler)
+        for name in ("threads", "max_blocks", "specializes"):
+            setattr(simulator, name, getattr(CupyHardware, name))
+        return simulator
 
     def registry(self) -> Registry:
         return load_plugins()

@@ -17,6 +17,7 @@ import oneflow as flow
 from flow_core.annotations.records import FetchNone
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.op_rules import like_input, split_all_axes
+from flow_core.authoring.pass_api import PassContext, Rewriter
 from flow_core.authoring.specs import (
     AnnotationSpec,
     Available,
@@ -41,6 +42,7 @@ from flow_core.builtin.in_process import InProcessComm
 from flow_core.builtin.numpy_driver import NumpyDriver
 from flow_core.frontend.session import session as sessions
 from flow_core.frontend.trace.emit import emit
+from flow_core.ir.graph import Attrs, Graph, Value
 from flow_core.plugins import host
 from flow_core.plugins.host import Candidate, Host
 from flow_core.plugins.records import Origin
@@ -129,6 +131,31 @@ def comm(**methods: Any) -> Hooks:
 def a_pass(apply: Callable[..., Any]) -> Hooks:
     made = types.SimpleNamespace(name="squash", apply=apply)
     return {"flow_register_passes": hook([PassSpec("squash", "logical", returns(made))])}
+
+
+def changed(**parts: Any) -> Hooks:
+    """A pass that replaces parts of the op ``cube``."""
+
+    def apply(graph: Graph, context: PassContext) -> Graph:
+        ops = {n: replace(op, **parts) if op.type == "cube" else op for n, op in graph.ops.items()}
+        return replace(graph, ops=ops)
+
+    return a_pass(apply)
+
+
+def dropped(graph: Graph, context: PassContext) -> Graph:
+    rewriter = Rewriter(graph)
+    for op in graph.of_type("cube"):
+        rewriter.drop(op)
+    return rewriter.finish()
+
+
+def cut(graph: Graph, context: PassContext) -> Graph:
+    return replace(graph, ops={n: op for n, op in graph.ops.items() if op.type == "cube"})
+
+
+def typeless(graph: Graph, context: PassContext) -> Graph:
+    return replace(graph, types={n: t for n, t in graph.types.items() if n != "cube"})
 
 
 def boxing(**changes: Any) -> Hooks:
@@ -239,6 +266,21 @@ def loading() -> None:
     flow.load_variables(flow.checkpoint.get(str(Path(__file__).parent)))
 
 
+def saving(name: str = "saved") -> None:
+    @flow.global_function()
+    def job(x: X):  # type: ignore[no-untyped-def, valid-type]
+        w = flow.get_variable("w", (4, 2), initializer=flow.ones_initializer())
+        return cube(x * w)
+
+    job(ARRAY).get()
+    with tempfile.TemporaryDirectory() as folder:
+        flow.checkpoint.save(f"{folder}/{name}", format="cubes")
+
+
+def saving_a_file() -> None:
+    saving("saved.cube")
+
+
 def exporting() -> None:
     @flow.global_function()
     def job(x: X):  # type: ignore[no-untyped-def, valid-type]
@@ -286,6 +328,11 @@ def uses_numpy(ctx: BindContext) -> None:
     np.concatenate([ctx.inputs[0], np.ones(3)])
 
 
+def other_file(folder: Path, variables: object) -> None:
+    (folder / "cube.model").write_text("cubes")
+
+
+SQUASHING = "running pass 'squash' on job 'job'"
 SPLIT = Signature((Split(0),), (Split(0),))
 ROWS = [
     Row("bind raises", kernel(load=fails), f"calling `load` of {NAMED}"),
@@ -376,6 +423,24 @@ ROWS = [
     Row("a pass raises", a_pass(fails), "running pass 'squash' on job 'job'", at=__file__),
     Row("a pass returns None", a_pass(returns(None)), "running pass 'squash' on job 'job'", "None",
         at=__file__),
+    Row("a pass drops a result", a_pass(dropped), SQUASHING, "result cube:0, of a dropped op",
+        at=__file__),
+    Row("a pass sets a dict", changed(attrs={}), SQUASHING, "attributes of type dict"),
+    Row("a pass sets a list", changed(attrs=Attrs({"a": [1]})), SQUASHING, "attribute a=[1]"),
+    Row("a pass sets an attribute", changed(attrs=Attrs({"side": 3})), SQUASHING,
+        "attributes side (those of cube: none)"),
+    Row("a pass sets a type", changed(type="cubic"), SQUASHING, "type 'cubic', which no plugin"),
+    Row("a pass names an op", changed(name="other"), SQUASHING, "'other' filed under 'cube'"),
+    Row("a pass sets texts as inputs", changed(inputs=("x:0",)), SQUASHING, "'x:0' of type str"),
+    Row("a pass lists inputs", changed(inputs=[Value("Input_x", 0)]), SQUASHING, "of type list"),
+    Row("a pass reads the op itself", changed(inputs=(Value("cube", 0),)), SQUASHING,
+        "input cube:0 comes later or not at all"),
+    Row("a pass reads no output", changed(inputs=(Value("Input_x", 5),)), SQUASHING,
+        "input Input_x:5, but Input_x has 1 outputs"),
+    Row("a pass orders after no op", changed(control=("gone",)), SQUASHING,
+        "control predecessor gone comes later or not at all"),
+    Row("a pass cuts inputs off", a_pass(cut), SQUASHING, "comes later or not at all"),
+    Row("a pass loses types", a_pass(typeless), SQUASHING, "no types of its outputs"),
     Row("no pass", {"flow_register_passes": hook([PassSpec("squash", "logical", "math:P")])},
         "loading 'math:P', pass 'squash'", "has no attribute 'P'", at=__file__),
     Row("cost of a boxing raises", boxing(cost=fails), "calling `cost` of boxing 'detour'",
@@ -396,6 +461,11 @@ ROWS = [
         "calling `reader` of checkpoint format 'cubes'", run=loading, at=__file__),
     Row("a reader of checkpoints returns arrays", checkpoints(reader=returns([ARRAY])),
         "calling `reader` of checkpoint format 'cubes'", "(a list)", run=loading, at=__file__),
+    Row("a writer writes nothing", checkpoints(writer=returns(None)),
+        "calling `writer` of checkpoint format 'cubes'", "no file", run=saving, at=__file__),
+    Row("a writer writes another file", checkpoints(writer=other_file, file="model.cube"),
+        "calling `writer` of checkpoint format 'cubes'", "cube.model", run=saving_a_file,
+        at=__file__),
     Row("an exporter raises", exporter(fails), "calling `load` of exporter 'onnx'", run=exporting,
         at=__file__),
     Row("no exporter", exporter("math:write"), "loading 'math:write', load of exporter 'onnx'",

@@ -1,6 +1,7 @@
 """The results of the device probe, and importing the plugin without touching hardware."""
 
 import sys
+from collections.abc import Callable
 
 import processes
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from flow_core.base.config import Settings
 from flow_core.plugins.host import Host
 from flow_core.plugins.specs import Available, Unavailable
-from flow_cuda import plugin
+from flow_cuda import libraries, plugin
 from flow_cuda.plugin import Facts, judge
 
 CUPY12, CUPY13 = ("cupy-cuda12x", "14.0"), ("cupy-cuda13x", "14.0")
@@ -22,7 +23,6 @@ CUPY12, CUPY13 = ("cupy-cuda12x", "14.0"), ("cupy-cuda13x", "14.0")
         (Facts(version=(12, 8), devices=1), "CuPy is not installed", "flow-cuda[cu12]"),
         (Facts(version=(13, 0), devices=1), "CuPy is not installed", "flow-cuda[cu13]"),
         (Facts("", (12, 8), 1, CUPY13), "too new for a driver of CUDA 12.8", "flow-cuda[cu12]"),
-        (Facts("", (12, 8), 2, CUPY12), "cannot run programs on the 2", "ONEFLOW_EMULATE_GPUS"),
     ],
 )
 def test_obstacles_are_reported(found: Facts, reason: str, hint: str) -> None:
@@ -34,7 +34,7 @@ def test_obstacles_are_reported(found: Facts, reason: str, hint: str) -> None:
 
 @pytest.mark.parametrize("cupy", [CUPY12, CUPY13, ("cupy", "14.0")])
 def test_available_if_all_requirements_are_met(cupy: tuple[str, str]) -> None:
-    verdict = judge(Facts("", (13, 0), 2, cupy, True))
+    verdict = judge(Facts("", (13, 0), 2, cupy))
     assert verdict == Available(2, f"CUDA 13.0, {cupy[0]} 14.0")
 
 
@@ -44,7 +44,68 @@ def test_probe_runs_on_this_machine() -> None:
     assert found.devices >= 0
     lines = plugin.flow_doctor()
     named = [line.partition(":")[0] for line in lines]
-    assert named == ["NVIDIA driver", "CUDA devices", "CuPy", "cuDNN"]
+    assert named == [
+        "NVIDIA driver", "CUDA devices", "CuPy", "packages of cuDNN", "NVRTC", "cuBLASLt", "cuDNN",
+    ]  # fmt: skip
+
+
+FOUND = Available(1, "CUDA 13.0, cupy-cuda13x 14.0")
+
+
+@pytest.fixture
+def toolkit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that stands for an installed toolkit."""
+
+    def install(version: tuple[int, int], *architectures: int, modules: object = None) -> None:
+        monkeypatch.setattr(libraries.nvrtc, "version", lambda: version)
+        monkeypatch.setattr(libraries.nvrtc, "architectures", lambda: architectures)
+        monkeypatch.setattr(libraries, "MODULES", modules or ("flow_cuda.codegen.nvrtc",))
+
+    return install
+
+
+def test_a_device_that_the_toolkit_supports(toolkit: Callable[..., None]) -> None:
+    toolkit((13, 0), 75, 90, 121)
+    assert libraries.check(FOUND, (90, 75)) == FOUND
+
+
+@pytest.mark.parametrize(
+    ("lowest", "reason", "hint"),
+    [
+        (70, "a device has 7.0; NVRTC 13.0 compiles for compute capability 7.5 and newer",
+         "flow-cuda[cu12]"),
+        (61, "compute capability 6.1: flow-cuda needs 7.0", "CUDA_VISIBLE_DEVICES"),
+    ],
+)  # fmt: skip
+def test_devices_that_the_toolkit_does_not_support(
+    toolkit: Callable[..., None], lowest: int, reason: str, hint: str
+) -> None:
+    toolkit((13, 0), 75, 90)
+    found = libraries.check(FOUND, (90, lowest))
+    assert isinstance(found, Unavailable)
+    assert reason in found.reason
+    assert hint in found.hint
+
+
+def test_modules_that_do_not_load_are_reasons(toolkit: Callable[..., None]) -> None:
+    toolkit((13, 0), 75, modules=("flow_cuda.no_driver",))
+    found = libraries.check(FOUND, (90,))
+    assert isinstance(found, Unavailable)
+    words = "flow_cuda.no_driver does not load: ModuleNotFoundError"
+    assert found.reason.startswith(words)
+    assert "flow-cuda[cu13]" in found.hint
+
+
+def test_a_missing_compiler_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> tuple[int, ...]:
+        raise libraries.nvrtc.NvrtcError("loading NVRTC", found="no such library")
+
+    monkeypatch.setattr(libraries.nvrtc, "architectures", missing)
+    monkeypatch.setattr(libraries, "MODULES", ())
+    found = libraries.check(FOUND, (90,))
+    assert isinstance(found, Unavailable)
+    assert found.reason == "NVRTC does not load: no such library"
+    assert "NVRTC: does not load: no such library" in list(libraries.lines(13))
 
 
 def test_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

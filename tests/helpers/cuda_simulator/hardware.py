@@ -407,6 +407,10 @@ class Simulator:
 
     # --------------------------------------------------------------------------------- work
 
+    def load(self) -> None:
+        """Check that no capture runs: the host's compiler has already loaded the kernels."""
+        self._check_no_capture("loading kernels")
+
     def function(self, kernel: Kernel) -> HostFunction:
         """Return a kernel compiled for the host."""
         return self.compiler.function(kernel)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ from mistakes import here, mistake
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.base.errors import DataError, PluginError
+from flow_core.base.config import Settings
+from flow_core.base.errors import DataError, PluginError, PluginResultError
 from flow_core.plugins import records
-from flow_core.plugins.host import default_registry
+from flow_core.plugins.host import default_registry, load_plugins
 from flow_core.plugins.specs import DecoderSpec, ReaderSpec
 from flow_data import formats
 from flow_data.records.record import Origin, Record
@@ -48,13 +49,14 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
     known = default_registry()
     readers = [
         ReaderSpec("lines", f"{__name__}:LineFiles"),
-        ReaderSpec("object", LineFiles),
+        ReaderSpec("mistaken", f"{__name__}:MistakenFiles"),
         ReaderSpec("no module", "no_lines:Files"),
         ReaderSpec("closed", f"{__name__}:fails"),
         ReaderSpec("unreadable", f"{__name__}:UnreadableFiles"),
     ]
     decoders = {
         "numbers": DecoderSpec("numbers", f"{__name__}:numbers"),
+        "mistaken": DecoderSpec("mistaken", f"{__name__}:misread"),
         "no function": DecoderSpec("no function", "math:numbers"),
     }
     here = records.Origin("lines", "flow-lines", "1.2")
@@ -69,6 +71,14 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fails(*_: object) -> None:
     raise RuntimeError("no lines today")
+
+
+def misread(*_: object) -> Any:
+    return {}["lines"]
+
+
+class MistakenFiles(LineFiles):
+    read = misread
 
 
 class UnreadableFiles(LineFiles):
@@ -134,7 +144,6 @@ def test_what_cannot_be_decoded_is_named_or_left_out(tmp_path: Path, text: str, 
     [
         ("line", "numbers", r"'line'(.|\n)*webdataset(.|\n)*did you mean lines\?"),
         ("?", "numbers", "flow_register_readers(.|\n)*flow doctor"),
-        ("object", "numbers", "package.module:attribute"),
         ("lines", "nmbers", "'nmbers'(.|\n)*flow_register_decoders(.|\n)*did you mean numbers"),
     ],
 )
@@ -214,3 +223,42 @@ def test_formats_of_flow_data_go_by_their_names_too(tmp_path: Path) -> None:
             return flow.data.OFRecordRawDecoder(records, "n", shape=(), dtype=flow.int32)
 
     np.testing.assert_array_equal(job(), [0, 1, 2])
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize(
+    ("format", "decoder", "named_as"),
+    [("mistaken", "numbers", "reader 'mistaken'"), ("lines", "mistaken", "decoder 'mistaken'")],
+)
+def test_mistakes_of_plugins_are_not_corrupt_records(
+    tmp_path: Path, format: str, decoder: str, named_as: str, on_error: str
+) -> None:
+    files = write(tmp_path, "1,2\n")
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0"):
+            found = flow.data.record_reader(format, files, 1, on_error=on_error)
+            return flow.data.record_decoder(found, "x", decoder, flow.int32, shape=(2,))
+
+    with pytest.raises(PluginError) as caught:
+        job()
+    text, line = str(caught.value), misread.__code__.co_firstlineno + 1
+    assert f"0.csv by {named_as}, plugin 'lines' of flow-lines 1.2" in text
+    assert f"KeyError: 'lines' (at {__file__}:{line})" in text
+    assert "FLOW_DISABLE_PLUGINS=lines" in text
+    assert "write the file again" not in text
+
+
+@pytest.mark.parametrize("spec", [ReaderSpec, DecoderSpec])
+def test_functions_in_place_of_import_strings_are_refused(spec: Any) -> None:
+    module: Any = ModuleType("lines")
+    module.FLOW_PLUGIN_API = "1.0"
+    hook = "flow_register_readers" if spec is ReaderSpec else "flow_register_decoders"
+    setattr(module, hook, lambda: [spec("lines", numbers)])
+    with pytest.raises(PluginResultError) as caught:
+        load_plugins(Settings(plugins=(), plugin_strict=True), [module])
+    text = str(caught.value)
+    assert f"hook {hook} of plugin 'lines'" in text
+    assert f"element 0: {spec.__name__}.load is <function numbers" in text
+    assert '"package.module:attribute", a text that plans store' in text

@@ -85,7 +85,7 @@ def run(code: str, *arguments: str, **settings: str) -> Any:
 def test_fifty_steps_of_a_convolutional_network_lose_the_same(form: str) -> None:
     """On some processors a relu is a rounding away from zero at some step, and moves the rest."""
     numpy = run(LENET, form, "cpu/0:0", FLOW_DISABLE_PLUGINS="flow-onednn")
-    onednn = run(LENET, form, "cpu/0:0", FLOW_VERIFY_PASSES="1")
+    onednn = run(LENET, form, "cpu/0:0")
     for steps, close in ((25, 1e-5), (50, 5e-5)):
         found, wanted = (run_["losses"][:steps] for run_ in (onednn, numpy))
         np.testing.assert_allclose(found, wanted, rtol=close, atol=close / 10)
@@ -98,7 +98,7 @@ def test_fifty_steps_of_a_convolutional_network_lose_the_same(form: str) -> None
 
 
 def test_activations_are_reordered_once_per_border() -> None:
-    kernels = run(LENET, "NCHW", "cpu/0:0", FLOW_VERIFY_PASSES="1")["kernels"]
+    kernels = run(LENET, "NCHW", "cpu/0:0")["kernels"]
     assert kernels.count("onednn.onednn_reorder") == 2  # the flattening, and its gradient
     assert "numpy.transpose" not in kernels
 
@@ -131,7 +131,7 @@ print(json.dumps({"found": [[x.tolist() for x in step] for step in found], "kern
 @pytest.mark.slow
 def test_masks_and_other_element_types_change_layouts_too() -> None:
     numpy = run(MASKED, FLOW_DISABLE_PLUGINS="flow-onednn")
-    onednn = run(MASKED, FLOW_VERIFY_PASSES="1")
+    onednn = run(MASKED)
     for got, want in zip(onednn["found"], numpy["found"], strict=True):
         for x, y in zip(got, want, strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
@@ -190,7 +190,7 @@ def test_gradients_of_embeddings_stay_sparse(form: str, rule: str, kernel: str) 
     if not compiler.available():
         pytest.skip(f"no C compiler: {compiler.state()}")
     numpy = run(EMBEDDING, form, rule, FLOW_DISABLE_PLUGINS="flow-onednn")
-    onednn = run(EMBEDDING, form, rule, FLOW_VERIFY_PASSES="1")
+    onednn = run(EMBEDDING, form, rule)
     np.testing.assert_allclose(onednn["losses"], numpy["losses"], rtol=1e-4, atol=1e-5)  # Adam
     assert kernel in onednn["kernels"]
     assert "c.unsorted_segment_sum" not in onednn["kernels"]
@@ -203,7 +203,7 @@ def test_two_lookups_in_one_table_train_it() -> None:
     if not compiler.available():
         pytest.skip(f"no C compiler: {compiler.state()}")
     numpy = run(EMBEDDING, "twice", "sgd", FLOW_DISABLE_PLUGINS="flow-onednn")
-    onednn = run(EMBEDDING, "twice", "sgd", FLOW_VERIFY_PASSES="1")
+    onednn = run(EMBEDDING, "twice", "sgd")
     np.testing.assert_allclose(onednn["losses"], numpy["losses"], rtol=1e-4, atol=1e-5)
     assert "c.onednn_add_to_rows" in onednn["kernels"]
 
@@ -258,7 +258,7 @@ print(json.dumps({"losses": found, "kernels": [t.kernel for t in train.plan().ta
 @pytest.mark.slow
 def test_residual_blocks_and_results_in_the_layout_of_the_program() -> None:
     numpy = run(RESIDUAL, FLOW_DISABLE_PLUGINS="flow-onednn")
-    onednn = run(RESIDUAL, FLOW_VERIFY_PASSES="1")
+    onednn = run(RESIDUAL)
     np.testing.assert_allclose(onednn["losses"], numpy["losses"], rtol=2e-4, atol=2e-5)
     taken = onednn["kernels"]
     assert taken.count("onednn.onednn_norm_relu") == taken.count("onednn.onednn_norm_relu_grad") + 1
@@ -268,7 +268,7 @@ def test_residual_blocks_and_results_in_the_layout_of_the_program() -> None:
 
 @pytest.mark.slow
 def test_emulated_gpus_run_on_the_same_kernels() -> None:
-    two = run(LENET, "NCHW", "gpu/0:0-1", ONEFLOW_EMULATE_GPUS="2", FLOW_VERIFY_PASSES="1")
+    two = run(LENET, "NCHW", "gpu/0:0-1", ONEFLOW_EMULATE_GPUS="2")
     one = run(LENET, "NCHW", "cpu/0:0", FLOW_DISABLE_PLUGINS="flow-onednn")
     assert two["kernels"].count("onednn.onednn_conv") in (2, 4)
     np.testing.assert_allclose(two["losses"][:5], one["losses"][:5], rtol=1e-4, atol=1e-5)
@@ -413,7 +413,7 @@ print(json.dumps({"results": results, **weights, "kernels": kernels}))
 def test_filters_with_as_many_channels_as_pixels() -> None:
     """Their gradients have one shape in both layouts, and stay in the program's."""
     numpy = run(CUBIC_FILTERS, FLOW_DISABLE_PLUGINS="flow-onednn")
-    onednn = run(CUBIC_FILTERS, FLOW_VERIFY_PASSES="1")
+    onednn = run(CUBIC_FILTERS)
     assert "onednn.onednn_conv_filter_grad" in onednn["kernels"]
     for part in ("results", "w", "v"):
         np.testing.assert_allclose(onednn[part], numpy[part], rtol=1e-4, atol=1e-5)

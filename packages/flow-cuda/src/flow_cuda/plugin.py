@@ -33,7 +33,6 @@ FLOW_PLUGIN_API = "1.0"
 CUPY = {"cupy-cuda12x": 12, "cupy-cuda13x": 13}
 """The CUDA major version that each of CuPy's wheels is built for."""
 
-DRIVER = "flow_cuda.driver.cupy_hardware"
 ALIGNMENT = 256
 """The alignment of ``cudaMalloc`` in bytes, which cuBLASLt also requires for workspaces."""
 
@@ -43,6 +42,7 @@ OPS = (
 )  # fmt: skip
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 EMULATE = "ONEFLOW_EMULATE_GPUS=N runs the program on the CPU"
+_MAJOR_AND_MINOR = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, and _MINOR
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 
@@ -55,21 +55,20 @@ class Facts:
         version: newest CUDA version that the driver supports, as (major, minor).
         devices: number of devices.
         cupy: (distribution, version) of the installed CuPy; None if CuPy is not installed.
-        driver: whether this version of flow-cuda can run plans on a device.
+        capabilities: compute capability of each device, times 10.
     """
 
     problem: str = ""
     version: tuple[int, int] = (0, 0)
     devices: int = 0
     cupy: tuple[str, str] | None = None
-    driver: bool = False
+    capabilities: tuple[int, ...] = ()
 
 
 def facts() -> Facts:
     """Query the machine; this initializes NVIDIA's driver library."""
     problem, version, devices = _query_driver()
-    has_driver = importlib.util.find_spec(DRIVER) is not None
-    return Facts(problem, version, devices, _cupy(), has_driver)
+    return Facts(problem, version, devices, _cupy(), tuple(_capabilities(devices)))
 
 
 def _query_driver() -> tuple[str, tuple[int, int], int]:
@@ -90,6 +89,20 @@ def _query_driver() -> tuple[str, tuple[int, int], int]:
     return "", version, number.value
 
 
+def _capabilities(devices: int) -> Iterator[int]:
+    """Yield the compute capability of each device, times 10."""
+    cuda, number = ctypes.CDLL(LIBRARY) if devices else None, ctypes.c_int()
+    for index in range(devices):
+        parts = []
+        for attribute in _MAJOR_AND_MINOR:
+            if cuda is not None and not cuda.cuDeviceGetAttribute(
+                ctypes.byref(number), attribute, index
+            ):
+                parts.append(number.value)
+        if len(parts) == 2:
+            yield 10 * parts[0] + parts[1]
+
+
 def _cupy() -> tuple[str, str] | None:
     for name in (*CUPY, "cupy"):
         try:
@@ -100,7 +113,9 @@ def _cupy() -> tuple[str, str] | None:
 
 
 def judge(found: Facts) -> Available | Unavailable:
-    """Decide whether programs can use CUDA devices; the first obstacle is the reason.
+    """Decide, without loading libraries, whether programs can use CUDA devices.
+
+    The first obstacle is the reason.
 
     >>> print(judge(Facts(version=(12, 8), devices=2)).hint)
     uv pip install '...packages/flow-cuda[cu12]'...
@@ -115,11 +130,6 @@ def judge(found: Facts) -> Available | Unavailable:
     name, version = found.cupy
     if CUPY.get(name, 0) > found.version[0]:
         return Unavailable(f"{name} {version} is too new for a driver of {_cuda(found)}", extra)
-    if not found.driver:
-        return Unavailable(
-            f"this version of flow-cuda cannot run programs on the {found.devices} CUDA devices",
-            EMULATE,
-        )
     return Available(found.devices, f"{_cuda(found)}, {name} {version}")
 
 
@@ -128,8 +138,13 @@ def _cuda(found: Facts) -> str:
 
 
 def probe() -> Available | Unavailable:
-    """Probe whether programs can use CUDA devices."""
-    return judge(facts())
+    """Probe whether programs can use CUDA devices, and load the libraries that they need."""
+    found = facts()
+    verdict = judge(found)
+    if isinstance(verdict, Unavailable):
+        return verdict
+    libraries = importlib.import_module("flow_cuda.libraries")
+    return libraries.check(verdict, found.capabilities)  # type: ignore[no-any-return]
 
 
 def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
@@ -298,11 +313,14 @@ def flow_doctor() -> list[str]:
     """Return lines that describe the CUDA installation."""
     found = facts()
     cupy = " ".join(found.cupy) if found.cupy else "not installed"
+    devices = [f"{c // 10}.{c % 10}" for c in found.capabilities]
+    major = CUPY.get(found.cupy[0] if found.cupy else "", found.version[0] or 13)
     return [
         f"NVIDIA driver: {found.problem or f'up to {_cuda(found)}'}",
-        f"CUDA devices: {found.devices}",
+        f"CUDA devices: {', '.join((str(found.devices), *devices))}",
         f"CuPy: {cupy}",
-        f"cuDNN: {_cudnn_version()}",
+        f"packages of cuDNN: {_cudnn_version()}",
+        *importlib.import_module("flow_cuda.libraries").lines(major),
     ]
 
 

@@ -289,7 +289,7 @@ class FakeNccl:
     """`flow_dist.nccl.library.Library` of one rank."""
 
     name = "fake 1"
-    error = FakeError
+    error = (FakeError,)
 
     def __init__(self, fabric: Fabric, groups: list[tuple[bytes, ...]], version: int) -> None:
         self.fabric, self.groups, self.version = fabric, groups, version

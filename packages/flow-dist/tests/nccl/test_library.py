@@ -16,6 +16,7 @@ from flow_core.plugins.specs import Available, Unavailable
 from flow_dist import plugin
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.nccl import comm as nccl
+from flow_dist.nccl import library as library_module
 from flow_dist.nccl import library as nccl_library
 from flow_dist.nccl.library import (
     ITEMSIZES,
@@ -115,6 +116,58 @@ def cupy() -> tuple[CupyNccl, Recorder]:
 
 def values(name: str) -> list[Any]:
     return [GIVEN[k] for k in (*PRIMITIVES[name], "stream")]
+
+
+class CupyError(Exception):
+    """CuPy's exception, as of 14.2: results 7 and 8 are missing in its table of texts."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__({1: "NCCL_ERROR_UNHANDLED_CUDA_ERROR"}[status])
+
+
+def raises_status(code: int) -> None:
+    raise CupyError(code)
+
+
+@pytest.mark.parametrize("code", [1, 7, 8])
+def test_results_that_cupy_has_no_text_for(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    nccl = SimpleNamespace(
+        ncclGetErrorString=TextOf(lambda code: f"result {code} of NCCL".encode()),
+        ncclGetLastError=TextOf(lambda comm: b"a cable was pulled"),
+    )
+    monkeypatch.setattr(library_module, "_nccl", lambda: nccl)
+    library, _ = cupy()
+    library.error = (CupyError, KeyError)
+    comm = SimpleNamespace(check_async_error=lambda: raises_status(code))
+    assert library.async_error(comm) == code
+    assert library.last_error(comm) == "a cable was pulled"
+    with pytest.raises(NcclStatus) as caught, statuses(library):
+        raises_status(code)
+    assert caught.value.code == code
+    own = "NCCL_ERROR_UNHANDLED_CUDA_ERROR" if code == 1 else f"result {code} of NCCL"
+    assert caught.value.text == own
+
+
+def test_results_without_a_library_of_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise OSError("libnccl.so.2: no such file")
+
+    monkeypatch.setattr(library_module, "_nccl", missing)
+    assert library_module.error_text(7) == "no text: libnccl.so.2: no such file"
+    assert library_module.last_error_text() == ""
+
+
+class TextOf:
+    """A function of a C library that returns a text."""
+
+    restype: Any = None
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __call__(self, value: Any) -> Any:
+        return self._call(value)
 
 
 @pytest.mark.parametrize("name", PRIMITIVES)

@@ -48,7 +48,6 @@ class Settings:
         url_seconds: how long a request to a URL may take, and a transfer may make no progress, in
             seconds (FLOW_URL_SECONDS).
         trace_plugins: whether to report each hook call on standard error (FLOW_TRACE_PLUGINS).
-        verify_passes: whether to verify the graph after every pass (FLOW_VERIFY_PASSES).
         stream_threads: number of threads for the streams of a plan, None for as many as are
             profitable (FLOW_STREAM_THREADS: "auto" or a number).
         check_feeds: how often the processes of a program compare their feeds, one of
@@ -74,7 +73,6 @@ class Settings:
     probe_seconds: int = PROBE_SECONDS
     url_seconds: float = URL_SECONDS
     trace_plugins: bool = False
-    verify_passes: bool = False
     stream_threads: int | None = None
     check_feeds: str = "sometimes"
     host_fallback: str = "off"
@@ -101,7 +99,6 @@ class Settings:
             probe_seconds=_count(env, "FLOW_PROBE_SECONDS") or PROBE_SECONDS,
             url_seconds=_count(env, "FLOW_URL_SECONDS") or URL_SECONDS,
             trace_plugins=_flag(env, "FLOW_TRACE_PLUGINS"),
-            verify_passes=_flag(env, "FLOW_VERIFY_PASSES"),
             stream_threads=_count(env, "FLOW_STREAM_THREADS", "auto") or None,
             check_feeds=_word(env, "FLOW_CHECK_FEEDS", CHECK_FEEDS),
             host_fallback=_word(env, "FLOW_HOST_FALLBACK", HOST_FALLBACK),

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from flow_core.base.errors import PluginOrderError, user_line
+from flow_core.base.errors import GraphError, PluginOrderError, user_line
 from flow_core.compiler.distribute.physical_graph import Physical
 from flow_core.compiler.host_fallback import HostFallback
 from flow_core.compiler.replicas import shared_copies
 from flow_core.compiler.request import Compiled, CompileRequest
-from flow_core.ir.graph import Graph
+from flow_core.ir.graph import Graph, verify
 from flow_core.passes.base import Pass, PassContext, Pipeline
 from flow_core.passes.options import configured, options_of
 from flow_core.plugins.guards import plugin_code, result_error
@@ -92,8 +92,7 @@ def physical_pipeline(request: CompileRequest, physical: Physical) -> tuple[Pipe
 
 def _pipeline(request: CompileRequest, physical: bool) -> Pipeline:
     rows = [row for row in pass_list(request) if (row.spec.stage == "physical") == physical]
-    passes = [row.run for row in rows if row.run is not None]
-    return Pipeline(passes, request.verify_passes)
+    return Pipeline([_Verified(row.run, row.origin, request.job) for row in rows if row.run])
 
 
 def _context(request: CompileRequest) -> PassContext:
@@ -113,6 +112,42 @@ def _replay(graph: Graph, pipeline: Pipeline, context: PassContext) -> Iterator[
     for item in pipeline.passes:
         graph = item.apply(graph, context)
         yield item.name, graph
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """A pass whose result is verified; errors name the pass and the plugin.
+
+    Attributes:
+        run: the pass.
+        origin: the plugin that registered the pass.
+        job: name of the job whose graph the pass rewrites.
+    """
+
+    run: Pass
+    origin: Origin
+    job: str
+
+    @property
+    def name(self) -> str:
+        """The name of the pass."""
+        return self.run.name
+
+    def apply(self, graph: Graph, context: PassContext) -> Graph:
+        """Return the rewritten graph.
+
+        Raises:
+            PluginResultError: the pass breaks an invariant of graphs.
+        """
+        try:
+            result = self.run.apply(graph, context)
+            verify(result, graph, context.specs)
+        except GraphError as error:
+            attempted = f"running pass {self.name!r} on job {self.job!r}, {self.origin}"
+            found, allowed = f"{error.attempted}: {error.found}", error.allowed or "a valid graph"
+            at = error.at or user_line()
+            raise result_error(attempted, self.origin, found, str(allowed), at) from error
+        return result
 
 
 @dataclass(frozen=True, slots=True)

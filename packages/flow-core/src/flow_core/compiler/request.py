@@ -77,7 +77,6 @@ class CompileRequest:
         selector_seconds: the time limit of the selector.
         memory_price: the factor on the price of memory in the cost model.
         micro_batches: the number of micro-batches of a step.
-        verify_passes: whether to verify the graph after each pass.
         devices: the devices that the plan has tasks for, in addition to the devices that stand for
             their classes; None for all devices.
     """
@@ -99,7 +98,6 @@ class CompileRequest:
     selector_seconds: float = 10.0
     memory_price: float = 1.0
     micro_batches: int = 1
-    verify_passes: bool = False
     devices: Collection[Device] | None = None
 
 

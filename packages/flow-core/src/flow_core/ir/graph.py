@@ -342,63 +342,111 @@ def rebuild(graph: Graph, ops: Iterable[Op], **changes: Any) -> Graph:
     )
 
 
-def verify(graph: Graph) -> None:
-    """Check the invariants of a graph; raise `GraphError` naming the op and the rule."""
-    seen: set[str] = set()
+def verify(graph: Graph, before: Graph | None = None, specs: Mapping[str, Any] = {}) -> None:
+    """Check the invariants of a graph; raise `GraphError` naming the op and the rule.
+
+    Args:
+        graph: the graph.
+        before: a verified graph from which a pass made this one; only its new ops are checked in
+            full, and for the others, that their inputs exist.
+        specs: the specs of all ops by type, with which types and attributes of ops must agree;
+            empty if they are unknown.
+    """
+    if graph is before:
+        return
+    types = graph.types
+    made: dict[str, int] = {}  # numbers of outputs of the ops so far, which later ones may read
+    old, kinds = (before.ops, before.types) if before is not None else ({}, {})
     for name, op in graph.ops.items():
-        for rule, holds in _INVARIANTS:
-            problem = holds(graph, name, op, seen)
-            if problem:
-                raise GraphError(
-                    f"verifying op {name!r}",
-                    at=graph.lines.get(name),
-                    found=problem,
-                    allowed=rule,
-                )
-        seen.add(name)
+        if old.get(name) is not op or kinds[name] is not types.get(name):
+            _verify_op(graph, name, op, specs)
+        for source, index in op.inputs:
+            if index >= made.get(source, 0):
+                raise _broken(graph, name, _missing(source, index, made), _ORDER)
+        for other in op.control:
+            if other not in made:
+                raise _broken(graph, name, f"control predecessor {other}{_LATE}", _ORDER)
+        made[name] = len(types[name])
     for value in graph.results:
-        if value.op not in seen or value.index >= len(graph.types[value.op]):
+        if value.index >= made.get(value.op, 0):
             raise GraphError("verifying the results", found=f"no value {value}")
 
 
-def _name_rule(_: Graph, name: str, op: Op, __: set[str]) -> str | None:
-    return None if op.name == name and name else f"op {op.name!r} filed under {name!r}"
+_ORDER = "inputs are outputs of earlier ops, and control predecessors are earlier ops"
+_LATE = " comes later or not at all"
 
 
-def _input_rule(graph: Graph, _: str, op: Op, seen: set[str]) -> str | None:
-    for value in op.inputs:
-        if value.op not in seen:
-            return f"input {value} comes later or not at all"
-        if value.index >= len(graph.types[value.op]):
-            return f"input {value}, but {value.op} has {len(graph.types[value.op])} outputs"
+def _missing(source: str, index: int, made: Mapping[str, int]) -> str:
+    if source not in made:
+        return f"input {source}:{index}{_LATE}"
+    return f"input {source}:{index}, but {source} has {made[source]} outputs"
+
+
+def _verify_op(graph: Graph, name: str, op: Op, specs: Mapping[str, Any]) -> None:
+    """Check what does not depend on other ops."""
+    for rule, holds in _INVARIANTS:
+        if problem := holds(graph, name, op):
+            raise _broken(graph, name, problem, rule)
+    problem = _disagreement(graph, op, specs) if specs else None
+    if problem:
+        raise _broken(graph, name, problem, "what the spec of the op's type declares")
+
+
+def _broken(graph: Graph, name: str, problem: str, rule: str) -> GraphError:
+    at = graph.lines.get(name)
+    return GraphError(f"verifying op {name!r}", at=at, found=problem, allowed=rule)
+
+
+def _disagreement(graph: Graph, op: Op, specs: Mapping[str, Any]) -> str | None:
+    """Return in what an op does not agree with the spec of its type."""
+    spec = specs.get(op.type)
+    if spec is None:
+        return f"type {op.type!r}, which no plugin registers"
+    if unknown := op.attrs.keys() - spec.attrs.keys():
+        names = ", ".join(spec.attrs) or "none"
+        return f"attributes {', '.join(sorted(unknown))} (those of {op.type}: {names})"
+    count, wanted = len(graph.types[op.name]), len(spec.outputs)
+    if count != wanted and not any(name.endswith("*") for name in spec.outputs):
+        return f"types of {count} outputs instead of {wanted} ({op.type})"
     return None
 
 
-def _control_rule(_: Graph, __: str, op: Op, seen: set[str]) -> str | None:
-    late = [name for name in op.control if name not in seen]
-    return f"control predecessor {late[0]} comes later or not at all" if late else None
+def _name_rule(_: Graph, name: str, op: Op) -> str | None:
+    return None if op.name == name and name else f"op {op.name!r} filed under {name!r}"
 
 
-def _type_rule(graph: Graph, name: str, _: Op, __: set[str]) -> str | None:
-    return None if name in graph.types else "no types of its outputs"
+def _input_rule(_: Graph, __: str, op: Op) -> str | None:
+    if type(op.inputs) is not tuple:
+        return f"inputs of type {type(op.inputs).__name__}"
+    wrong = [value for value in op.inputs if not isinstance(value, Value)]
+    return f"input {wrong[0]!r} of type {type(wrong[0]).__name__}" if wrong else None
 
 
-def _attr_rule(_: Graph, __: str, op: Op, ___: set[str]) -> str | None:
+def _type_rule(graph: Graph, name: str, _: Op) -> str | None:
+    if name not in graph.types:
+        return "no types of its outputs"
+    wrong = [t for t in graph.types[name] if not isinstance(t, TensorType)]
+    return f"output type {wrong[0]!r}" if wrong else None
+
+
+def _attr_rule(_: Graph, __: str, op: Op) -> str | None:
+    if not isinstance(op.attrs, Attrs):
+        return f"attributes of type {type(op.attrs).__name__}: {op.attrs!r}"
     bad = [k for k, v in op.attrs.items() if not is_literal(v)]
     return f"attribute {bad[0]}={op.attrs[bad[0]]!r}" if bad else None
 
 
 _INVARIANTS = (
     ("ops are filed under their own non-empty names", _name_rule),
-    ("inputs are outputs of earlier ops", _input_rule),
-    ("control predecessors are earlier ops", _control_rule),
-    ("every op has output types", _type_rule),
-    ("attributes are bool, int, float, str, None or tuples of these", _attr_rule),
+    ("inputs are a tuple of values: Value(op, index), or op.output()", _input_rule),
+    ("every op has output types, which are TensorTypes", _type_rule),
+    ("Attrs({...}), or NO_ATTRS, of bool, int, float, str, None or tuples of these", _attr_rule),
 )
 
 
 def is_literal(value: AttrValue) -> bool:
     """Return whether a value may be an attribute."""
-    if isinstance(value, tuple):
-        return all(map(is_literal, value))
-    return value is None or type(value) in (bool, int, float, str)
+    return type(value) in _ATOMS or (isinstance(value, tuple) and all(map(is_literal, value)))
+
+
+_ATOMS = frozenset((bool, int, float, str, type(None)))

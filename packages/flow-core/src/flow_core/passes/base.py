@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from flow_core.ir.graph import NO_ATTRS, Graph, Op, TensorType, verify
+from flow_core.ir.graph import NO_ATTRS, Graph, Op, TensorType
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
 
 
@@ -102,7 +102,6 @@ class Pipeline:
     """A sequence of passes to run in order; statistics of each pass are recorded."""
 
     passes: Sequence[Pass]
-    verify_each: bool = False
     timings: list[PassTiming] = field(default_factory=list)
 
     def run(self, graph: Graph, context: PassContext) -> Graph:
@@ -113,8 +112,6 @@ class Pipeline:
             seconds = time.perf_counter() - started
             sizes = len(graph), len(result)
             self.timings.append(PassTiming(item.name, *sizes, seconds, *_changes(graph, result)))
-            if self.verify_each:
-                verify(result)
             graph = result
         return graph
 

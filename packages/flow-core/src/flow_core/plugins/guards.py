@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from operator import index
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from flow_core.base.errors import (
@@ -270,6 +271,21 @@ def _layouts(value: object, _: Args) -> tuple[object, ...]:
     return found
 
 
+def _files_of(spec: FormatSpec) -> Result:
+    """Return the check that a writer, called with a folder and variables, has written files."""
+
+    def check(value: object, args: Args) -> object:
+        folder, variables = Path(args[0]), args[1]
+        found = ", ".join(sorted(path.name for path in folder.iterdir())) or "no file"
+        if spec.file is not None and not (folder / spec.file).is_file():
+            raise _WrongError(f"the file {spec.file!r} in the folder given to it", found)
+        if spec.file is None and variables and found == "no file":
+            raise _WrongError("files in the folder given to it", found)
+        return value
+
+    return check
+
+
 _RESULTS: Mapping[type, Mapping[str, Result]] = {
     OpSpec: {
         "infer": _types,
@@ -310,7 +326,10 @@ def guarded(spec: object, record: str, origin: Origin) -> object:
     for name, result in _RESULTS.get(type(spec), {}).items():
         target = getattr(spec, name)
         if target is not None and target is not defaults[name]:
-            result = _types_of(spec) if isinstance(spec, OpSpec) and name == "infer" else result
+            if isinstance(spec, OpSpec) and name == "infer":
+                result = _types_of(spec)
+            if isinstance(spec, FormatSpec) and name == "writer":
+                result = _files_of(spec)
             guards[name] = Guard(target, name, record, origin, result, by_op)
     return replace(cast(Any, spec), **guards) if guards else spec
 

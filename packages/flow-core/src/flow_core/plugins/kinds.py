@@ -40,6 +40,7 @@ class Kind:
         key: field with the unique name; the key of a kernel combines several fields.
         names: other fields that are non-empty strings.
         lazy: fields that are ``"package.module:attribute"`` strings or callables.
+        imports: fields that are ``"package.module:attribute"`` strings, because plans contain them.
         optional: lazy fields that may be None.
         calls: fields that are callables, never strings.
         optional_calls: fields that are callables or None.
@@ -54,6 +55,7 @@ class Kind:
     key: str = "name"
     names: tuple[str, ...] = ()
     lazy: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
     optional_calls: tuple[str, ...] = ()
@@ -83,8 +85,8 @@ KINDS: tuple[Kind, ...] = (
         "flow_register_boxing", "boxing", BoxingSpec, "boxing",
         names=("source", "target"), lazy=("cost", "load"), tuples=("device_types",),
     ),
-    Kind("flow_register_readers", "readers", ReaderSpec, "reader", lazy=("load",)),
-    Kind("flow_register_decoders", "decoders", DecoderSpec, "decoder", lazy=("load",)),
+    Kind("flow_register_readers", "readers", ReaderSpec, "reader", imports=("load",)),
+    Kind("flow_register_decoders", "decoders", DecoderSpec, "decoder", imports=("load",)),
     Kind(
         "flow_register_annotations", "annotations", AnnotationSpec, "annotation",
         optional=("placeholder", "fetch"), calls=("matches",),
@@ -134,6 +136,9 @@ def _rules(kind: Kind) -> Iterable[tuple[str, Callable[[object], object], str]]:
         yield field, _is_name, "a non-empty text"
     for field in kind.lazy:
         yield field, _is_lazy, 'a callable or "package.module:attribute"'
+    for field in kind.imports:
+        allowed = '"package.module:attribute", a text that plans store for other processes'
+        yield field, _is_import, allowed
     for field in kind.optional:
         yield field, _is_optional_lazy, 'a callable, "package.module:attribute" or None'
     for field in kind.calls:
@@ -176,8 +181,12 @@ def _is_optional_file(value: object) -> bool:
     return value is None or (isinstance(value, str) and bool(re.fullmatch(r"[^/\\]+\.\w+", value)))
 
 
+def _is_import(value: object) -> bool:
+    return isinstance(value, str) and bool(_LAZY.fullmatch(value))
+
+
 def _is_lazy(value: object) -> bool:
-    return bool(_LAZY.fullmatch(value)) if isinstance(value, str) else callable(value)
+    return _is_import(value) if isinstance(value, str) else callable(value)
 
 
 def _is_optional_lazy(value: object) -> bool:

@@ -485,12 +485,12 @@ class ReaderSpec:
 
     Attributes:
         name: unique name.
-        load: lazy name of a class ``Files(paths, skip)`` with methods ``place``, ``read`` and
+        load: import string of a class ``Files(paths, skip)`` with methods ``place``, ``read`` and
             ``origin``; see `flow_data.records.framed.Files`.
     """
 
     name: str
-    load: Lazy
+    load: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,12 +499,12 @@ class DecoderSpec:
 
     Attributes:
         name: unique name.
-        load: lazy ``decode(data: bytes) -> numpy.ndarray``; its exceptions are reported with the
-            file and the number of the record.
+        load: import string of ``decode(data: bytes) -> numpy.ndarray``; its exceptions are
+            reported with the file and the number of the record.
     """
 
     name: str
-    load: Lazy
+    load: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -553,7 +553,7 @@ class FormatSpec:
         name: unique name.
         can_open: ``can_open(path) -> bool``; must be cheap.
         reader: lazy ``reader(path) -> Mapping[str, ndarray]`` (arrays may load on access).
-        writer: lazy ``writer(path, Mapping[str, ndarray])``; writes into an empty folder.
+        writer: lazy ``writer(path, Mapping[str, ndarray])``; writes files into an empty folder.
         file: for single-file formats, the name of the file that ``writer`` creates: a save to a
             path with the same suffix moves the file there instead of the folder.
     """

@@ -52,10 +52,35 @@ def architectures() -> tuple[int, ...]:
     return tuple(_check("querying architectures", library().nvrtcGetSupportedArchs())[0])
 
 
+def target(architecture: str) -> str:
+    """Return what to compile for a device: its architecture, or PTX of the next older one.
+
+    The driver compiles PTX for a device that is newer than NVRTC.
+
+    Args:
+        architecture: architecture of the device, such as "sm_90".
+
+    Raises:
+        NvrtcError: the device is older than all architectures of NVRTC.
+    """
+    number, known = int(architecture.removeprefix("sm_")), architectures()
+    if number in known:
+        return architecture
+    older = [a for a in known if a < number]
+    if not older:
+        text, least = ".".join(map(str, version())), min(known)
+        raise NvrtcError(
+            f"compiling for {architecture}",
+            found=f"NVRTC {text}, for sm_{least} and newer",
+            hint=f"{install_command('flow-cuda[cu12]')}: CUDA 12 supports sm_70 and newer",
+        )
+    return f"compute_{max(older)}"
+
+
 def compile_kernels(
     kernels: Sequence[Kernel], architecture: str, cache: DiskCache | None = None
 ) -> bytes:
-    """Compile kernels to one cubin.
+    """Compile kernels to one cubin, or to PTX for a device that is newer than NVRTC.
 
     Args:
         kernels: the kernels; their names are the symbol names.
@@ -65,7 +90,7 @@ def compile_kernels(
     Raises:
         NvrtcError: compilation failed; the error contains NVRTC's log.
     """
-    text = translation_unit(kernels)
+    text, architecture = translation_unit(kernels), target(architecture)
     toolkit = ".".join(map(str, version()))
     content = (text, toolkit, architecture, *OPTIONS)
     kept = cache or DiskCache(user_folder("flow-cuda") / f"cuda-{toolkit}-{architecture}", ".cubin")

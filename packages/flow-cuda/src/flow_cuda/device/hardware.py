@@ -211,7 +211,10 @@ class Hardware(Protocol):
         """Return the number of bytes that can still be allocated."""
 
     def function(self, kernel: Kernel) -> Function:
-        """Return a compiled kernel; each kernel is compiled once."""
+        """Return a kernel; each kernel is compiled once, together with others."""
+
+    def load(self) -> None:
+        """Load all kernels requested so far, because a capture must not."""
 
     def stream(self, name: str) -> Stream:
         """Create a stream."""

@@ -7,7 +7,6 @@ import functools
 import uuid
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ import numpy as np
 from flow_core.authoring.specs import Device
 from flow_core.base.arrays import Array
 from flow_core.base.disk_cache import DiskCache, user_folder
-from flow_cuda.codegen import nvrtc
 from flow_cuda.codegen.program import Kernel
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.device.hardware import (
@@ -33,12 +31,11 @@ from flow_cuda.driver.copier import GpuCopier
 from flow_cuda.driver.cublaslt import TYPES, LtProducts, compute_type
 from flow_cuda.driver.cublaslt_library import CublasLt, CublasLtError
 from flow_cuda.driver.gpu import GpuDriver
+from flow_cuda.driver.modules import Function, Modules
 from flow_cuda.driver.relu_mask_check import masks_match
 
 _DEFAULT_ALGORITHM = -1
 _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
-KERNELS_PER_MODULE = 24
-"""The number of kernels per compilation unit in `CupyHardware.preload`."""
 
 
 @dataclass(eq=False)
@@ -48,15 +45,6 @@ class CupyMemory:
     nbytes: int
     held: Any
     address: int
-
-
-@dataclass(frozen=True, slots=True)
-class CupyFunction:
-    """A kernel in a loaded module, which this object keeps alive."""
-
-    kernel: Kernel
-    module: Any
-    pointer: int
 
 
 class CupyHardware:
@@ -82,7 +70,7 @@ class CupyHardware:
         self.numbers: dict[int, Any] = {}
         self.uploads: Any = None
         self._lanes: dict[str, Any] = {}
-        self._functions: dict[str, CupyFunction] = {}
+        self._modules = Modules(self.architecture, self._loaded)
         self.compute = self.stream("compute")
         self.allocations = 0
         with self._device:
@@ -109,32 +97,19 @@ class CupyHardware:
         free, _ = self._device.mem_info
         return int(free)
 
-    def function(self, kernel: Kernel) -> CupyFunction:
-        """Return a loaded kernel; on first use, compile it or read it from the cache."""
-        if kernel.name not in self._functions:
-            self._load([kernel], nvrtc.compile_kernels([kernel], self.architecture))
-        return self._functions[kernel.name]
+    def function(self, kernel: Kernel) -> Function:
+        """Return a kernel, which is compiled together with others before the first launch."""
+        return self._modules.function(kernel)
 
-    def preload(self, kernels: Sequence[Kernel]) -> None:
-        """Compile many kernels in parallel on all cores, and load them."""
-        wanted = [k for k in kernels if k.name not in self._functions]
-        parts = [
-            wanted[i : i + KERNELS_PER_MODULE] for i in range(0, len(wanted), KERNELS_PER_MODULE)
-        ]
-        with ThreadPoolExecutor() as pool:
-            codes = list(
-                pool.map(lambda part: nvrtc.compile_kernels(part, self.architecture), parts)
-            )
-        for part, code in zip(parts, codes, strict=True):
-            self._load(part, code)
+    def load(self) -> None:
+        """Load all requested kernels; compile those that are not in the cache on all cores."""
+        self._modules.finish()
 
-    def _load(self, kernels: Sequence[Kernel], code: bytes) -> None:
+    def _loaded(self, code: bytes) -> Any:
         with self._device:
             module = self._cupy.cuda.function.Module()
             module.load(code)
-            for kernel in kernels:
-                pointer = module.get_function(kernel.name).ptr
-                self._functions[kernel.name] = CupyFunction(kernel, module, pointer)
+        return module
 
     def stream(self, name: str) -> Stream:
         """Create a stream that does not synchronize with the default stream."""
@@ -169,6 +144,8 @@ class CupyHardware:
         access: Access,
     ) -> None:
         """Queue a kernel launch."""
+        if not function.pointer:
+            self.load()
         pointers = ctypes.addressof(arguments.pointers)
         grid, block = (blocks, 1, 1), (threads, 1, 1)
         with self._device:

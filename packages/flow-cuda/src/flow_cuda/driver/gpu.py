@@ -176,6 +176,9 @@ class Step:
 
     def _queue(self) -> None:
         self._calls += 1
+        if self._calls <= 2:  # later calls launch nothing new
+            for hardware in (self._first, *self._others):
+                hardware.load()
         if self._calls == 1:
             self._graphs = [None] * len(self.parts)
         elif self._calls == 2:

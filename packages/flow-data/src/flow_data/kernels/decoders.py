@@ -12,6 +12,7 @@ from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import AttrValue, BindContext, load
 from flow_core.base.dtypes import as_dtype
 from flow_data import codec
+from flow_data.formats import failure
 from flow_data.instances import Array
 from flow_data.kernels.crops import RowDraws, crop_box, crop_limits
 from flow_data.records.record import Record, corrupt
@@ -123,7 +124,10 @@ def _called(
         return np.asarray(decode(data))
     except Exception as error:  # decoders raise many types
         found = f"{len(data)} bytes in {attrs['field']!r}: {type(error).__name__}: {error}"
-        raise corrupt(record.origin, found, f"bytes that {attrs['decoder']} takes") from error
+        decoder = attrs["decoder"]
+        allowed = f"bytes that {decoder} takes"
+        made = failure(error, record.origin, decoder, "decoders", found, allowed)
+        raise made from error
 
 
 def decode_field(record: Record, name: str, color_space: str) -> Array:

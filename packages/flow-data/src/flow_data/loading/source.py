@@ -8,9 +8,10 @@ from typing import Any, Protocol
 from flow_core.authoring.specs import AttrValue, load
 from flow_core.base.arrays import Array
 from flow_core.base.errors import DataError, FlowError, described
+from flow_data.formats import failure
 from flow_data.loading.sampler import BatchSampler, Sampler, SamplerOptions
 from flow_data.records.ofrecord import OFRecordFiles, part_paths
-from flow_data.records.record import Origin, Record, corrupt
+from flow_data.records.record import Origin, Record
 from flow_data.remote import local_files
 
 Attrs = Mapping[str, AttrValue]
@@ -47,6 +48,7 @@ class RecordSource:
         )
         self.skip = attrs["on_error"] == "skip"
         self._files = files
+        self._reader = str(attrs.get("format", "flow_data.records.ofrecord:OFRecordFiles"))
         start = first_row(attrs)
         self._batches = BatchSampler(
             Sampler(files, options), attrs["batch_size"], (start, start + rows)
@@ -63,7 +65,10 @@ class RecordSource:
         except FlowError:
             raise
         except Exception as error:
-            raise corrupt(self.origin(ref), described(error), "a record") from error
+            found = failure(
+                error, self.origin(ref), self._reader, "readers", described(error), "a record"
+            )
+            raise found from error
         outputs[0][row] = record
 
     def origin(self, ref: Any) -> Origin:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import ctypes.util
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -67,12 +68,12 @@ class Library(Protocol):
     Attributes:
         name: name of the binding, with its version.
         version: version of NCCL, such as 22803 for 2.28.3.
-        error: the type of the exceptions that its calls raise, with NCCL's result as ``status``.
+        error: the types of the exceptions that its calls raise; see `status_of`.
     """
 
     name: str
     version: int
-    error: type[Exception]
+    error: tuple[type[Exception], ...]
 
     def unique_id(self) -> bytes:
         """Return 128 bytes by which the ranks of a new communicator find each other."""
@@ -111,7 +112,49 @@ def statuses(library: Library) -> Iterator[None]:
     try:
         yield
     except library.error as error:
-        raise NcclStatus(int(getattr(error, "status", -1)), str(error)) from error
+        code = status_of(error)
+        if code < 0 and isinstance(error, KeyError):
+            raise  # not from the binding
+        text = error_text(code) if isinstance(error, KeyError) else str(error)
+        raise NcclStatus(code, text) from error
+
+
+def status_of(error: Exception) -> int:
+    """Return NCCL's result in an exception of a binding; -1 if unknown.
+
+    CuPy 14.2 looks its text up in a table that lacks results 7 and 8, so that a `KeyError` with the
+    result takes the place of its own exception.
+
+    >>> status_of(KeyError(7)), status_of(RuntimeError("no result"))
+    (7, -1)
+    """
+    found = error.args[0] if isinstance(error, KeyError) and error.args else None
+    return found if isinstance(found, int) else int(getattr(error, "status", -1))
+
+
+def _nccl() -> ctypes.CDLL:
+    """Return the library of NCCL, which the binding has loaded."""
+    return ctypes.CDLL("libnccl.so.2")
+
+
+def error_text(code: int) -> str:
+    """Return NCCL's own text for a result."""
+    try:
+        describe = _nccl().ncclGetErrorString
+    except (OSError, AttributeError) as error:
+        return f"no text: {error}"
+    describe.restype = ctypes.c_char_p
+    return bytes(describe(code) or b"unknown").decode(errors="replace")
+
+
+def last_error_text() -> str:
+    """Return NCCL's message about the last error of this process; empty if there is none."""
+    try:
+        describe = _nccl().ncclGetLastError
+    except (OSError, AttributeError):
+        return ""
+    describe.restype = ctypes.c_char_p
+    return bytes(describe(None) or b"").decode(errors="replace")
 
 
 _IN_NCCL4PY = {name: name for name in PRIMITIVES} | {"receive": "recv", "all_to_all": "allto_all"}
@@ -138,7 +181,7 @@ class Nccl4py:
         self._module = module
         self.name = f"nccl4py {release}"
         self.version = int(module.get_version())
-        self.error: type[Exception] = module.NCCLError
+        self.error: tuple[type[Exception], ...] = (module.NCCLError,)
         self.group_start: Callable[[], None] = module.group_start
         self.group_end: Callable[[], None] = module.group_end
         self.abort: Callable[[Any], None] = module.comm_abort
@@ -185,7 +228,7 @@ class CupyNccl:
     def __init__(self, module: Any, release: str) -> None:
         self.name = f"CuPy {release}"
         self.version = int(module.get_version())
-        self.error: type[Exception] = module.NcclError
+        self.error: tuple[type[Exception], ...] = (module.NcclError, KeyError)
         self.group_start: Callable[[], None] = module.groupStart
         self.group_end: Callable[[], None] = module.groupEnd
         self.unique_id: Callable[[], bytes] = module.get_unique_id
@@ -203,12 +246,12 @@ class CupyNccl:
         try:
             comm.check_async_error()
         except self.error as error:
-            return int(getattr(error, "status", -1))
+            return status_of(error)
         return SUCCESS
 
     def last_error(self, comm: Communicator) -> str:
-        """Return "": this binding provides no message."""
-        return ""
+        """Return NCCL's message about the last error of this process."""
+        return last_error_text()
 
     def abort(self, comm: Communicator) -> None:
         """Abort all enqueued work, and free the communicator."""

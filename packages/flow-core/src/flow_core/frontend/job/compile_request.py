@@ -79,7 +79,6 @@ def compile_request(
         selector=select or str(config.get("sbp_selector")),
         selector_seconds=float(config.get("sbp_selector_seconds")),
         micro_batches=micro_batches(config, build.kind),
-        verify_passes=session.settings.verify_passes,
         devices=devices,
     )
 
