@@ -98,6 +98,20 @@ def test_auc_of_one_class_is_unknown() -> None:
         (lambda: EarlyStopping(patience=0), "patience=0"),
         (lambda: EarlyStopping(mode="higher"), "mode='higher'"),  # type: ignore[arg-type]
         (lambda: BestCheckpoint("x", min_delta=-1), "min_delta=-1"),
+        (lambda: BestCheckpoint("x", min_delta="1"), "min_delta='1'"),  # type: ignore[arg-type]
+        (lambda: BestCheckpoint(3), "path=3"),  # type: ignore[arg-type]
+        (lambda: BestCheckpoint("x", save="y"), "save='y'"),  # type: ignore[arg-type]
+        (lambda: BestCheckpoint("x", load=0), "load=0"),  # type: ignore[arg-type]
+        (lambda: EarlyStopping(patience="3"), "patience='3'"),  # type: ignore[arg-type]
+        (lambda: EarlyStopping(mode=["min"]), "mode="),  # type: ignore[arg-type]
+        (lambda: EarlyStopping(metric=3), "metric=3"),  # type: ignore[arg-type]
+        (lambda: Accuracy(threshold="0"), "threshold='0'"),  # type: ignore[arg-type]
+        (lambda: Progress(3), "items=3"),  # type: ignore[arg-type]
+        (lambda: Progress([], total="3"), "total='3'"),  # type: ignore[arg-type]
+        (lambda: Progress([], every="3"), "every='3'"),  # type: ignore[arg-type]
+        (lambda: Progress([], clock=1.0), "clock=1.0"),  # type: ignore[arg-type]
+        (lambda: Progress([], stream="x"), "stream='x'"),  # type: ignore[arg-type]
+        (lambda: Progress([]).show(loss="low"), "'low'"),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_arguments(add: Any, text: str) -> None:

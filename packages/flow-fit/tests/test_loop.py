@@ -134,12 +134,29 @@ def generator() -> Iterator[int]:
     ("call", "text"),
     [
         (lambda: fit(float, [1], 0), "epochs=0"),
+        (lambda: fit(float, [1], True), "epochs=True"),
+        (lambda: fit(3, [1], 1), "step=3"),  # type: ignore[arg-type]
+        (lambda: fit(float, 3, 1), "data=3"),  # type: ignore[arg-type]
+        (lambda: fit(float, [1], 1, evaluate=0.5), "evaluate=0.5"),  # type: ignore[arg-type]
+        (lambda: fit(float, [1], 1, evaluate=lambda: 0.5), "by name"),  # type: ignore[arg-type, return-value]
+        (lambda: fit(float, [1], 1, evaluate=lambda: {"a": "b"}), "evaluate, a.*\n.*'b'"),  # type: ignore[dict-item]
+        (lambda: fit(float, [1], 1, evaluate=lambda: {"a": X}), r"shape \(20, 3\)"),  # type: ignore[dict-item]
+        (lambda: fit(float, [1], 1, evaluate=lambda: {"epoch": 1}), "'epoch'"),
+        (lambda: fit(float, [1], 1, callbacks=EarlyStopping()), "a list of"),  # type: ignore[arg-type]
+        (lambda: fit(float, [1], 1, callbacks=[3]), "callback=3"),  # type: ignore[list-item]
+        (lambda: fit(float, [1], 1, resume=3), "resume=3"),  # type: ignore[arg-type]
+        (lambda: fit(lambda x: {1: x}, [1], 1), "the name 1"),
+        (lambda: fit(lambda x: [], [1], 1), "loss without numbers"),
+        (lambda: fit(float, [{1: 2}], 1), "the key 1"),
         (lambda: fit(float, [], 1), "no batches"),
         (lambda: fit(float, generator(), 2), "epoch 1 of 2.*\n.*no batches"),
         (lambda: fit(str, [1], 1), "'1'"),
         (lambda: fit(float, [1], 1, callbacks=[EarlyStopping(metric="los")]), "did you mean loss"),
         (lambda: ReduceOnPlateau(0.1, factor=2), "factor=2"),
         (lambda: ReduceOnPlateau(0.1, patience=0), "patience=0"),
+        (lambda: ReduceOnPlateau("a"), "rate='a'"),  # type: ignore[arg-type]
+        (lambda: ReduceOnPlateau(float("inf")), "rate=inf"),
+        (lambda: ReduceOnPlateau(0.1, min_rate=None), "min_rate=None"),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_arguments(call: Any, text: str) -> None:

@@ -194,6 +194,7 @@ def test_wrong_equations_are_refused_at_the_user_s_line(equation: str) -> None:
         computed(equation, arrays(shapes))
     assert text in str(error.value)
     assert "test_einsum.py" in str(error.value)
+    assert error.value.allowed
 
 
 def test_operands_are_blobs_of_one_type() -> None:

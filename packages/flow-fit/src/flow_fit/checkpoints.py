@@ -11,6 +11,7 @@ from pathlib import Path
 
 from flow_core.api.session.train import CheckPoint, SimpleCheckPointManager
 from flow_core.base.errors import CheckpointError, user_line
+from flow_fit.arguments import check_callable, check_path
 from flow_fit.improvement import Improvement, Mode
 
 
@@ -37,6 +38,9 @@ class BestCheckpoint(Improvement):
     Attributes:
         path: the checkpoint.
         best: the best value, None before the first one.
+
+    Raises:
+        ConfigError: an argument is invalid.
     """
 
     def __init__(
@@ -50,6 +54,9 @@ class BestCheckpoint(Improvement):
         metric: str = "loss",
     ) -> None:
         super().__init__(mode, min_delta, metric=metric)
+        check_path("BestCheckpoint", "path", path)
+        check_callable("BestCheckpoint", "save", save, "a function of the path")
+        check_callable("BestCheckpoint", "load", load, "a function of the path")
         self.path = fspath(path)
         self._save, self._load = save, load
 

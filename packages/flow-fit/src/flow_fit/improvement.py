@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from math import isnan
 from typing import Any, ClassVar, Literal
 
-from flow_core.base.errors import ConfigError, nearest, shown, user_line
-from flow_fit.metrics import numbers
+from flow_core.base.errors import nearest, shown
+from flow_fit.arguments import check, check_count, is_number, number
 
 Mode = Literal["min", "max"]
 """Whether smaller or larger values are better."""
@@ -32,13 +32,13 @@ class Improvement:
     """The attributes that change, which `fit` saves."""
 
     def __init__(self, mode: Mode = "min", min_delta: float = 0.0, *, metric: str = "loss") -> None:
-        if mode not in ("min", "max") or not min_delta >= 0:
-            raise ConfigError(
-                type(self).__name__,
-                at=user_line(2),
-                found=f"mode={shown(mode)}, min_delta={shown(min_delta)}",
-                allowed='"min" or "max", and a number of at least 0',
-            )
+        fits = isinstance(mode, str) and mode in ("min", "max")
+        found = f"mode={shown(mode)}, min_delta={shown(min_delta)}"
+        allowed = '"min" or "max", and a number of at least 0'
+        fits = fits and is_number(min_delta) and min_delta >= 0
+        check(fits, type(self).__name__, found, allowed)
+        named = isinstance(metric, str)
+        check(named, type(self).__name__, f"metric={shown(metric)}", "the name of a number")
         self._sign = 1 if mode == "max" else -1
         self._delta = min_delta
         self.metric = metric
@@ -54,14 +54,13 @@ class Improvement:
         Raises:
             ConfigError: the numbers do not have the metric.
         """
-        if self.metric not in numbers:
-            raise ConfigError(
-                type(self).__name__,
-                at=user_line(2),
-                found=f"no metric {self.metric!r}",
-                allowed=f"a number of the epoch: {', '.join(numbers)}",
-                hint=nearest(self.metric, numbers) or "return it from the function evaluate",
-            )
+        check(
+            self.metric in numbers,
+            type(self).__name__,
+            f"no metric {self.metric!r}",
+            f"a number of the epoch: {', '.join(numbers)}",
+            nearest(self.metric, numbers) or "return it from the function evaluate",
+        )
         return self.update(numbers[self.metric]) and self.ends
 
     ends: ClassVar[bool] = False
@@ -86,17 +85,12 @@ class Improvement:
         Raises:
             ConfigError: the value is not one number.
         """
-        what = f"{type(self).__name__}.update"
-        found = numbers(what, value)
-        if found.size != 1:
-            text = f"an array of shape {found.shape}"
-            raise ConfigError(what, at=user_line(2), found=text, allowed="one number")
-        number = float(found.reshape(()))
-        if isnan(number):
+        found = number(f"{type(self).__name__}.update", value)
+        if isnan(found):
             return False
-        if self.best is not None and self._sign * (number - self.best) <= self._delta:
+        if self.best is not None and self._sign * (found - self.best) <= self._delta:
             return False
-        self.best = number
+        self.best = found
         return True
 
 
@@ -131,7 +125,8 @@ class EarlyStopping(Improvement):
         metric: str = "loss",
     ) -> None:
         super().__init__(mode, min_delta, metric=metric)
-        self.patience = _patience("EarlyStopping", patience)
+        check_count("EarlyStopping", "patience", patience)
+        self.patience = int(patience)
         self.best_index: int | None = None
         self.waited = 0
         self.count = 0
@@ -188,14 +183,15 @@ class ReduceOnPlateau(Improvement):
         metric: str = "loss",
     ) -> None:
         super().__init__(mode, min_delta, metric=metric)
-        if not (rate > 0 and 0 < factor < 1 and 0 <= min_rate <= rate):
-            raise ConfigError(
-                "ReduceOnPlateau",
-                at=user_line(),
-                found=f"rate={shown(rate)}, factor={shown(factor)}, min_rate={shown(min_rate)}",
-                allowed="a positive rate, a factor between 0 and 1, and min_rate from 0 to rate",
-            )
-        self.patience = _patience("ReduceOnPlateau", patience)
+        fits = all(map(is_number, (rate, factor, min_rate)))
+        check(
+            fits and rate > 0 and 0 < factor < 1 and 0 <= min_rate <= rate,
+            "ReduceOnPlateau",
+            f"rate={shown(rate)}, factor={shown(factor)}, min_rate={shown(min_rate)}",
+            "a positive rate, a factor between 0 and 1, and min_rate from 0 to rate",
+        )
+        check_count("ReduceOnPlateau", "patience", patience)
+        self.patience = int(patience)
         self.rate, self.factor, self.min_rate = float(rate), factor, float(min_rate)
         self.waited = 0
 
@@ -206,10 +202,3 @@ class ReduceOnPlateau(Improvement):
             return False
         self.rate, self.waited = max(self.rate * self.factor, self.min_rate), 0
         return True
-
-
-def _patience(what: str, patience: int) -> int:
-    if not isinstance(patience, int) or patience < 1:
-        found = f"patience={shown(patience)}"
-        raise ConfigError(what, at=user_line(3), found=found, allowed="at least 1")
-    return patience

@@ -8,9 +8,18 @@ from os import PathLike
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from flow_core.base.errors import ConfigError, shown, user_line
+from flow_core.base.errors import shown
+from flow_fit.arguments import (
+    check,
+    check_callable,
+    check_count,
+    check_iterable,
+    check_path,
+    number,
+    numbers,
+)
 from flow_fit.checkpoints import EpochCheckpoints
-from flow_fit.metrics import Mean, numbers
+from flow_fit.metrics import Mean
 from flow_fit.progress import Progress
 
 Numbers: TypeAlias = Mapping[str, float]
@@ -49,15 +58,21 @@ def fit(
         samples ("loss", or the names of the dict), the numbers of the evaluation, and "seconds".
 
     Raises:
-        ConfigError: ``epochs`` is not a positive integer, an epoch has no batches, or a result is
-            not a number.
+        ConfigError: an argument has another type, an epoch has no batches, or a result is not a
+            number.
         CheckpointError: ``resume`` cannot be read or written.
     """
-    if not isinstance(epochs, int) or epochs < 1:
-        raise ConfigError(
-            "fit", at=user_line(), found=f"epochs={shown(epochs)}", allowed="a positive integer"
-        )
+    check_callable("fit", "step", step, "a train job, or a function of a batch")
+    check_iterable("fit", "data", data, "the batches of an epoch, such as flow.data.batches(...)")
+    check_count("fit", "epochs", epochs)
+    if evaluate is not None:
+        check_callable("fit", "evaluate", evaluate, "a function without parameters")
+    check_iterable("fit", "callbacks", callbacks, "a list of functions of the numbers of an epoch")
     called = list(callbacks)
+    for callback in called:
+        check_callable("fit", "a callback", callback, "a function of the numbers of an epoch")
+    if resume is not None:
+        check_path("fit", "resume", resume)
     saved = None if resume is None else EpochCheckpoints(resume, called)
     history, stopped = ([], False) if saved is None else saved.load()
     for epoch in range(len(history), 0 if stopped else epochs):
@@ -87,24 +102,42 @@ def _epoch(
     progress.show(epoch=epoch)
     for batch in progress:
         for name, value in _call(step, batch).items():
-            means.setdefault(name, Mean()).add(numbers("fit", value).mean(), _rows(batch))
+            _check_name("fit, a result of step", name)
+            result = numbers("fit, a result of step", value)
+            check(result.size, "fit, a result of step", f"{name} without numbers", "numbers")
+            means.setdefault(name, Mean()).add(result.mean(), _rows(batch))
             progress.show(**{name: means[name].value})
-    if not means:
-        raise ConfigError(
-            f"fit, epoch {epoch} of {epochs}",
-            at=user_line(2),
-            found="no batches",
-            allowed="an object that can be iterated once per epoch",
-            hint="an iterator or a generator ends after one epoch: pass flow.data.batches(...)",
-        )
-    result = {"epoch": epoch, **{name: mean.value for name, mean in means.items()}}
+    check(
+        means,
+        f"fit, epoch {epoch} of {epochs}",
+        "no batches",
+        "an object that can be iterated once per epoch",
+        "an iterator or a generator ends after one epoch: pass flow.data.batches(...)",
+    )
+    found = {"epoch": epoch, **{name: mean.value for name, mean in means.items()}}
     if evaluate is not None:
-        result |= {name: float(value) for name, value in evaluate().items()}
-    return result | {"seconds": perf_counter() - start}
+        found |= _evaluated(evaluate())
+    return found | {"seconds": perf_counter() - start}
+
+
+def _evaluated(found: Any) -> dict[str, float]:
+    """Return the numbers of an evaluation by name."""
+    what = "fit, the result of evaluate"
+    check(isinstance(found, Mapping), what, shown(found), 'numbers by name: {"accuracy": 0.9}')
+    for name in found:
+        _check_name(what, name)
+    return {name: number(f"{what}, {name}", value) for name, value in found.items()}
+
+
+def _check_name(what: str, name: object) -> None:
+    fits = isinstance(name, str) and name not in ("epoch", "seconds")
+    check(fits, what, f"the name {shown(name)}", 'text other than "epoch" and "seconds"')
 
 
 def _call(step: Callable[..., Any], batch: Any) -> Mapping[str, Any]:
     if isinstance(batch, Mapping):
+        for name in batch:
+            check(isinstance(name, str), "fit", f"a batch with the key {shown(name)}", "names")
         result = step(**batch)
     else:
         result = step(*batch) if isinstance(batch, tuple | list) else step(batch)

@@ -7,32 +7,8 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.base.errors import ConfigError, described, shown, user_line
-from flow_core.base.host_arrays import host_array
-
-
-def _fail(what: str, found: str, allowed: str) -> ConfigError:
-    return ConfigError(what, at=user_line(3), found=found, allowed=allowed)
-
-
-def numbers(what: str, value: object) -> Array:
-    """Return numbers as float64.
-
-    Args:
-        what: the action, for the error.
-        value: an array, tensor, number or nested list.
-
-    Raises:
-        ConfigError: the value is anything else, such as text, None or complex numbers.
-    """
-    allowed = "real numbers"
-    try:
-        found = host_array(value)
-        if found.dtype.kind not in "SUOMmc":
-            return found.astype(np.float64)
-    except Exception as error:  # lists of lists of different lengths, and foreign objects
-        raise _fail(what, described(error), allowed) from error
-    raise _fail(what, shown(value), allowed)
+from flow_core.base.errors import shown
+from flow_fit.arguments import check, is_number, numbers
 
 
 class Mean:
@@ -63,11 +39,9 @@ class Mean:
             ConfigError: the shapes differ, or something is not a number.
         """
         x, w = numbers("Mean.add", values), numbers("Mean.add", weights)
-        try:
-            w = np.broadcast_to(w, x.shape)
-        except ValueError:
-            found = f"weights of shape {w.shape} for values of shape {x.shape}"
-            raise _fail("Mean.add", found, "a weight for each value") from None
+        found = f"weights of shape {w.shape} for values of shape {x.shape}"
+        check(_broadcasts(w.shape, x.shape), "Mean.add", found, "a weight for each value")
+        w = np.broadcast_to(w, x.shape)
         self._total += float(np.sum(x * w))
         self._weight += float(np.sum(w))
 
@@ -87,6 +61,9 @@ class Accuracy:
         threshold: the score of one class above which a sample belongs to it, such as 0.5 for
             probabilities and 0 for logits; predictions may then have one score per label.
 
+    Raises:
+        ConfigError: the threshold is not a finite number.
+
     >>> accuracy = Accuracy()
     >>> accuracy.add([[0.1, 0.9], [0.8, 0.2]], [1, 1])
     >>> accuracy.add([0, 1, 1], [0, 1, 1])
@@ -99,6 +76,8 @@ class Accuracy:
     """
 
     def __init__(self, threshold: float | None = None) -> None:
+        fits = threshold is None or is_number(threshold)
+        check(fits, "Accuracy", f"threshold={shown(threshold)}", "a finite number, or None")
         self.threshold = threshold
         self._mean = Mean()
 
@@ -136,17 +115,21 @@ class Accuracy:
         elif (found != np.rint(found)).any():
             shapes += ", where a prediction is not an integer"
             allowed += "; for probabilities of one class, Accuracy(threshold=0.5)"
-            raise _fail("Accuracy.add", shapes, allowed)
-        if found.shape != right.shape:
-            raise _fail("Accuracy.add", shapes, allowed)
-        if (right != np.rint(right)).any():
-            raise _fail("Accuracy.add", "a label that is not an integer", "classes as integers")
+            check(False, "Accuracy.add", shapes, allowed)
+        check(found.shape == right.shape, "Accuracy.add", shapes, allowed)
+        whole = (right == np.rint(right)).all()
+        check(whole, "Accuracy.add", "a label that is not an integer", "classes as integers")
         self._mean.add(found == right)
 
     @property
     def value(self) -> float:
         """The share so far, NaN if there are no samples."""
         return self._mean.value
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    same = (size in (1, other) for size, other in zip(shape[::-1], to[::-1], strict=False))
+    return len(shape) <= len(to) and all(same)
 
 
 def _scores(array: Array) -> bool:
@@ -188,11 +171,10 @@ class AUC:
             ConfigError: the shapes differ, or a label is another number.
         """
         x, y = numbers("AUC.add", scores).reshape(-1), numbers("AUC.add", labels).reshape(-1)
-        if x.shape != y.shape:
-            found = f"{x.size} scores and {y.size} labels"
-            raise _fail("AUC.add", found, "a score per label")
-        if not np.isin(y, (0, 1)).all():
-            raise _fail("AUC.add", f"the label {y[~np.isin(y, (0, 1))][0]:g}", "0 or 1")
+        found = f"{x.size} scores and {y.size} labels"
+        check(x.shape == y.shape, "AUC.add", found, "a score per label")
+        for label in y[~np.isin(y, (0, 1))]:
+            check(False, "AUC.add", f"the label {label:g}", "0 or 1")
         self._scores.append(x.copy())
         self._labels.append(y.astype(bool))
 

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Generic, TextIO, TypeVar
 
+from flow_core.base.errors import shown
+from flow_fit.arguments import check, check_callable, check_count, check_iterable, number
+
 T = TypeVar("T")
 
 
@@ -24,6 +27,9 @@ class Progress(Generic[T]):
         stream: where to report; standard error by default.
         clock: returns the time in seconds.
         silent: whether to report nothing.
+
+    Raises:
+        ConfigError: an argument has another type.
     """
 
     def __init__(
@@ -36,6 +42,14 @@ class Progress(Generic[T]):
         clock: Callable[[], float] = perf_counter,
         silent: bool = False,
     ) -> None:
+        check_iterable("Progress", "items", items, "what can be iterated")
+        if total is not None:
+            check_count("Progress", "total", total, 0)
+        seconds = isinstance(every, int | float) and every >= 0
+        check(seconds, "Progress", f"every={shown(every)}", "seconds, 0 or more")
+        check_callable("Progress", "clock", clock, "a function that returns seconds")
+        writes = stream is None or (hasattr(stream, "write") and hasattr(stream, "isatty"))
+        check(writes, "Progress", f"stream={shown(stream)}", "a text stream, such as sys.stdout")
         self._items = items
         self._total = total if total is not None else getattr(items, "__len__", lambda: None)()
         self._unit, self._every, self._clock = unit, every, clock
@@ -45,9 +59,13 @@ class Progress(Generic[T]):
         self._done = 0
         self._width = 0
 
-    def show(self, **numbers: float) -> None:
-        """Set numbers for the next report, such as a loss; their names precede them."""
-        self._numbers.update({name: float(number) for name, number in numbers.items()})
+    def show(self, /, **numbers: float) -> None:
+        """Set numbers for the next report, such as a loss; their names precede them.
+
+        Raises:
+            ConfigError: a value is not one number.
+        """
+        self._numbers |= {name: number("Progress.show", value) for name, value in numbers.items()}
 
     def __iter__(self) -> Iterator[T]:
         start = reported = self._clock()

@@ -23,7 +23,7 @@ from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 
 __all__ = ["norm"]
 
-_check = checker("flow.linalg.")
+_check = checker("flow.")
 
 
 def norm(
@@ -60,7 +60,7 @@ def norm(
         array([5., 2.], dtype=float32)
     """
     x = checked_blob(x, "norm")
-    check(x.dtype.is_floating, "flow.linalg.norm", f"{x}", "a floating-point blob")
+    check(x.dtype.is_floating, "flow.norm", f"{x}", "a floating-point blob")
     given: Any = range(len(x.shape)) if axis is None else axis
     axes = [given] if hasattr(given, "__index__") else list(given)
     axes = [checked_axis(_check, "norm", x, a) for a in axes]
@@ -73,9 +73,7 @@ def norm(
 
 
 def _unsupported(ord: object, allowed: str) -> UnsupportedError:
-    return UnsupportedError(
-        "flow.linalg.norm", at=user_line(), found=f"ord={ord!r}", allowed=allowed
-    )
+    return UnsupportedError("flow.norm", at=user_line(), found=f"ord={ord!r}", allowed=allowed)
 
 
 def _vectors(ord: Any) -> Any:
