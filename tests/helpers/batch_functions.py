@@ -57,6 +57,9 @@ ANY_SIZE: dict[str, Function] = {
     "scan": lambda x: flow.scan(
         lambda s, e: (s + e, s), flow.zeros_like(x[:, 0]), flow.transpose(x)
     )[1],
+    "cond": lambda x: flow.cond(
+        flow.constant(1, flow.int8, (1,)), lambda x: x * 2.0, m.negative, x
+    ),
 }  # fmt: skip
 """Functions whose ops are the same for all batch sizes."""
 

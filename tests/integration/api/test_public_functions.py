@@ -22,6 +22,7 @@ FAMILIES = (public_math, public_arrays, public_nn, public_layers)
 CALLS: dict[str, public_math.Call] = {k: v for family in FAMILIES for k, v in family.CALLS.items()}
 
 ELSEWHERE = {
+    "cond": "takes functions: test_cond",
     "nn.Module": "a class",
     "nn.random_mask_like": "random: test_dropout",
     "scan": "takes a function: test_scan",

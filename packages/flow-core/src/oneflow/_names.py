@@ -12,6 +12,7 @@ from flow_core.api.array.assignment import (
 from flow_core.api.array.assignment import (
     multi_count_not_finite as multi_count_not_finite,
 )
+from flow_core.api.array.conditional import *
 from flow_core.api.array.dtypes import *
 from flow_core.api.array.dynamic import *
 from flow_core.api.array.encoding import (

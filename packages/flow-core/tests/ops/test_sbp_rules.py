@@ -31,6 +31,7 @@ GAPS = (
     *(Gap(op, "never", "a leaf of the graph: nothing to compute") for op in LEAVES),
     *(Gap(spec.type, "never", "writes a file: nothing is split") for spec in summary.OPS),
     Gap("python_kernel", "never", "is a function of a program"),
+    unlisted("gradient_gate", "the condition is B, as the gradient needs it"),
     unlisted("tuple_identity", "only mixtures of layouts"),
     unlisted("ssp_variable_proxy", "at step 0 all copies are equal, so that they can be split"),
     unlisted("fake_quantization", "keeps order only where the scale is positive, as a scale is"),

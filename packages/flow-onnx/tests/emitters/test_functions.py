@@ -104,6 +104,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "lstm": lambda x: flow.layers.lstm(sequence(x), 5)[0],
     "gru": lambda x: flow.layers.gru(sequence(x), 5)[0],
     "scan": lambda x: flow.scan(lambda s, e: (s * 0.5 + e, s), x[0], x)[1],
+    "cond": lambda x: flow.cond(flow.math.reduce_sum(x) > 0, lambda x: x * 2.0, lambda x: -x, x),
 }
 
 

@@ -14,7 +14,7 @@ FAMILIES: tuple[str, ...] = (
     "nn.softmax", "nn.ctc_loss", "nn.norm", "nn.dropout",
     "nn.conv", "nn.pool", "nn.upsample", "array.shape", "array.pad", "array.select",
     "array.index", "array.scatter", "array.sort", "array.cumulative", "array.unique",
-    "array.valid_rows", "array.binary_parts", "nn.partial_fc", "nn.quantize",
+    "array.valid_rows", "array.binary_parts", "array.gate", "nn.partial_fc", "nn.quantize",
     "array.source", "training.optim", "training.summed_updates", "training.indexed_updates",
     "training.schedules", "training.variable", "training.ssp",
     "system.summary", "system.io", "system.fused", "data_movement.boxing", "system.python_kernel",

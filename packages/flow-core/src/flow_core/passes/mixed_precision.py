@@ -42,7 +42,7 @@ CLEAR = frozenset((
     "max_pool_3d_grad", "reshape", "reshape_like", "relu", "relu_grad", "transpose",
     "random_mask_like", "concat", "split_like", "pad", "pad_grad", "tril", "slice", "slice_grad",
     "fused_scale_tril", "identity", "flatten", "squeeze", "expand_dims", "cast_to_static_shape",
-    "parallel_cast",
+    "parallel_cast", "gradient_gate",
 ))  # fmt: skip
 TRAILING = frozenset((
     "reduce_sum", "reduce_sum_like", "layer_norm_gamma_grad", "layer_norm_param_grad",

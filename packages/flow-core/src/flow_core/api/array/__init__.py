@@ -4,8 +4,9 @@ In: blobs and shapes.  Out: ops in the job being traced; ``__all__`` lists the f
 are also names of ``oneflow`` itself.  This package must not depend on `math` or `nn`.
 """
 
-from flow_core.api.array import index, parts, scanning, select, shape, source
-from flow_core.api.array.index import *  # noqa: F403 - a star join, by __all__
+from flow_core.api.array import conditional, index, parts, scanning, select, shape, source
+from flow_core.api.array.conditional import *  # noqa: F403 - a star join, by __all__
+from flow_core.api.array.index import *  # noqa: F403
 from flow_core.api.array.parts import *  # noqa: F403
 from flow_core.api.array.scanning import *  # noqa: F403
 from flow_core.api.array.select import *  # noqa: F403
@@ -17,6 +18,7 @@ __all__ = [
     *select.__all__,
     *index.__all__,
     *parts.__all__,
+    *conditional.__all__,
     *scanning.__all__,
     *source.__all__,
 ]

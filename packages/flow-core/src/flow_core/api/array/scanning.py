@@ -11,16 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flow_core.api.array.bodies import Form, form_of, plain, refusal, traced, types_of
 from flow_core.api.array.parts import unbind
 from flow_core.api.array.select import stack
-from flow_core.base.errors import JobError, SourceLine, UnsupportedError, user_line
-from flow_core.frontend.config.scope import current_scope
-from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
+from flow_core.base.errors import SourceLine, user_line
+from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit_one
 from flow_core.frontend.trace.job_build import JobBuild, current_job
 from flow_core.ir.graph import Op, Value
 
 __all__ = ["scan"]
+
+SCAN = "flow.scan"
 
 Blobs = Blob | Sequence[Blob]
 
@@ -70,10 +72,10 @@ def scan(
     """
     at = user_line()
     job = current_job("scan")
-    state = _plain(init, at)
+    state = plain(SCAN, init, at)
     elements = _elements(xs, length, at)
     order = elements[::-1] if reverse else elements
-    body_of = _traced(job, body, state, order[0], _form(init), _form(xs), at)
+    body_of = _traced(job, body, state, order[0], form_of(init), form_of(xs), at)
     states, results = [body_of.state], [body_of.results]
     for position, element in enumerate(order[1:], 1):
         values = body_of.copied(position, states[-1], element)
@@ -83,47 +85,17 @@ def scan(
     return body_of.state_form(states[-1]), body_of.results_form(ys)
 
 
-Form = Callable[[Sequence[Any]], Any]
-
-
-def _form(given: object) -> Form:
-    """Return a function that gives a list of blobs the form of an argument."""
-    if given is None:
-        return lambda _: None
-    if isinstance(given, list | tuple):
-        return type(given) if type(given) in (list, tuple) else tuple
-    return lambda blobs: blobs[0]
-
-
-def _plain(given: Any, at: SourceLine | None) -> list[BlobDef]:
-    """Return blobs as a list; raise an error for blobs with a value per device or per period."""
-    blobs = list(given) if isinstance(given, list | tuple) else [given]
-    for blob in blobs:
-        checked_blob(blob, "scan")
-        if type(blob) is not BlobDef or blob.is_dynamic or current_scope().mirrored:
-            raise _unsupported(f"{blob!r}", "blobs of fixed shape in the consistent view", at)
-    return blobs
-
-
-def _unsupported(found: str, allowed: str, at: SourceLine | None) -> UnsupportedError:
-    return UnsupportedError("flow.scan", at=at, found=found, allowed=allowed)
-
-
-def _refusal(found: str, allowed: str, at: SourceLine | None) -> JobError:
-    return JobError("flow.scan", at=at, found=found, allowed=allowed)
-
-
 def _elements(xs: Any, length: int | None, at: SourceLine | None) -> list[list[BlobDef]]:
     """Return the elements of each position."""
     if xs is None:
         if not isinstance(length, int) or length < 1:
-            raise _refusal(f"length={length!r} without xs", "a positive integer", at)
+            raise refusal(SCAN, f"length={length!r} without xs", "a positive integer", at)
         return [[] for _ in range(length)]
-    blobs = _plain(xs, at)
+    blobs = plain(SCAN, xs, at)
     sizes = {blob.shape[0] if blob.shape else None for blob in blobs}
     if len(sizes) != 1 or None in sizes or length not in (None, *sizes):
         found = f"length={length} and shapes {[blob.shape for blob in blobs]}"
-        raise _refusal(found, "one size of axis 0, at least 1", at)
+        raise refusal(SCAN, found, "one size of axis 0, at least 1", at)
     return [list(row) for row in zip(*map(unbind, blobs), strict=True)]
 
 
@@ -184,39 +156,26 @@ def _traced(
     """Call the function for the first position, and return its ops."""
     # identities, since the function may also read the same blobs from outside
     state, element = ([emit_one("identity", blob) for blob in part] for part in (init, element))
-    first, before = len(job.builder.ops), _counts(job)
-    returned = body(state_form(state), element_form(element))
-    made = list(job.builder.ops.values())[first:]
+    arguments = state_form(state), element_form(element)
+    returned, made = traced(SCAN, job, lambda: body(*arguments), at)
     if not isinstance(returned, tuple) or len(returned) != 2:
-        raise _refusal(f"a body that returns {returned!r:.60}", "a tuple (state, result)", at)
-    after = _plain(returned[0], at)
-    types, wanted = ([(blob.shape, blob.dtype.name) for blob in x] for x in (after, init))
-    if types != wanted:
-        raise _refusal(f"a next state of {types}", f"{wanted}, as the state before", at)
-    if _counts(job) != before:
-        found = "a body that calls minimize, watch or add_loss"
-        raise _unsupported(found, "ops alone; return what is to be watched or minimized", at)
+        found = f"a body that returns {returned!r:.60}"
+        raise refusal(SCAN, found, "a tuple (state, result)", at)
+    after = plain(SCAN, returned[0], at)
+    if types_of(after) != types_of(init):
+        found, wanted = f"a next state of {types_of(after)}", types_of(init)
+        raise refusal(SCAN, found, f"{wanted}, as the state before", at)
     inputs = [blob.value for blob in (*state, *element)]
-    results = [] if returned[1] is None else _plain(returned[1], at)
-    ops = _varying(job, made, inputs, at)
-    return _Body(job, ops, inputs, after, results, state_form, _form(returned[1]))
+    results = plain(SCAN, returned[1], at)
+    ops = _varying(job, made, inputs)
+    return _Body(job, ops, inputs, after, results, state_form, form_of(returned[1]))
 
 
-def _counts(job: JobBuild) -> tuple[int, int, int]:
-    return len(job.train_requests), len(job.watches), len(job.losses)
-
-
-def _varying(
-    job: JobBuild, made: Sequence[Op], inputs: Sequence[Value], at: SourceLine | None
-) -> list[Op]:
-    """Return the ops to copy for each position; raise an error for those that cannot be."""
+def _varying(job: JobBuild, made: Sequence[Op], inputs: Sequence[Value]) -> list[Op]:
+    """Return the ops to copy for each position."""
     found, names = list[Op](), {value.op for value in inputs}
     for op in made:
-        spec = job.emitter.specs[op.type]
-        if spec.effect or spec.mutates or (spec.host and op.type != "variable"):
-            allowed = "ops that compute results alone; make the others before or after the scan"
-            raise _unsupported(f"{op.type} {op.name!r} in the body", allowed, at)
-        if spec.random or any(v.op in names for v in op.inputs):
+        if job.emitter.specs[op.type].random or any(v.op in names for v in op.inputs):
             found.append(op)
             names.add(op.name)
     return found

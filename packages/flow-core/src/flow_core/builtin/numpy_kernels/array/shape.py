@@ -19,7 +19,7 @@ ALIASED = (
 )  # fmt: skip
 
 
-def _copy(ctx: BindContext) -> Launch:
+def copied(ctx: BindContext) -> Launch:
     """Copy the input; this is needed only if the plan could not alias input and output."""
     out = ctx.outputs[0]
     return partial(np.copyto, out, ctx.inputs[0].reshape(out.shape))
@@ -40,7 +40,7 @@ def _broadcast(ctx: BindContext) -> Launch:
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    *(kernel(op, _copy) for op in ALIASED),
+    *(kernel(op, copied) for op in ALIASED),
     kernel("tuple_identity", _copies),
     kernel("transpose", _transpose),
     kernel("broadcast_to", _broadcast),
