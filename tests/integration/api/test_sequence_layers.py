@@ -307,6 +307,38 @@ def test_gru(given: bool, reverse: bool, devices: str) -> None:
         close(own, wanted)
 
 
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_one_op_is_what_the_ops_of_all_positions_are(reverse: bool, kind: str) -> None:
+    """Layers are unrolled on other devices than CPUs; both forms train alike."""
+
+    def trained(device: str) -> tuple[Any, Any, set[str]]:
+        @flow.global_function("train")
+        def job(x: tp.Numpy.Placeholder(X.shape)) -> tp.Numpy:
+            with flow.scope.placement(device, "0:0-1"):
+                outputs, state = getattr(flow.layers, kind)(x, 3, reverse=reverse, name="r")
+                last = state[1] if kind == "lstm" else state
+                loss = flow.math.reduce_sum(flow.math.square(outputs)) + flow.math.reduce_sum(last)
+                flow.optimizer.SGD(0.01).minimize(loss)
+                return loss
+
+        losses = [job(X.astype(np.float32)) for _ in range(3)]
+        weights = {name: w.numpy() for name, w in flow.get_all_variables().items()}
+        types = {op.type for op in job.compile().logical.ops.values()}
+        flow.clear_default_session()
+        return losses, weights, types
+
+    flow.config.cpu_device_num(2)
+    losses, weights, types = trained("cpu")
+    assert {kind, f"{kind}_grad"} <= types
+    wanted, others, unrolled = trained("gpu")
+    assert kind not in unrolled
+    np.testing.assert_allclose(losses, wanted, rtol=1e-5)
+    for name, w in others.items():
+        np.testing.assert_allclose(weights[name], w, rtol=1e-4, atol=1e-6)
+
+
 # ------------------------------------------------------------------- gradients, sizes, errors
 
 LAYERS: dict[str, Callable[[Any], Any]] = {

@@ -43,6 +43,9 @@ size_t dnnl_engine_get_count(int kind);
 int dnnl_engine_create(dnnl_engine_t *engine, int kind, size_t index);
 int dnnl_stream_create(dnnl_stream_t *stream, dnnl_engine_t engine, unsigned flags);
 int dnnl_stream_wait(dnnl_stream_t stream);
+int dnnl_sgemm(char transa, char transb, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k, float alpha,
+    const float *a, dnnl_dim_t lda, const float *b, dnnl_dim_t ldb, float beta, float *c,
+    dnnl_dim_t ldc);
 
 int dnnl_memory_desc_create_with_strides(dnnl_memory_desc_t *desc, int ndims,
     const dnnl_dim_t *dims, int data_type, const dnnl_dim_t *strides);

@@ -30,6 +30,7 @@ FAMILIES = (
     "elementwise",
     "loops",
     "tables",
+    "recurrent",
     "residual",
     "accumulate",
     "summed_sgd",

@@ -11,7 +11,7 @@ FLOW_PLUGIN_API = "1.0"
 
 FAMILIES: tuple[str, ...] = (
     "math.unary", "nn.activation", "math.binary", "math.reduce", "math.convert", "math.matmul",
-    "nn.softmax", "nn.ctc_loss", "nn.norm", "nn.dropout",
+    "nn.softmax", "nn.ctc_loss", "nn.norm", "nn.dropout", "nn.recurrent",
     "nn.conv", "nn.pool", "nn.upsample", "array.shape", "array.pad", "array.select",
     "array.index", "array.scatter", "array.sort", "array.cumulative", "array.unique",
     "array.valid_rows", "array.binary_parts", "array.gate", "nn.partial_fc", "nn.quantize",

@@ -36,13 +36,13 @@ def concurrent_launch(
     one = library()
     table = compiler.ffi(compiler.CDEF).new("Part[]", len(parts))
     for row, part in zip(table, parts, strict=True):
-        row.primitive, row.arguments = _void_pointer(part.primitive), _void_pointer(part.arguments)
+        row.primitive, row.arguments = void_pointer(part.primitive), void_pointer(part.arguments)
         row.count = part.count
-    common = (_void_pointer(one.lib.dnnl_primitive_execute), _void_pointer(one.stream))
+    common = (void_pointer(one.lib.dnnl_primitive_execute), void_pointer(one.stream))
     return _checked(make_call(*common, table, len(parts)), primitive, parts)
 
 
-def _void_pointer(pointer: Any) -> Any:
+def void_pointer(pointer: Any) -> Any:
     """Convert a pointer from the library's cffi declarations to those of the C loops."""
     number = int(library().ffi.cast("uintptr_t", pointer))
     return compiler.ffi(compiler.CDEF).cast("void *", number)

@@ -48,7 +48,10 @@ def limited(value: str) -> tuple[str, ...]:
     return WITHOUT.get(value.upper(), ()) if platform.machine() in ("x86_64", "AMD64") else ()
 
 
-FILES = ("functions.h", "source.c", "norms.c", "tables.c", "partitions.c", "joined.c", "nan_safe.c")
+FILES = (
+    "functions.h", "source.c", "norms.c", "tables.c", "partitions.c", "joined.c", "nan_safe.c",
+    "recurrent.c",
+)  # fmt: skip
 # not -ffast-math, because a library linked with it flushes denormals in the whole process
 FLAGS = (
     "-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=gnu11",
@@ -284,4 +287,18 @@ void max_pool(const float *x, float *y, uint8_t *place, const long *sizes);
 void max_pool_grad(const float *dy, const uint8_t *place, float *dx, const long *sizes);
 void max_pool_planes(const float *x, float *y, float *buffer, const long *sizes, int parts);
 void softmax(const float *x, float *y, long rows, long columns);
+int lstm_forward(void *sgemm, const float *parts, const float *recurrent, const float *h,
+    const float *c, float *gates, float *out, float *memory, long batch, long steps, long units,
+    int reverse);
+int lstm_backward(void *sgemm, const float *gates, const float *recurrent, const float *c,
+    const float *memory, const float *dout, const float *dmemory, const float *dgates,
+    float *dparts, float *dh, float *dc, float *own, long batch, long steps, long units,
+    int reverse);
+int gru_forward(void *sgemm, const float *parts, const float *recurrent, const float *h,
+    const float *bias, float *gates, float *out, float *memory, float *own, long batch,
+    long steps, long units, int reverse);
+int gru_backward(void *sgemm, const float *gates, const float *recurrent, const float *h,
+    const float *memory, const float *out, const float *dout, const float *dmemory,
+    const float *dgates, float *dparts, float *down, float *dh, float *own, long batch,
+    long steps, long units, int reverse);
 """

@@ -20,6 +20,7 @@ from flow_onnx.emitters import (
     order,
     pad,
     quantize,
+    recurrent,
     reduce,
     shape,
     source,
@@ -29,8 +30,8 @@ from flow_onnx.emitters import (
 Emitter = Callable[[Emission], str | tuple[str, ...]]
 
 FAMILIES = (
-    activation, arithmetic, choice, index, loss, matmul, norm, order, pad, quantize, reduce, shape,
-    source, windows,
+    activation, arithmetic, choice, index, loss, matmul, norm, order, pad, quantize,
+    recurrent, reduce, shape, source, windows,
 )  # fmt: skip
 
 EMITTERS: Mapping[str, Emitter] = {

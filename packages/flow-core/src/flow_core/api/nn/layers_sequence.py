@@ -14,8 +14,8 @@ from flow_core.api.array.initializers import (
     zeros_initializer,
 )
 from flow_core.api.array.parts import split, unbind
-from flow_core.api.array.select import stack
-from flow_core.api.array.shape import reshape, transpose
+from flow_core.api.array.select import slice_v2, stack
+from flow_core.api.array.shape import reshape, squeeze, transpose
 from flow_core.api.math.trigonometry import tanh
 from flow_core.api.math.unary import sigmoid
 from flow_core.api.nn import attention as nn_attention
@@ -33,9 +33,10 @@ from flow_core.api.nn.layers_common import (
 )
 from flow_core.api.session.distribute import Distribution
 from flow_core.base.dtypes import DType, float32
-from flow_core.frontend.config.scope import name_scope
+from flow_core.frontend.config.scope import current_scope, name_scope
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
-from flow_core.frontend.trace.emit import emit_one
+from flow_core.frontend.trace.emit import emit, emit_one
+from flow_core.frontend.trace.job_build import current_job
 from flow_core.ir.initializers import Initializer
 
 __all__ = ["embedding", "gru", "lstm", "multi_head_attention", "rms_norm", "swiglu"]
@@ -289,8 +290,8 @@ def lstm(
     2000).
 
     With ``i, f, g, o`` the four parts of ``x W + h R + b``: ``c = sigmoid(f) c + sigmoid(i)
-    tanh(g)`` and ``h = sigmoid(o) tanh(c)``, from position to position.  The job has the ops of all
-    positions.
+    tanh(g)`` and ``h = sigmoid(o) tanh(c)``, from position to position.  On CPUs, one op computes
+    all positions; elsewhere, the job has the ops of each one.
 
     Variables: ``weight`` (4 * units, width), ``recurrent-weight`` (4 * units, units) and ``bias``
     (4 * units,), in the order i, f, g, o as in torch, whose two biases are added here.
@@ -323,11 +324,14 @@ def lstm(
     """
     initializers = kernel_initializer, recurrent_initializer
     with name_scope(layer_name(name)):
-        gates, recurrent, _ = _projected("lstm", inputs, units, initializers, use_bias, trainable)
-        h, c = _initial("lstm", initial_state, 2, gates[0], units)
+        x, recurrent, _ = _projected("lstm", inputs, units, initializers, use_bias, trainable)
+        h, c = _initial("lstm", initial_state, 2, x, units)
+        if _is_one_op():
+            _, outputs, memory = emit("lstm", x, recurrent, h, c, reverse=reverse)
+            return outputs, (_last(outputs, reverse), _last(memory, reverse))
         outputs = []
-        for x in reversed(gates) if reverse else gates:
-            i, f, g, o = split(x + _times(h, recurrent), 4, 1)
+        for part in unbind(x, 1)[:: -1 if reverse else 1]:
+            i, f, g, o = split(part + _times(h, recurrent), 4, 1)
             c = sigmoid(f) * c + sigmoid(i) * tanh(g)
             h = sigmoid(o) * tanh(c)
             outputs.append(h)
@@ -349,7 +353,7 @@ def gru(
 
     With ``r, z, n`` the three parts of ``x W + b``, and ``r', z', n'`` those of ``h R + b'``: ``z =
     sigmoid(z + z')`` and ``h = (1 - z) tanh(n + sigmoid(r + r') n') + z h``, from position to
-    position.  The job has the ops of all positions.
+    position.  As for `lstm`, it is one op on CPUs.
 
     Variables: ``weight`` (3 * units, width), ``recurrent-weight`` (3 * units, units), ``bias`` and
     ``recurrent-bias`` (3 * units,), in the order r, z, n as in torch.
@@ -379,14 +383,17 @@ def gru(
     initializers = kernel_initializer, recurrent_initializer
     states = None if initial_state is None else (initial_state,)
     with name_scope(layer_name(name)):
-        gates, recurrent, bias = _projected("gru", inputs, units, initializers, use_bias, trainable)
-        (h,) = _initial("gru", states, 1, gates[0], units)
+        x, recurrent, bias = _projected("gru", inputs, units, initializers, use_bias, trainable)
+        (h,) = _initial("gru", states, 1, x, units)
+        if _is_one_op():
+            more = [] if bias is None else [bias]
+            _, outputs, _ = emit("gru", x, recurrent, h, *more, reverse=reverse)
+            return outputs, _last(outputs, reverse)
         outputs = []
-        for x in reversed(gates) if reverse else gates:
+        for part in unbind(x, 1)[:: -1 if reverse else 1]:
             own = _times(h, recurrent)
-            (r, z, n), (r_h, z_h, n_h) = (
-                split(part, 3, 1) for part in (x, own if bias is None else bias_add(own, bias))
-            )
+            own = own if bias is None else bias_add(own, bias)
+            (r, z, n), (r_h, z_h, n_h) = (split(y, 3, 1) for y in (part, own))
             z = sigmoid(z + z_h)
             n = tanh(n + sigmoid(r + r_h) * n_h)
             h = n + z * (h - n)
@@ -396,6 +403,18 @@ def gru(
 
 _PARTS = {"gru": 3, "lstm": 4}
 """The number of parts of the weights of recurrent layers."""
+
+
+def _is_one_op() -> bool:
+    """Return whether a layer is one op over the sequence: on CPUs; otherwise, it is unrolled."""
+    job = current_job("a recurrent layer")
+    return (current_scope().placement or job.default_placement).device_type == "cpu"
+
+
+def _last(outputs: BlobDef, reverse: bool) -> BlobDef:
+    """Return the result of the position that came last."""
+    last = 0 if reverse else outputs.shape[1] - 1
+    return squeeze(slice_v2(outputs, [(None,) * 3, (last, last + 1, 1)]), [1])
 
 
 def _times(x: Any, weight: BlobDef) -> Any:
@@ -409,11 +428,11 @@ def _projected(
     initializers: tuple[Initializer | None, Initializer | None],
     use_bias: bool,
     trainable: bool,
-) -> tuple[list[BlobDef], BlobDef, BlobDef | None]:
+) -> tuple[BlobDef, BlobDef, BlobDef | None]:
     """Create the variables of a recurrent layer.
 
     Returns:
-        ``x W + b`` of each position, the recurrent weight, and the recurrent bias of a GRU.
+        ``x W + b`` of all positions, the recurrent weight, and the recurrent bias of a GRU.
     """
     check_input(function, inputs)
     shape = inputs.shape
@@ -428,15 +447,15 @@ def _projected(
         x = bias_add(x, new_variable("bias", (rows,), kind, zeros, **more))
     if use_bias and function == "gru":
         bias = new_variable("recurrent-bias", (rows,), kind, zeros, **more)
-    return unbind(reshape(x, (*shape[:2], rows)), 1), weights, bias
+    return reshape(x, (*shape[:2], rows)), weights, bias
 
 
 def _initial(function: str, given: Any, count: int, gates: BlobDef, units: int) -> Any:
     """Return the states before the first position."""
     shape = (gates.shape[0], units)
     if given is None:
-        part = split(gates, sizes=units, axis=1)[0]
-        return [emit_one("zero_like", part)] * count
+        part = slice_v2(gates, [(None,) * 3, (0, 1, 1), (0, units, 1)])
+        return [emit_one("zero_like", squeeze(part, [1]))] * count
     several = isinstance(given, list | tuple) and len(given) == count
     check(several, function, f"initial_state={given!r:.60}", f"{count} blobs of shape {shape}")
     states = [checked_blob(x, function) for x in given]
