@@ -58,6 +58,9 @@ def random_crop(
         padding: zeros that are added at each side before.
         data_format: "NCHW" or "NHWC".
 
+    Returns:
+        The sections, of the element type of ``images``.
+
     Raises:
         DataError: the sections are larger than the padded images, or an argument is invalid.
 
@@ -94,8 +97,14 @@ def flip(
         probability: 0 to 1.
         data_format: "NCHW" or "NHWC".
 
+    Returns:
+        Images of the same shape and element type.
+
     Raises:
         DataError: an argument is invalid.
+
+    >>> flip(np.array([[[[1.0, 2.0]]]]), np.random.default_rng(0), probability=1)
+    array([[[[2., 1.]]]])
     """
     rows = _as_rows("flip", images, data_format)
     if not isinstance(probability, int | float) or not 0 <= probability <= 1:
@@ -118,8 +127,14 @@ def normalize(
         mean, std: a number per channel, or one for all; ``std`` is positive.
         data_format: "NCHW" or "NHWC".
 
+    Returns:
+        Images of the same shape.
+
     Raises:
         DataError: an argument is invalid.
+
+    >>> normalize(np.ones((1, 1, 1, 2)), mean=0.5, std=0.25)
+    array([[[[2., 2.]]]], dtype=float32)
     """
     rows = _as_rows("normalize", images, data_format)
     channels = rows.shape[3]

@@ -75,6 +75,9 @@ def digits(data_format: str = "NCHW") -> DataSet:
     Args:
         data_format: "NCHW" or "NHWC".
 
+    Returns:
+        Images of float32 from 0 to 1 and labels of int32, in the order of the files.
+
     Raises:
         DataError: scikit-learn is not installed.
 
@@ -140,6 +143,9 @@ def fashion_mnist(
     Args:
         folder, data_format, download: as for `mnist`; torchvision's folder is ``FashionMNIST/raw``.
 
+    Returns:
+        Images of float32 from 0 to 1 and labels of int32, in the order of the files.
+
     Raises:
         DataError: the files are found nowhere, or differ from the published ones.
     """
@@ -159,6 +165,9 @@ def cifar10(folder: Folder = None, *, data_format: str = "NCHW", download: bool 
         folder: the folder of ``cifar-10-batches-py`` or ``cifar-10-python.tar.gz``; by default as
             for `mnist`.
         data_format, download: as for `mnist`.
+
+    Returns:
+        Images of float32 from 0 to 1 and labels of int32, in the order of the files.
 
     Raises:
         DataError: the files are found nowhere, or differ from the published ones.

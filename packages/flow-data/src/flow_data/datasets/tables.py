@@ -38,16 +38,27 @@ class Table(NamedTuple):
 
 
 def csv(path: PathLike, label: str | int | None = -1, *, delimiter: str = ",") -> Table:
-    """Read a table of numbers, with or without a line of names.
+    r"""Read a table of numbers, with or without a line of names.
 
     Args:
         path: the file, in UTF-8.
         label: name or number of the column of labels, by default the last one; None for none.
         delimiter: what separates columns.
 
+    Returns:
+        The columns of numbers, and the labels.
+
     Raises:
         DataError: the file cannot be read, lines have different numbers of columns, a value is not
             a number, or there is no such column.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w+") as file:
+    ...     _ = file.write("length,kind\n1.5,b\n2.5,a\n")
+    ...     _ = file.seek(0)
+    ...     table = csv(file.name)
+    >>> table, table.labels
+    (Table(2 x 1, names=['length'], classes=['a', 'b']), array([1, 0], dtype=int32))
     """
     rows = _rows(path, delimiter)
     names = tuple(f"column {i}" for i in range(len(rows[0])))
@@ -182,8 +193,22 @@ class Text:
 def text(path: PathLike) -> Text:
     """Read a text file in UTF-8 as a sequence of characters.
 
+    Args:
+        path: the file.
+
+    Returns:
+        The numbers of the characters, and what they stand for.
+
     Raises:
         DataError: the file cannot be read, or is empty.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w+") as file:
+    ...     _ = file.write("banana")
+    ...     _ = file.seek(0)
+    ...     found = text(file.name)
+    >>> found, found.tokens
+    (Text(vocabulary='abn'), array([1, 0, 2, 0, 2, 0], dtype=int32))
     """
     what = f"reading {os.fspath(path)!r}" if isinstance(path, str | os.PathLike) else "reading"
     try:
