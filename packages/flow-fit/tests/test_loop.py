@@ -8,12 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from event_files import written
 
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.errors import CheckpointError, ConfigError
 from flow_data.batches import Batches
-from flow_fit import BestCheckpoint, EarlyStopping, ReduceOnPlateau, fit
+from flow_fit import (
+    AUC,
+    Accuracy,
+    BestCheckpoint,
+    EarlyStopping,
+    Progress,
+    ReduceOnPlateau,
+    TensorBoard,
+    fit,
+)
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 3)).astype(np.float32)
@@ -72,6 +82,35 @@ def test_early_stopping_ends_the_loop_after_all_callbacks(tmp_path: Path) -> Non
     assert len(history) == 4
     assert (best.best, plateau.rate) == (1.0, 0.5)
     assert repr(stop) == "EarlyStopping(metric='loss', best=1.0, best_index=1, waited=2, count=4)"
+
+
+def test_numbers_of_epochs_are_in_an_event_file(tmp_path: Path) -> None:
+    log, losses = TensorBoard(tmp_path, prefix="train/"), iter([3.0, 1.5, 0.5])
+    fit(lambda batch: next(losses), [0], 3, evaluate=lambda: {"error": 7}, callbacks=[log])
+    first, *events = written(tmp_path)
+    assert first["file_version"] == b"brain.Event:2"
+    found = {}
+    for event in events:
+        (value,) = event["summary"]["value"]
+        found[event.get("step", 0), value["tag"].decode()] = value["simple_value"]
+    assert [found[step, "train/loss"] for step in range(3)] == [3.0, 1.5, 0.5]
+    assert {name for _, name in found} == {"train/loss", "train/error", "train/seconds"}
+    assert repr(log) == f"TensorBoard(folder={str(tmp_path)!r}, written=3)"
+
+
+def test_reprs_have_values(tmp_path: Path) -> None:
+    best, progress = BestCheckpoint(tmp_path, save=lambda path: None), Progress([1, 2])
+    best.update(0.5)
+    for _ in progress:
+        pass
+    assert repr(best) == f"BestCheckpoint(metric='loss', best=0.5, path={str(tmp_path)!r})"
+    assert repr(progress).startswith("Progress(2/2 steps")
+    accuracy, auc = Accuracy(), AUC()
+    accuracy.add([1, 0], [1, 1])
+    auc.add([0.1, 0.9], [0, 1])
+    assert (repr(accuracy), repr(auc)) == ("Accuracy(value=0.5)", "AUC(value=1)")
+    plateau = ReduceOnPlateau(0.1)
+    assert repr(plateau) == "ReduceOnPlateau(metric='loss', rate=0.1, best=None, waited=0)"
 
 
 class Killed(BaseException):
@@ -154,6 +193,9 @@ def generator() -> Iterator[int]:
         (lambda: fit(float, [1], 1, callbacks=[EarlyStopping(metric="los")]), "did you mean loss"),
         (lambda: ReduceOnPlateau(0.1, factor=2), "factor=2"),
         (lambda: ReduceOnPlateau(0.1, patience=0), "patience=0"),
+        (lambda: TensorBoard(3), "folder=3"),  # type: ignore[arg-type]
+        (lambda: TensorBoard("x", 3), "prefix=3"),  # type: ignore[arg-type]
+        (lambda: TensorBoard("x")({"loss": "a"}), "'a'"),  # type: ignore[dict-item]
         (lambda: ReduceOnPlateau("a"), "rate='a'"),  # type: ignore[arg-type]
         (lambda: ReduceOnPlateau(float("inf")), "rate=inf"),
         (lambda: ReduceOnPlateau(0.1, min_rate=None), "min_rate=None"),  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def weight(name: str) -> Any:
 
 
 @pytest.mark.parametrize("devices", ["0:0", "0:0-3"])
-@pytest.mark.parametrize("value", [0.0, 1.0, -0.5, np.nan])
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.5, 1e-30, np.nan])
 def test_one_function_is_chosen(devices: str, value: float) -> None:
     @flow.global_function()
     def job(

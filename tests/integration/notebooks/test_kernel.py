@@ -44,12 +44,27 @@ def test_tables_and_folded_errors() -> None:
     assert "24.0" in html_or_text(called)[-1]
     assert html_or_text(called)[:-1] == [""] * 3  # the bars of three stages, which have ended
     assert "predict job" in html_or_text(shown)[0]
-    (error,) = html_or_text(failed)
-    first, _, rest = error.partition("<details>")
-    assert "FeedError" in first
-    assert "allowed: shape (4, 3)" in first
-    assert "Traceback" in rest
+    error, folded = failed.outputs
+    text = "\n".join(error["traceback"])
+    assert (error["output_type"], error["ename"]) == ("error", "FeedError")
+    assert "allowed: shape (4, 3)" in text
+    assert "Traceback" not in text
+    assert folded["data"]["text/html"].startswith("<details>")
+    assert "Traceback" in folded["data"]["text/html"]
     assert other.outputs[0]["ename"] == "ZeroDivisionError"
+
+
+def test_programs_that_run_notebooks_report_errors() -> None:
+    cells = [nbformat.v4.new_code_cell(text) for text in (*CELLS[:2], CELLS[4])]
+    client = nbclient.NotebookClient(
+        nbformat.v4.new_notebook(cells=cells),
+        timeout=round(processes.scaled(90)),
+        kernel_name="python3",
+    )
+    with pytest.raises(nbclient.exceptions.CellExecutionError) as error:
+        client.execute()
+    assert "FeedError: " in str(error.value)
+    assert "allowed: shape (4, 3)" in str(error.value)
 
 
 def html_or_text(cell: Any) -> list[str]:

@@ -15,6 +15,8 @@ from flow_core.base.host_arrays import host_array
 
 Collate = Callable[[Sequence[Any]], Any]
 """A function that joins samples to a batch."""
+Transform = Callable[[Any, np.random.Generator], Any]
+"""A function that changes a batch by numbers that it draws."""
 
 
 def collate(samples: Sequence[Any]) -> Any:
@@ -71,6 +73,7 @@ class Batches:
         drop_last: bool,
         join: Collate,
         prefetch: int,
+        transform: Transform | None = None,
     ) -> None:
         self._source = source
         self._size = batch_size
@@ -78,6 +81,7 @@ class Batches:
         self._drop = drop_last
         self._join = join
         self._prefetch = prefetch
+        self._transform = transform
         self._epoch = 0
 
     def __len__(self) -> int:
@@ -91,7 +95,14 @@ class Batches:
     def __iter__(self) -> Iterator[Any]:
         epoch, self._epoch = self._epoch, self._epoch + 1
         made = self._batches(epoch)
+        if self._transform is not None:
+            made = self._changed(made, epoch, self._transform)
         return _ahead(made, self._prefetch) if self._prefetch else made
+
+    def _changed(self, made: Iterator[Any], epoch: int, transform: Transform) -> Iterator[Any]:
+        """Yield changed batches; the numbers depend on the seed, the epoch and the place."""
+        for place, batch in enumerate(made):
+            yield transform(batch, np.random.default_rng([self._seed, epoch, place, 1]))
 
     def _batches(self, epoch: int) -> Iterator[Any]:
         if isinstance(self._source, Rows) and self._join is collate:
@@ -142,6 +153,7 @@ def batches(
     drop_last: bool = False,
     collate: Collate = collate,
     prefetch: int = 2,
+    transform: Transform | None = None,
 ) -> Batches:
     """Return the batches of a data set, in the order of its samples or shuffled.
 
@@ -159,6 +171,9 @@ def batches(
             size, ``tp.Numpy.Placeholder((None, ...))``, takes batches of any size.
         collate: joins a list of samples to a batch; stacks arrays by default.
         prefetch: the number of batches that are prepared ahead; 0 for none, without a thread.
+        transform: changes each batch: ``transform(batch, rng)``, with a ``numpy.random.Generator``
+            that the seed, the number of the epoch and that of the batch determine; see
+            ``flow.data.augment``.
 
     Returns:
         An iterable of batches with ``len()``, if the data set has it, and ``set_epoch``.
@@ -182,6 +197,8 @@ def batches(
          "an integer of at least 0"),
         (not _has_places(source) and not hasattr(source, "__iter__"), f"{source!r:.60}",
          "an iterable, or an object with len() and an index"),
+        (transform is not None and not callable(transform), f"transform={transform!r:.60}",
+         "a function of a batch and a numpy.random.Generator"),
         (shuffle and not _has_places(source), f"shuffle=True for {type(source).__name__}",
          "an object with len() and an index"),
     )  # fmt: skip
@@ -189,7 +206,7 @@ def batches(
         if wrong:
             raise DataError("flow.data.batches", at=user_line(2), found=found, allowed=allowed)
     data = source if rows is None else rows
-    return Batches(data, batch_size, shuffle, seed, drop_last, collate, prefetch)
+    return Batches(data, batch_size, shuffle, seed, drop_last, collate, prefetch, transform)
 
 
 def _items(arrays: Iterable[object]) -> Iterable[tuple[object, object]]:

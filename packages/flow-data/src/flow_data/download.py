@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.request import urlopen
 
-from flow_core.base.errors import DataError
+from flow_core.base.errors import DataError, user_line
 
 _CHUNK = 1 << 16
 _TIMEOUT = 30.0  # seconds without a received byte
@@ -26,20 +26,44 @@ def sha256(path: Path) -> str:
     ...     sha256(Path(file.name))[:8]
     'e3b0c442'
     """
+    return _digest(path, "sha256")
+
+
+def _digest(path: Path, kind: str) -> str:
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, lambda: _hash(kind)).hexdigest()
 
 
-def check_sha256(path: Path, expected: str, hint: str) -> None:
-    """Raise `DataError` if the SHA-256 of a file is not the expected one."""
-    found = sha256(path)
+def _hash(kind: str) -> Any:
+    return hashlib.new(kind, usedforsecurity=False)
+
+
+def digest_of(data: bytes, kind: str) -> str:
+    """Return a digest of bytes in hexadecimal.
+
+    >>> digest_of(b"", "md5")[:8]
+    'd41d8cd9'
+    """
+    found = _hash(kind)
+    found.update(data)
+    return str(found.hexdigest())
+
+
+def check_digest(path: Path, kind: str, expected: str, hint: str) -> None:
+    """Raise `DataError` if a digest of a file, "sha256" or "md5", is not the expected one."""
+    found = _digest(path, kind)
     if found != expected.lower():
+        name = NAMES[kind]
         raise DataError(
             f"checking {path}",
-            found=f"SHA-256 {found}",
-            allowed=f"SHA-256 {expected}",
+            at=user_line(),
+            found=f"{name} {found}",
+            allowed=f"{name} {expected}",
             hint=hint,
         )
+
+
+NAMES = {"sha256": "SHA-256", "md5": "MD5"}
 
 
 def download(url: str, target: Path, check: Callable[[Path], None]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from flow_core.base.errors import DataError, user_line
 from flow_data.arrays import read_archive
-from flow_data.download import check_sha256, download
+from flow_data.download import check_digest, download
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Split = tuple[Array, Array]
@@ -101,13 +101,15 @@ def _provide(path: Path, url: str, hash_check: str | None) -> None:
     if not path.is_file():
         _download(path, url, hash_check)
     elif hash_check and not isinstance(hash_check, _DefaultHash):
-        check_sha256(path, hash_check, f"remove {path} to download it again")
+        check_digest(path, "sha256", hash_check, f"remove {path} to download it again")
 
 
 def _download(path: Path, url: str, hash_check: str | None) -> None:
     def check(part: Path) -> None:
         if hash_check:
-            check_sha256(part, hash_check, "pass the hash_check of the file behind this url")
+            check_digest(
+                part, "sha256", hash_check, "pass the hash_check of the file behind this url"
+            )
         _read(part)
 
     _print(f"downloading {FILE} from {url}")

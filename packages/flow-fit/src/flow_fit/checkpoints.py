@@ -60,6 +60,9 @@ class BestCheckpoint(Improvement):
         self.path = fspath(path)
         self._save, self._load = save, load
 
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, path={self.path!r})"
+
     def update(self, value: float) -> bool:
         """Save the variables if a value is better than all before; return whether it is.
 

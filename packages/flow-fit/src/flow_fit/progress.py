@@ -83,6 +83,9 @@ class Progress(Generic[T]):
                 self._report(self._clock() - start)
                 self._end()
 
+    def __repr__(self) -> str:
+        return f"Progress({self.text(0.0)})"
+
     def text(self, seconds: float) -> str:
         """Return the report after a number of seconds."""
         rate = self._done / seconds if seconds > 0 else 0.0

@@ -12,7 +12,7 @@ from flow_core.base.errors import FlowError, raising_line, visible
 from flow_core.frontend.job.progress import STAGES, listeners
 
 SHOWN = 5
-"""How many lines of an error are shown at first."""
+"""How many lines of an error a terminal shows."""
 
 
 def install(shell: Any) -> None:
@@ -67,8 +67,15 @@ def _show(
     tb_offset: int | None = None,
 ) -> None:
     """Show an error; IPython calls this function with itself as the first argument."""
-    data, metadata = shell.display_formatter.format(ShortError(error, trace))
-    shell.display_pub.publish(data=data, metadata=metadata)
+    short = ShortError(error, trace)
+    if not hasattr(shell, "kernel"):
+        data, metadata = shell.display_formatter.format(short)
+        shell.display_pub.publish(data=data, metadata=metadata)
+        return
+    # an output of type "error", which programs that run notebooks report
+    shell._showtraceback(kind, error, short.lines)
+    data = {"text/html": short.folded(), "text/plain": ShortError.MORE}
+    shell.display_pub.publish(data=data)
 
 
 class ShortError:
@@ -77,24 +84,24 @@ class ShortError:
     Args:
         error: the error.
         trace: its traceback.
+
+    Attributes:
+        lines: the text of the error, with the line of the program.
     """
+
+    MORE = "(%tb shows everything)"
 
     def __init__(self, error: BaseException, trace: TracebackType | None) -> None:
         line = raising_line(error)
         text = visible(f"{type(error).__name__}: {error}").splitlines()
         at = [] if line is None or str(line) in text[0] else [f"  at:      {line}"]
-        lines = [text[0], *at, *text[1:]]
-        self._lines, self._more = lines[:SHOWN], lines[SHOWN:]
+        self.lines = [text[0], *at, *text[1:]]
         self._trace = visible("".join(traceback.format_exception(type(error), error, trace)))
 
     def __repr__(self) -> str:
         """Return the first lines, and how to see the rest."""
-        return "\n".join([*self._lines, "  (%tb shows everything)"])
+        return "\n".join([*self.lines[:SHOWN], f"  {self.MORE}"])
 
-    def _repr_html_(self) -> str:
-        """Return the first lines, and the rest of the error and its traceback, folded."""
-        rest = "\n".join([*self._more, self._trace])
-        return (
-            f'<pre style="color:#b42318">{escape(chr(10).join(self._lines))}</pre>'
-            f"<details><summary>more</summary><pre>{escape(rest)}</pre></details>"
-        )
+    def folded(self) -> str:
+        """Return the traceback as HTML, folded."""
+        return f"<details><summary>more</summary><pre>{escape(self._trace)}</pre></details>"

@@ -61,8 +61,10 @@ def cond(
     (chosen,) = plain(COND, [checked_blob(pred, "cond")], at)
     if chosen.shape not in ((), (1,)):
         raise refusal(COND, f"a predicate of shape {chosen.shape}", "a blob with one element", at)
-    on = chosen if chosen.shape else reshape(chosen, (1,))
-    off = emit_one("scalar_logical_equal", on, operand=0.0)
+    on, off = (
+        emit_one(f"scalar_logical_{kind}", reshape(chosen, (1,)), operand=0.0)
+        for kind in ("not_equal", "equal")
+    )
     for operand in operands:
         plain(COND, operand, at)
     results = [_branch(job, f, operands, gate, at) for f, gate in ((then, on), (otherwise, off))]

@@ -6,4 +6,7 @@ from oneflow._pieces import piece
 with piece("data", "flow_data"):
     from flow_data import *
 
+from oneflow.data import augment as augment
+from oneflow.data import datasets as datasets
+
 _publish(globals())
