@@ -329,6 +329,14 @@ def mutants(session: nox.Session) -> None:
     in_workspace(session, "python", "packages/flow-core/tests/passes/mutants.py", env=env)
 
 
+@nox.session(python=PYTHONS[0])
+@timed
+def guides(session: nox.Session) -> None:
+    """Follow "Where to change what" in a clone: an op, a pass, an optimizer, and six mistakes."""
+    workspace(session)
+    in_workspace(session, "python", "-m", "guides", env={**QUIET, "PYTHONPATH": "tests/helpers"})
+
+
 @nox.session(name="kernel-mutants", python=PYTHONS[0])
 @timed
 def kernel_mutants(session: nox.Session) -> None:
