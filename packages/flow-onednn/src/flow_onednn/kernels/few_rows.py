@@ -17,7 +17,7 @@ from flow_onednn.library import library
 from flow_onednn.native import compiler
 from flow_onednn.recipes import Problem
 
-MOST_ROWS = 2
+MOST_ROWS, LEAST_COLUMNS = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ def build(p: Problem) -> FewRows | None:
     fits = (
         len(a.shape) == len(b.shape) == 2
         and _least_rows() <= a.shape[0] <= MOST_ROWS
+        and b.shape[0] >= LEAST_COLUMNS
         and (attrs["transpose_a"], attrs["transpose_b"]) == (False, True)
         and all(t.dtype.name == "float32" for t in (*p.inputs, *p.outputs))
         and not attrs.get("accumulate")
