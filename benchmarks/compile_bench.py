@@ -126,7 +126,8 @@ def asked(case, checkout, kept=None):
     """
     paths = [str(p) for p in sorted(Path(checkout, "packages").glob("*/src"))]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "ONEFLOW_EMULATE_GPUS": "4"}
-    env |= {"XDG_CACHE_HOME": kept} if kept else {"FLOW_PLAN_CACHE": "0"}
+    env["FLOW_PLAN_CACHE"] = "64MiB" if kept else "0"
+    env |= {"XDG_CACHE_HOME": kept} if kept else {}
     command = [sys.executable, __file__, "--one", case]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])

@@ -29,6 +29,7 @@ from flow_core.compiler.digest import plan_digest
 from flow_core.compiler.kept_plans import Entry, decoded, encoded
 from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.frontend.job import host_fallback
+from flow_core.frontend.job.plan_agreement import is_kept_by_all
 from flow_core.frontend.session import session as sessions
 from flow_core.frontend.session.session import Session, default_session
 from flow_core.ir.graph import Attrs
@@ -363,6 +364,31 @@ def test_a_missing_device_is_refused_as_without_kept_plans(
     monkeypatch.setattr(type(registry), "require_device", missing)
     with pytest.raises(DeviceUnavailableError):
         train_job().compile()
+
+
+class Pair:
+    """Two processes, of which the other one answers with a function of this one's data."""
+
+    def __init__(self, other: Callable[[bytes], bytes]) -> None:
+        self.other = other
+
+    def gather(self, data: bytes, what: str) -> list[bytes]:
+        return [data, self.other(data)]
+
+
+def test_processes_use_kept_plans_if_all_have_equal_ones() -> None:
+    job = train_job()
+    kept, build = job.compile(), job.prepare().build
+    agree: Callable[..., bool] = is_kept_by_all
+    assert agree(Pair(lambda data: data), build, kept)
+    assert not agree(Pair(lambda _: b"another plan"), build, kept)
+    assert not agree(Pair(lambda _: b""), build, kept)
+    assert not agree(Pair(lambda data: data), build, None)
+    other = replace(kept, plan=replace(kept.plan, tasks=kept.plan.tasks[1:]))
+    sent: list[bytes] = []
+    for found in (kept, other):
+        agree(Pair(lambda data: sent.append(data) or data), build, found)
+    assert sent[0] != sent[1]
 
 
 # ------------------------------------------------------------------------ folder and settings
