@@ -7,12 +7,16 @@ Arguments after ``--`` go to the tool of the session: ``nox -s tests-3.11 -- -k 
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,15 @@ SUBSETS = {
     "core+typing+data": ("flow-core", "flow-typing", "flow-data"),
     "all": tuple(path.parent.name for path in sorted(ROOT.glob("packages/*/pyproject.toml"))),
 }
+# Installed by name: the sets of the facade's tests, and what the README's commands need.
+RELEASED = {name: (packages, False) for name, packages in SUBSETS.items()} | {
+    "readme": (
+        ("flow-core[cli,safetensors]", "flow-data", "flow-onednn[wheel]", "flow-typing",
+         "matplotlib", "rich", "scikit-learn"),
+        True,
+    ),
+}  # fmt: skip
+README = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXAMPLE_PLUGINS = tuple(p.parent.name for p in sorted(ROOT.glob("examples/plugins/*/*.toml")))
 # Intel's own wheels of oneDNN 3.3 and 3.13; the workspace's environment has 3.2.
 ONEDNN_WHEELS = ("2024.0.0", "2026.1.0")
@@ -449,6 +462,71 @@ def facade(session: nox.Session, subset: str) -> None:
     session.run("python", "-I", "-W", "error", "tests/facade/check_subset.py", subset)
 
 
+@contextmanager
+def local_index(files: list[Path], folder: Path) -> Iterator[str]:
+    """Serve distributions as a package index on this machine; yield its address."""
+    for path in files:
+        project = folder / path.name.partition("-")[0].replace("_", "-")
+        project.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, project)
+    handler = functools.partial(QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """A server of folders, whose listings are those of a package index."""
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+@nox.session(python=PYTHONS[0], reuse_venv=False)
+@timed
+def release(session: nox.Session) -> None:
+    """Rehearse a release: build, check, install by name from a local index, run the README.
+
+    Each set of packages is installed into an empty environment, from wheels and without the
+    checkout.  Nothing is uploaded.
+    """
+    folder = Path(session.create_tmp()).absolute()
+    shutil.rmtree(folder)
+    build = (UV, "build", "--all-packages", "--quiet", "--out-dir", str(folder / "dist"))
+    session.run(*build, external=True)
+    files = sorted((folder / "dist").glob("*[lz]"))  # *.whl, *.tar.gz
+    session.install("twine")
+    session.run("twine", "check", "--strict", *map(str, files))
+    with local_index(files, folder / "index") as address:
+        for name, (packages, programs) in RELEASED.items():
+            run_released(session, folder / name, address, packages, programs)
+
+
+def run_released(
+    session: nox.Session, folder: Path, address: str, packages: Sequence[str], programs: bool
+) -> None:
+    """Install packages by name into an empty environment; run `check_subset.py`, or the README."""
+    python = str(folder / "bin" / "python")
+    session.run(UV, "venv", "-q", f"--python={session.python}", str(folder), external=True)
+    where = ("--python", python, "--index", address, "--refresh")
+    session.run(UV, "pip", "install", "-q", *where, *packages, external=True)
+    isolated = (python, "-I", "-W", "error")
+    with session.chdir(folder):
+        if not programs:
+            check = str(ROOT / "tests" / "facade" / "check_subset.py")
+            session.run(*isolated, check, folder.name, external=True)
+            return
+        program, printed = README.search((ROOT / "README.md").read_text()).groups()  # type: ignore[union-attr]
+        found = session.run(*isolated, "-c", program, external=True, silent=True)
+        if found != printed:
+            session.error(f"the README's program printed {found!r} instead of {printed!r}")
+        digits = shutil.copy(ROOT / "examples" / "digits.py", folder)
+        session.run(python, "-I", str(digits), external=True, env={"MPLBACKEND": "Agg"})
+
+
 def requirement(name: str, extras: str = "") -> str:
     """Return the requirement of a member's wheel, with extras."""
     (wheel,) = wheels().glob(f"{name.replace('-', '_')}-*.whl")
@@ -487,7 +565,7 @@ def new_plugins(session: nox.Session) -> None:
     """Create a plugin of each kind from built wheels, lint it, and run its tests."""
     core_wheels(session)
     parent = Path(session.create_tmp())
-    for kind in ("backend", "format", "op", "pass"):
+    for kind in ("backend", "comm", "command", "format", "op", "pass", "reader"):
         folder = parent / f"flow-new-{kind}"
         shutil.rmtree(folder, ignore_errors=True)
         session.run("flow", "new", kind, folder.name, "--dir", str(parent))

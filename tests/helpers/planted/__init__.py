@@ -15,12 +15,19 @@ from flow_core.plugins.registry import Registry
 from flow_core.testing import Kit
 
 
-def kit_of(base: type[Kit], records: Mapping[str, Sequence[Any]], **attributes: Any) -> Kit:
-    """Return a kit for a plugin with some records, by hook."""
+def kit_of(
+    base: type[Kit],
+    records: Mapping[str, Sequence[Any]],
+    hooks: Mapping[str, Callable[..., Any]] = {},
+    **attributes: Any,
+) -> Kit:
+    """Return a kit for a plugin with some records, by hook, and with other hooks."""
     module: Any = ModuleType("planted")
     module.FLOW_PLUGIN_API = "1.0"
     for hook, given in records.items():
         setattr(module, hook, _returns(given))
+    for hook, call in hooks.items():
+        setattr(module, hook, call)
 
     class Tested(base):  # type: ignore[misc, valid-type]  # the kit under test
         plugin = "planted"
@@ -49,6 +56,6 @@ def failures(kit: Kit) -> Iterator[tuple[str, BaseException]]:
                 test(*row[:count])
             except pytest.skip.Exception:
                 continue
-            except Exception as error:  # whatever pytest would report
+            except (Exception, pytest.fail.Exception) as error:  # whatever pytest would report
                 yield check, error
                 break

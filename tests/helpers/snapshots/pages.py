@@ -43,6 +43,7 @@ PATHS = (
             "plugins/backend",
             "plugins/passes",
             "plugins/formats",
+            "plugins/others",
         )
     ),
 )

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from planted import failures, inference, kernels
+from planted import failures, inference, kernels, others
 
-KINDS: Mapping[str, Any] = {"kernels": kernels, "inference": inference}
+KINDS: Mapping[str, Any] = {"kernels": kernels, "inference": inference, "others": others}
 LEAST = 20
 """The least number of planted defects of kernels and inference."""
 
@@ -35,6 +35,11 @@ def test_right_inference_passes(spec: Any) -> None:
     assert not list(failures(inference.kit(spec, spec.infer)))
 
 
-@pytest.mark.parametrize("kind", ["kernels", "inference"])
+@pytest.mark.parametrize("make", others.RIGHT)
+def test_other_right_plugins_pass(make: Any) -> None:
+    assert not list(failures(make()))
+
+
+@pytest.mark.parametrize("kind", ["kernels", "inference", "others"])
 def test_there_are_many_defects(kind: str) -> None:
     assert len(KINDS[kind].DEFECTS) >= LEAST

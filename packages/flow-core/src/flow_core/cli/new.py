@@ -40,7 +40,10 @@ KINDS = {
     "backend": Kind("devices", "device type"),
     "op": Kind("ops", "op"),
     "pass": Kind("passes", "pass", ("flow-core",)),
-    "format": Kind("readers", "record format", ("flow-core", "flow-data", "numpy")),
+    "reader": Kind("readers", "record reader", ("flow-core", "flow-data", "numpy")),
+    "format": Kind("formats", "checkpoint format"),
+    "comm": Kind("comms", "comm"),
+    "command": Kind("commands", "command", ("flow-core", "click")),
 }
 ALLOWED_NAME = "lower-case words of letters and digits, joined by hyphens, such as flow-cubes"
 LONGEST_NAME = 30
@@ -54,7 +57,7 @@ class Names:
     Attributes:
         distribution: name of the package and of its plugin.
         module: name under which the package is imported.
-        record: name of the op, device type, pass or record format.
+        record: name of the op, device type or other record.
 
     >>> Names.of("flow-double-negation")
     Names(distribution='flow-double-negation', module='flow_double_negation', \
@@ -76,11 +79,12 @@ record='double_negation')
 
         major, minor, *_ = flow_core.__version__.split(".")
         bounds = f">={major}.{minor},<{int(major) + 1}"
-        ends = {"numpy": ">=1.26"}
+        ends = {"click": ">=8", "numpy": ">=1.26"}
         return {
             "name": self.distribution,
             "module": self.module,
             "record": self.record,
+            "command": self.record.replace("_", "-"),
             "title": "".join(word.capitalize() for word in self.record.split("_")),
             "api": ".".join(map(str, API_VERSION)),
             "bounds": bounds,

@@ -18,6 +18,7 @@ from flow_core.plugins.host import load_plugins
 from flow_core.testing.checks import check_gradient, check_kernel
 from flow_core.testing.comms import CommKit
 from flow_core.testing.devices import DeviceKit
+from flow_core.testing.files import CommandKit, DecoderKit, FormatKit, ReaderKit
 from flow_core.testing.gradients import GradientKit
 from flow_core.testing.infer import InferKit
 from flow_core.testing.kernels import KernelKit
@@ -28,13 +29,17 @@ from flow_core.testing.special import Deviation
 
 __all__ = [
     "CommKit",
+    "CommandKit",
+    "DecoderKit",
     "Deviation",
     "DeviceKit",
+    "FormatKit",
     "Gap",
     "GradientKit",
     "InferKit",
     "KernelKit",
     "Kit",
+    "ReaderKit",
     "SbpRuleKit",
     "assert_like_one_device",
     "check_gradient",
