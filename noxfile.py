@@ -7,16 +7,11 @@ Arguments after ``--`` go to the tool of the session: ``nox -s tests-3.11 -- -k 
 
 import functools
 import os
-import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +26,9 @@ SUBSETS = {
     "core+typing+data": ("flow-core", "flow-typing", "flow-data"),
     "all": tuple(path.parent.name for path in sorted(ROOT.glob("packages/*/pyproject.toml"))),
 }
-# Installed by name: the sets of the facade's tests, and what the README's commands need.
-RELEASED = {name: (packages, False) for name, packages in SUBSETS.items()} | {
-    "readme": (
-        ("flow-core[cli,safetensors]", "flow-data", "flow-onednn[wheel]", "flow-typing",
-         "matplotlib", "rich", "scikit-learn"),
-        True,
-    ),
-}  # fmt: skip
-README = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# What the README's commands need.
+README = ("flow-core[cli,safetensors]", "flow-data", "flow-onednn[wheel]", "flow-typing")
+DIGITS = ("matplotlib", "rich", "scikit-learn")
 EXAMPLE_PLUGINS = tuple(p.parent.name for p in sorted(ROOT.glob("examples/plugins/*/*.toml")))
 # Intel's own wheels of oneDNN 3.3 and 3.13; the workspace's environment has 3.2.
 ONEDNN_WHEELS = ("2024.0.0", "2026.1.0")
@@ -69,36 +58,9 @@ QUIET = {
 }
 
 
-@dataclass(frozen=True)
-class Older:
-    """Settings that emulate an older x86 processor.
-
-    Attributes:
-        needs: a CPU flag that is required.
-        beyond: a CPU flag without which the limit would have no effect.
-        isa: the highest instruction set that oneDNN, and our C loops, may use.
-        blas: the processor whose kernels OpenBLAS uses.
-        numpy: name prefixes of features that numpy may not use.
-        libc: the same for the C library.
-    """
-
-    needs: str
-    beyond: str
-    isa: str
-    blas: str
-    numpy: tuple[str, ...]
-    libc: tuple[str, ...]
-
-
-OLDER = {
-    "avx2": Older("avx2", "avx512f", "AVX2", "Haswell", ("AVX512", "X86_V4"), ("AVX512F",)),
-    "sse4": Older(
-        "sse4_1", "avx", "SSE41", "Nehalem", ("AVX", "F16C", "FMA", "X86_V3", "X86_V4"),
-        ("AVX512F", "AVX2", "AVX", "FMA"),
-    ),
-}  # fmt: skip
-# Tests by what their result depends on.
-TEST_SETS = nox.project.load_toml(ROOT / "tests" / "sets.toml")
+# Tests by what their result depends on, and settings that emulate older processors.
+SETS = nox.project.load_toml(ROOT / "tests" / "sets.toml")
+TEST_SETS, OLDER = SETS["tests"], SETS["older"]
 ROUNDS, LOOPS = 3, 8
 # A loop ends with the process that started it.
 LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
@@ -266,18 +228,20 @@ def load(session: nox.Session) -> None:
 def older(session: nox.Session, kind: str) -> None:
     """Run processor-dependent tests as on an older x86 processor."""
     limit, has = OLDER[kind], processor()
-    if limit.needs not in has:
-        session.skip(f"this processor does not have {limit.needs}")
-    if limit.beyond not in has:
-        session.skip(f"this processor has no more than {limit.isa}: the tests session covers it")
+    if limit["needs"] not in has:
+        session.skip("this processor does not have " + limit["needs"])
+    if limit["beyond"] not in has:
+        session.skip("the tests session covers it: this processor has no more than " + limit["isa"])
     workspace(session)
     code = "import numpy; print(*numpy.show_config('dicts')['SIMD Extensions'].get('found', ()))"
     found = str(in_workspace(session, "python", "-c", code, silent=True)).split()
     settings = {
-        "ONEDNN_MAX_CPU_ISA": limit.isa,
-        "OPENBLAS_CORETYPE": limit.blas,
-        "NPY_DISABLE_CPU_FEATURES": " ".join(n for n in found if n.startswith(limit.numpy)),
-        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=" + ",".join(f"-{name}" for name in limit.libc),
+        "ONEDNN_MAX_CPU_ISA": limit["isa"],
+        "OPENBLAS_CORETYPE": limit["blas"],
+        "NPY_DISABLE_CPU_FEATURES": " ".join(
+            n for n in found if n.startswith(tuple(limit["numpy"]))
+        ),
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=" + ",".join(f"-{name}" for name in limit["libc"]),
     }
     run_tests(session, "-m", QUICK, *TEST_SETS["processor"], **settings)
 
@@ -462,69 +426,39 @@ def facade(session: nox.Session, subset: str) -> None:
     session.run("python", "-I", "-W", "error", "tests/facade/check_subset.py", subset)
 
 
-@contextmanager
-def local_index(files: list[Path], folder: Path) -> Iterator[str]:
-    """Serve distributions as a package index on this machine; yield its address."""
-    for path in files:
-        project = folder / path.name.partition("-")[0].replace("_", "-")
-        project.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, project)
-    handler = functools.partial(QuietHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/"
-        finally:
-            server.shutdown()
-
-
-class QuietHandler(SimpleHTTPRequestHandler):
-    """A server of folders, whose listings are those of a package index."""
-
-    def log_message(self, *_: Any) -> None:
-        """Print nothing."""
-
-
 @nox.session(python=PYTHONS[0], reuse_venv=False)
 @timed
 def release(session: nox.Session) -> None:
     """Rehearse a release: build, check, install by name from a local index, run the README.
 
-    Each set of packages is installed into an empty environment, from wheels and without the
-    checkout.  Nothing is uploaded.
+    Each set of packages is installed into an empty environment, without the checkout.  Nothing is
+    uploaded.
     """
     folder = Path(session.create_tmp()).absolute()
     shutil.rmtree(folder)
-    build = (UV, "build", "--all-packages", "--quiet", "--out-dir", str(folder / "dist"))
-    session.run(*build, external=True)
-    files = sorted((folder / "dist").glob("*[lz]"))  # *.whl, *.tar.gz
+    build = ("build", "--all-packages", "--quiet", "--out-dir", str(folder / "dist"))
+    session.run(UV, *build, external=True)
     session.install("twine")
+    files = sorted((folder / "dist").glob("*[lz]"))  # *.whl, *.tar.gz
     session.run("twine", "check", "--strict", *map(str, files))
-    with local_index(files, folder / "index") as address:
-        for name, (packages, programs) in RELEASED.items():
-            run_released(session, folder / name, address, packages, programs)
+    check, script = ROOT / "tests" / "facade", shutil.copy(ROOT / "examples" / "digits.py", folder)
+    for name, packages in SUBSETS.items():
+        run_released(session, folder / name, packages, str(check / "check_subset.py"), name)
+    program = (str(check / "check_readme.py"), str(ROOT / "README.md"))
+    run_released(session, folder / "readme", README, *program)
+    run_released(session, folder / "digits", (*README, *DIGITS), str(script))
 
 
 def run_released(
-    session: nox.Session, folder: Path, address: str, packages: Sequence[str], programs: bool
+    session: nox.Session, folder: Path, packages: Sequence[str], *program: str
 ) -> None:
-    """Install packages by name into an empty environment; run `check_subset.py`, or the README."""
+    """Install packages by name into an empty environment, and run a program there."""
     python = str(folder / "bin" / "python")
     session.run(UV, "venv", "-q", f"--python={session.python}", str(folder), external=True)
-    where = ("--python", python, "--index", address, "--refresh")
+    where = ("--python", python, "--find-links", str(folder.parent / "dist"))
     session.run(UV, "pip", "install", "-q", *where, *packages, external=True)
-    isolated = (python, "-I", "-W", "error")
     with session.chdir(folder):
-        if not programs:
-            check = str(ROOT / "tests" / "facade" / "check_subset.py")
-            session.run(*isolated, check, folder.name, external=True)
-            return
-        program, printed = README.search((ROOT / "README.md").read_text()).groups()  # type: ignore[union-attr]
-        found = session.run(*isolated, "-c", program, external=True, silent=True)
-        if found != printed:
-            session.error(f"the README's program printed {found!r} instead of {printed!r}")
-        digits = shutil.copy(ROOT / "examples" / "digits.py", folder)
-        session.run(python, "-I", str(digits), external=True, env={"MPLBACKEND": "Agg"})
+        session.run(python, "-I", *program, external=True, env={"MPLBACKEND": "Agg"})
 
 
 def requirement(name: str, extras: str = "") -> str:

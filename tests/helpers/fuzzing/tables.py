@@ -15,6 +15,7 @@ import numpy as np
 from flow_core.base.errors import DataError
 from flow_data.cli.convert import open_samples
 from flow_data.codec import encode_jpeg
+from flow_data.datasets import csv, mnist, text
 from flow_data.instances import RowError
 from flow_data.loading.coco import CocoSource
 from flow_data.mnist import load_mnist
@@ -155,8 +156,56 @@ def _open_csv(folder: Path) -> Callable[[bytes, int], object]:
     return read
 
 
+_NUMBERS = b"count,share,kind\n1,0.5,a\n2,1e3,b\n-3,nan,a\n"
+
+
+def _open_table(folder: Path) -> Callable[[bytes, int], object]:
+    path = folder / "table.csv"
+
+    def read(data: bytes, number: int) -> None:
+        path.write_bytes(data)
+        csv(path, (-1, "kind")[number % 2])
+
+    return read
+
+
+# ------------------------------------------------------------------------------------------ text
+
+
+def _open_text(folder: Path) -> Callable[[bytes, int], object]:
+    path = folder / "words.txt"
+
+    def read(data: bytes, number: int) -> None:
+        path.write_bytes(data)
+        found = text(path)
+        assert len(found.decode(found.tokens)) == len(found.tokens)
+
+    return read
+
+
+# --------------------------------------------------------------------------------- images of MNIST
+
+_IMAGES = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (2, 28, 28)) + bytes(2 * 784)
+_LABELS = b"\0\0\x08\x01\0\0\0\x02\x07\x03"
+
+
+def _open_idx(folder: Path) -> Callable[[bytes, int], object]:
+    for part in ("train", "t10k"):
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(_IMAGES)
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(_LABELS)
+
+    def read(data: bytes, number: int) -> None:
+        (folder / "train-images-idx3-ubyte").write_bytes(data)
+        mnist(folder)
+
+    return read
+
+
 TARGETS = (
     Target("coco", _coco, _open_coco, mutate_document, weight=1.5),
     Target("npz", _archives, _open_archive, _mutate_archive),
     Target("csv", lambda: [_CSV], _open_csv, weight=0.5),
+    Target("csv-table", lambda: [_NUMBERS], _open_table, weight=0.5),
+    Target("text", lambda: ["na\u00efve words\n".encode()], _open_text, weight=0.5),
+    Target("idx", lambda: [_IMAGES], _open_idx, weight=0.5),
 )

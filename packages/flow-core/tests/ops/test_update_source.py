@@ -77,7 +77,9 @@ def test_a_change_of_the_model_is_added_to_it() -> None:
     (line,) = phase.lines
     assert line.startswith("const float model1 = model0 + (c0 * model0")
     text = next(text for text, name in phase.coefficients.items() if name == "c0")
-    assert eval(text, {"rate": 1e-4, "weight_decay": 1e-6}) == pytest.approx(-1e-10, rel=1e-6)
+    assert eval(text, {**PYTHON, "rate": 1e-4, "weight_decay": 1e-6}) == pytest.approx(
+        -1e-10, rel=1e-6
+    )
 
 
 def test_only_norms_need_a_second_phase() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from typing import NamedTuple
 
 import numpy as np
 
 from flow_core.base.errors import DataError, nearest, user_line
+from flow_core.base.formats.regular_files import open_regular
 from flow_data.datasets.files import Examples
 from flow_data.instances import Array
 
@@ -77,7 +79,7 @@ def _rows(path: PathLike, delimiter: str) -> list[list[str]]:
 
     what = f"reading {os.fspath(path)!r}"
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
+        with TextIOWrapper(open_regular(path), "utf-8-sig", newline="") as file:
             rows = [
                 [cell.strip() for cell in row] for row in reader.reader(file, delimiter=delimiter)
             ]
@@ -212,7 +214,7 @@ def text(path: PathLike) -> Text:
     """
     what = f"reading {os.fspath(path)!r}" if isinstance(path, str | os.PathLike) else "reading"
     try:
-        with open(path, encoding="utf-8") as file:
+        with TextIOWrapper(open_regular(path), "utf-8") as file:
             found = file.read()
     except (OSError, ValueError, TypeError) as error:
         raise DataError(what, at=user_line(), found=f"{type(error).__name__}: {error}") from error
