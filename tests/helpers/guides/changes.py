@@ -82,7 +82,7 @@ OP = Change(
     },
     (
         f"{TESTS}/ops", f"{TESTS}/builtin", "packages/flow-cuda/tests/test_programs.py",
-        f"{TESTS}/plugins/test_public_functions.py", f"{TESTS}/plugins/test_public_surface.py",
+        "tests/integration/api/test_public_functions.py", f"{TESTS}/plugins/test_public_surface.py",
         "-k", "cube or without_a_kernel or surface or functions",
     ),
 )  # fmt: skip
@@ -146,25 +146,25 @@ OPTIMIZER = Change(
     {
         f"{CORE}/ir/update_rules.py": (
             "def _momentum(",
-            "def _signs(u: Step) -> None:\n"
-            "    u.model = _kept(u, u.rate) - u.rate * sign(u.r)\n\n\n",
+            "def _bounded(u: Step) -> None:\n"
+            "    u.model = _kept(u, u.rate) - u.rate * (u.r / (sqrt(square(u.r)) + 1.0))\n\n\n",
         ),
         f"{CORE}/ir/update_rules.py:row": (
             '    Update("momentum_update",',
-            '    Update("signs_update", _signs),\n',
+            '    Update("bounded_update", _bounded),\n',
         ),
         f"{TESTS}/ops/test_optim.py": (
             '    "momentum_update": momentum,',
-            '    "signs_update": signs,\n',
+            '    "bounded_update": bounded,\n',
         ),
         f"{TESTS}/ops/test_optim.py:formula": (
             "def momentum(",
-            "def signs(c: Case) -> tuple[Any, list[Any]]:\n"
-            '    change = np.sign(regularized(c)) + c.attrs["weight_decay"] * c.model\n'
-            "    return c.model - c.rate * change, []\n\n\n",
+            "def bounded(c: Case) -> tuple[Any, list[Any]]:\n"
+            '    r, decay = regularized(c), c.attrs["weight_decay"]\n'
+            "    return c.model - c.rate * (r / (np.abs(r) + 1) + decay * c.model), []\n\n\n",
         ),
     },
-    (f"{TESTS}/ops/test_optim.py", f"{TESTS}/builtin", "-k", "signs"),
+    (f"{TESTS}/ops/test_optim.py", f"{TESTS}/builtin", "-k", "bounded"),
 )
 
 PLANNER = ("change the memory planner", "memory planner: tests")

@@ -141,14 +141,14 @@ is_zero = _function("is_zero", lambda x: float(x == 0))
 is_positive = _function("is_positive", lambda x: float(x > 0))
 
 
-def ratio(above: Any, below: Any) -> Any:
+def ratio(above: Scalar, below: Scalar) -> Scalar:
     """Return the quotient of two numbers, 0 if the divisor is 0."""
     if isinstance(above, Number) or isinstance(below, Number):
         return Number(f"ratio({_text(above)}, {_text(below)})")
     return above / below if below else 0.0
 
 
-def where(test: Any, yes: Any, no: Any) -> Any:
+def where(test: Scalar, yes: Scalar, no: Scalar) -> Scalar:
     """Return one of two numbers: the first if ``test`` is not 0."""
     if isinstance(test, Number):
         return Number(f"where({test.text}, {_text(yes)}, {_text(no)})")

@@ -145,7 +145,7 @@ class ReaderKit(_RecordKit):
 
     def files(self, name: str, folder: Path) -> Sequence[tuple[str, Sequence[Fields]]]:
         """Write two files or more, and return the path and the records of each; override this."""
-        raise NotImplementedError(f"{type(self).__name__} does not override `files`")
+        raise TypeError(f"{type(self).__name__} does not override `files`")
 
     @contextmanager
     def opened(self, name: str) -> Iterator[tuple[Any, list[tuple[int, int, str, Fields]]]]:
@@ -211,7 +211,7 @@ class DecoderKit(_RecordKit):
 
     def encoded(self, name: str) -> Iterable[tuple[bytes, Array]]:
         """Return bytes and the arrays that they encode; override this."""
-        raise NotImplementedError(f"{type(self).__name__} does not override `encoded`")
+        raise TypeError(f"{type(self).__name__} does not override `encoded`")
 
     def broken(self, name: str) -> Iterable[bytes]:
         """Return bytes that the decoder must refuse."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from flow_core.base.config import Settings
 from flow_core.base.dtypes import float32
-from flow_core.compiler.reshard.planner import BoxingError, TensorLayout
+from flow_core.compiler.reshard.direct import direct
+from flow_core.compiler.reshard.planner import BoxingError, TensorLayout, plan_routes
 from flow_core.compiler.reshard.plugin_steps import BoxingMethods
 from flow_core.ir.graph import tensor_type
 from flow_core.plugins.host import load_plugins
@@ -89,3 +91,22 @@ def test_alternative_must_consist_of_steps() -> None:
     bad = BoxingSpec("rings.way", "P", "B", ("gpu",), lambda *_: 0.0, lambda *_: [others])
     with pytest.raises(BoxingError, match=r"rings\.way"):
         names(methods(bad), P, B)
+
+
+SHAPE = (1 << 14, 1 << 14)  # bytes, not the latency of each message, determine the time
+
+
+def test_a_single_step_is_chosen_only_if_it_is_the_cheapest() -> None:
+    """With two axes, slices and exchanges along one axis may cost half of one large exchange."""
+    grid = Placement("gpu", GPUS.devices, (2, 2))
+    layouts = [TensorLayout(grid, pair) for pair in itertools.product((S(0), S(1), B, P), repeat=2)]
+    several = 0
+    for source, target in itertools.permutations(layouts, 2):
+        chosen, *others = plan_routes(SHAPE, 4, source, target, LinkModel())
+        least = min((o.seconds for o in others), default=chosen.seconds)
+        assert chosen.seconds <= least * 1.001
+        several += len(chosen.reshard_steps) > 1
+        step = direct(SHAPE, source, target)
+        if step is not None:
+            assert chosen.seconds <= step.seconds(4, LinkModel()) * 1.001
+    assert several > 20

@@ -66,12 +66,17 @@ def csv(path: PathLike, label: str | int | None = -1, *, delimiter: str = ",") -
     names = tuple(f"column {i}" for i in range(len(rows[0])))
     if not any(map(_is_number, rows[0])):
         names, rows = tuple(rows[0]), rows[1:]
+    if not rows:
+        what = f"reading {os.fspath(path)!r}"
+        raise DataError(what, at=user_line(), found="names alone", allowed="one line or more")
     chosen = _column(label, names)
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    columns = list(zip(*rows, strict=True))
     inputs = [_floats(path, names[i], c) for i, c in enumerate(columns) if i != chosen]
     kept = tuple(name for i, name in enumerate(names) if i != chosen)
     labels, classes = (None, ()) if chosen is None else _labels(columns[chosen])
-    return Table(np.array(inputs, np.float32).T.reshape(len(rows), -1), labels, kept, classes)
+    return Table(
+        np.array(inputs, np.float32).T.reshape(len(rows), len(inputs)), labels, kept, classes
+    )
 
 
 def _rows(path: PathLike, delimiter: str) -> list[list[str]]:

@@ -19,7 +19,7 @@ from itertools import count, product
 
 from flow_core.base.errors import GraphError
 from flow_core.base.shapes import Shape
-from flow_core.compiler.reshard.direct import direct
+from flow_core.compiler.reshard.direct import direct, partial_roles
 from flow_core.compiler.reshard.hierarchy import with_common_hierarchy
 from flow_core.compiler.reshard.steps import (
     Group,
@@ -139,8 +139,10 @@ def _optimal_step(
     """Return the direct step if it is provably optimal, else None.
 
     Every device must receive the data that it lacks, and a direct step sends each device only these
-    data.  A direct step is therefore optimal if no device spends more time sending than the busiest
-    receiver spends receiving.  An all-reduce within one machine is optimal, too.
+    data.  A direct step is therefore optimal, up to the latency of messages, if no device spends
+    more time sending than the busiest receiver spends receiving.  Partial results are an exception:
+    they may be combined on the way, and which device receives a summand of new ones is free.  An
+    all-reduce within one machine is optimal, too.
     """
     step = direct(shape, source, target)
     if step is None:
@@ -149,6 +151,9 @@ def _optimal_step(
         machines = {machine for machine, _ in source.placement.devices}
         return step if len(machines) == 1 else None
     out, into = busiest(step, itemsize, links)
+    roles = partial_roles(source, target)
+    if into and (roles.combined or roles.made):
+        return None
     return step if out <= into * (1 + 1e-9) else None
 
 
