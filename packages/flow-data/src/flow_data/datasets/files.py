@@ -122,11 +122,16 @@ def located(
     )
 
 
-def scaled(images: Array, data_format: str, what: str) -> Array:
-    """Return uint8 images (count, channels, height, width) as float32 from 0 to 1."""
+def check_format(data_format: str, what: str) -> None:
+    """Raise `DataError` if there is no such order of axes."""
     if data_format not in ("NCHW", "NHWC"):
         found = f"data_format={data_format!r:.40}"
         raise DataError(what, at=user_line(), found=found, allowed='"NCHW" or "NHWC"')
+
+
+def scaled(images: Array, data_format: str, what: str) -> Array:
+    """Return uint8 images (count, channels, height, width) as float32 from 0 to 1."""
+    check_format(data_format, what)
     if data_format == "NHWC":
         images = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
     return np.multiply(images, np.float32(1 / 255), dtype=np.float32)

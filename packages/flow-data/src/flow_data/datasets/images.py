@@ -12,7 +12,7 @@ import numpy as np
 
 from flow_core.base.errors import DataError, user_line
 from flow_data.arrays import read_archive
-from flow_data.datasets.files import DataSet, Examples, Files, located, scaled
+from flow_data.datasets.files import DataSet, Examples, Files, check_format, located, scaled
 from flow_data.download import digest_of
 from flow_data.instances import Array
 
@@ -81,14 +81,15 @@ def digits(data_format: str = "NCHW") -> DataSet:
     Raises:
         DataError: scikit-learn is not installed.
 
-    >>> train, test, classes = digits()
-    >>> train, test.labels[:3]
+    >>> train, test, classes = digits()  # doctest: +SKIP
+    >>> train, test.labels[:3]  # doctest: +SKIP
     (1437 x float32[1, 8, 8], array([2, 3, 4], dtype=int32))
     """
     import gzip
     from importlib.util import find_spec
 
     what, spec = "flow.data.datasets.digits", find_spec("sklearn")
+    check_format(data_format, what)
     if spec is None or not spec.submodule_search_locations:
         hint = "uv pip install scikit-learn"
         raise DataError(what, at=user_line(), found="no package scikit-learn", hint=hint)
