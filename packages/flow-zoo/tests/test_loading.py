@@ -210,6 +210,10 @@ def test_unknown_models() -> None:
         (lambda x: flow_zoo.vit(x, VIT), (1, 3, 16, 20), "16 x 20 pixels\n.*multiples of .*, 8"),
         (lambda x: flow_zoo.bert(x, BERT), (2, 10), r"\(2, 10\)\n.*at most 9"),
         (lambda x: flow_zoo.gpt2(x, GPT2), (10,), r"\(10,\)\n.*at most 9"),
+        (lambda x: flow_zoo.resnet(x, 3), (1, 3, 8, 8), "config=3\n.*a ResNetConfig"),
+        (lambda x: flow_zoo.vit(x, GPT2), (1, 3, 8, 8), "config=GPT2Config.*\n.*a ViTConfig"),
+        (lambda x: flow_zoo.bert(x, None), (2, 5), "config=None\n.*a BertConfig"),
+        (lambda x: flow_zoo.gpt2(x, 3), (2, 5), "config=3\n.*a GPT2Config"),
     ],
 )
 def test_wrong_inputs(network: Callable[[Any], Any], given: Any, text: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import oneflow as flow
-from flow_zoo.common import LAYER_NORM, Published, check_tokens, renamed
+from flow_zoo.common import LAYER_NORM, Published, check_config, check_tokens, renamed
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ def bert(
     Raises:
         InferenceError: the tokens have another shape, or are more than ``config.positions``.
     """
+    check_config("bert", config, BertConfig)
     check_tokens("bert", tokens, config.positions)
     with flow.scope.namespace(name):
         places = _table("position", config.positions, config)[: tokens.shape[1]]

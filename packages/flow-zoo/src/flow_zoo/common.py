@@ -56,6 +56,11 @@ def check(fits: bool, function: str, found: str, allowed: str) -> None:
         raise InferenceError(attempted, at=user_line(2), found=found, allowed=allowed)
 
 
+def check_config(function: str, config: object, kind: type) -> None:
+    """Raise `InferenceError` unless the sizes of a network are of its class."""
+    check(isinstance(config, kind), function, f"config={config!r:.60}", f"a {kind.__name__}")
+
+
 def check_images(function: str, images: flow.Blob) -> None:
     """Raise `InferenceError` unless a blob has the shape of color images."""
     fits = len(images.shape) == 4 and images.shape[1] == 3

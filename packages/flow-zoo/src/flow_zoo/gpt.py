@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import oneflow as flow
-from flow_zoo.common import LAYER_NORM, Published, check_tokens, renamed
+from flow_zoo.common import LAYER_NORM, Published, check_config, check_tokens, renamed
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ def gpt2(tokens: flow.Blob, config: GPT2Config = GPT2, name: str = "gpt2") -> fl
     Raises:
         InferenceError: the tokens have another shape, or are more than ``config.positions``.
     """
+    check_config("gpt2", config, GPT2Config)
     check_tokens("gpt2", tokens, config.positions)
     width, start = config.width, flow.random_normal_initializer(stddev=config.stddev)
     with flow.scope.namespace(name):

@@ -22,7 +22,7 @@ STAGES = (
 WEIGHTS = Published(
     {
         r".*\.num_batches_tracked": None,
-        # The first block has no expansion, which moves the others forward.
+        # The first block has no expansion, so the published indices of its other layers are lower.
         **renamed(
             r"features\.\d+\.1|features\.1\.conv\.(?:0\.1|2)|features\.\d+\.conv\.(?:[01]\.1|3)",
             BATCH_NORM,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import oneflow as flow
-from flow_zoo.common import BATCH_NORM, Published, check_images, renamed
+from flow_zoo.common import BATCH_NORM, Published, check_config, check_images, renamed
 
 CONVOLUTION = flow.variance_scaling_initializer(2.0, "fan_out", "random_normal", "NCHW")
 CLASSES = flow.variance_scaling_initializer(1 / 3, "fan_in", "random_uniform")
@@ -65,6 +65,7 @@ def resnet(
     Raises:
         InferenceError: the images have another shape.
     """
+    check_config(name, config, ResNetConfig)
     check_images(name, images)
     with flow.scope.namespace(name):
         x = flow.nn.relu(_convolution(images, 64, 7, 2, training, ("conv1", "bn1")))

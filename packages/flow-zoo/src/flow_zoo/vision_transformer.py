@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import oneflow as flow
-from flow_zoo.common import LAYER_NORM, Published, check, check_images, renamed
+from flow_zoo.common import LAYER_NORM, Published, check, check_config, check_images, renamed
 
 WEIGHT = flow.xavier_uniform_initializer()
 PATCHES = flow.variance_scaling_initializer(1.0, "fan_in", "truncated_normal", "NCHW")
@@ -105,6 +105,7 @@ def vit(
     Raises:
         InferenceError: the images have another shape, or do not consist of whole patches.
     """
+    check_config("vit", config, ViTConfig)
     check_images("vit", images)
     patch, width = config.patch, config.width
     rows, columns = images.shape[2:]
