@@ -232,12 +232,7 @@ def plan(
     if check is not None:
         from flow_core.cli import budgets
 
-        with progress() as show_progress:
-            if update:
-                budgets.update(target, check, args, show_progress)
-                return
-            changes = budgets.check(target, check, args, show_progress)
-        ctx.exit(0 if budgets.report(changes, as_json, markdown) else 1)
+        ctx.exit(budgets.status(target, check, args, update, as_json, markdown))
     if update or markdown:
         raise click.UsageError("--update and --markdown belong to --check FILE")
     from flow_core.observe.diff import diff_tables

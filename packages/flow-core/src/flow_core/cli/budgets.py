@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flow_core.base.errors import PlanError, nearest, visible
-from flow_core.cli.progress import Progress
+from flow_core.cli.progress import Progress, progress
 from flow_core.cli.render import show
 from flow_core.cli.scripts import documents_of
 
@@ -19,14 +19,26 @@ if TYPE_CHECKING:  # load the compiler only if needed
     from flow_core.observe.budget import Change
 
 
-def check(target: str, file: str, args: Sequence[str], progress: Progress) -> list[Change]:
+def status(
+    target: str, file: str, args: Sequence[str], updates: bool, as_json: bool, as_markdown: bool
+) -> int:
+    """Compare plans with budgets, or write the budgets; return the exit status."""
+    with progress() as show_progress:
+        if updates:
+            update(target, file, args, show_progress)
+            return 0
+        changes = check(target, file, args, show_progress)
+    return 0 if report(changes, as_json, as_markdown) else 1
+
+
+def check(target: str, file: str, args: Sequence[str], show_progress: Progress) -> list[Change]:
     """Return the numbers of the jobs' plans that differ from their budgets.
 
     Args:
         target: the script, or ``script.py:job``.
         file: the budgets.
         args: the script's arguments.
-        progress: a function that shows what happens.
+        show_progress: a function that shows what happens.
 
     Raises:
         PlanError: the file is not a file of budgets, or has no budget of a job.
@@ -35,7 +47,7 @@ def check(target: str, file: str, args: Sequence[str], progress: Progress) -> li
 
     budgets = read_budgets(Path(file))
     found: list[Change] = []
-    for doc in documents_of(target, args, progress):
+    for doc in documents_of(target, args, show_progress):
         if doc.job not in budgets:
             raise PlanError(
                 f"comparing the plan of job {doc.job!r} with its budget",
@@ -47,11 +59,11 @@ def check(target: str, file: str, args: Sequence[str], progress: Progress) -> li
     return found
 
 
-def update(target: str, file: str, args: Sequence[str], progress: Progress) -> None:
+def update(target: str, file: str, args: Sequence[str], show_progress: Progress) -> None:
     """Write the numbers of the jobs' plans as their budgets."""
     from flow_core.observe.budget import budget_of, write_budgets
 
-    docs = documents_of(target, args, progress)
+    docs = documents_of(target, args, show_progress)
     write_budgets(Path(file), {doc.job: budget_of(doc) for doc in docs})
     click.echo(f"{file}: the budgets of {', '.join(doc.job for doc in docs)}")
 

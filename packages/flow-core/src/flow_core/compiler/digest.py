@@ -71,7 +71,7 @@ def request_digest(request: CompileRequest) -> str:
 
 @cache
 def _solver_version() -> str:
-    """Return the version of the solver of integer programs, which may be installed."""
+    """Return the version of the integer-program solver; empty if it is not installed."""
     try:
         return metadata.version(SOLVER)
     except metadata.PackageNotFoundError:
