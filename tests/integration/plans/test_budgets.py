@@ -14,6 +14,7 @@ from parallel_forms import emulated
 
 from flow_core.base import planning
 from flow_core.base.errors import PlanError
+from flow_core.builtin.numpy_kernels.math import matmul
 from flow_core.cli.app import cli
 from flow_core.cli.progress import silent
 from flow_core.cli.scripts import documents_of
@@ -106,6 +107,15 @@ def budget(tmp_path_factory: pytest.TempPathFactory) -> Budget:
 
 
 def test_the_same_program_meets_its_budget(budget: Budget, tmp_path: Path) -> None:
+    assert list(compare(planned(PROGRAM, tmp_path / "train.py"), budget)) == []
+
+
+@pytest.mark.parametrize("is_batchable", [False, True])
+def test_the_processor_does_not_matter(
+    is_batchable: bool, budget: Budget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whether simulated devices can share a launch depends on the kernels of the BLAS library.
+    monkeypatch.setattr(matmul, "bitwise_equal_in_trials", lambda *_: is_batchable)
     assert list(compare(planned(PROGRAM, tmp_path / "train.py"), budget)) == []
 
 

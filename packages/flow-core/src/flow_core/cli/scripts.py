@@ -195,6 +195,8 @@ def measured_of(
 def documents_of(target: str, args: Sequence[str], show: Progress) -> list[PlanDocument]:
     """Return the plan of ``script.py:job``, or the plans of all jobs of ``script.py``.
 
+    Simulated devices do not share replicas: what they can share depends on the processor.
+
     Raises:
         JobError: the script, or a job in it, does not exist.
     """
@@ -203,6 +205,7 @@ def documents_of(target: str, args: Sequence[str], show: Progress) -> list[PlanD
     jobs = jobs_of(target, args).values()
     for job in jobs:
         show(f"tracing and compiling job {job.name!r}")
+        job.config.share_replicas(False)
         job.compile()
     return [document(job) for job in jobs]
 
