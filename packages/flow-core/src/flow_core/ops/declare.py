@@ -65,7 +65,8 @@ class OpDef:
     internal: bool
 
     def __init_subclass__(cls) -> None:
-        known = {*FIELDS, *inspect.get_annotations(cls), *dir(cls.__base__), "schema"}
+        annotated = {name for base in cls.__mro__ for name in inspect.get_annotations(base)}
+        known = {*FIELDS, *annotated, *dir(cls.__base__), "schema"}
         for name in vars(cls):
             if name not in known and not name.startswith("_"):
                 hint = nearest(name, FIELDS) or "annotate it if it is meant for other methods"

@@ -9,23 +9,42 @@ The attribute ``first`` is the index of the table's first row, as in `ops.array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 from flow_core.base.dtypes import float32
-from flow_core.ir.graph import TensorType
 from flow_core.ir.update_rules import BY_TYPE, INDEXED, INDEXED_PREFIX, Update
 from flow_core.ops.array.index import checked_index, first_input, from_row
+from flow_core.ops.declare import Attributes, OpDef, Types, specs
+from flow_core.ops.training.optim import check_states
 from flow_core.ops.training.schedules import is_number
 from flow_core.ops.training.update_references import indexed_reference, indexed_samples
-from flow_core.plugins.specs import InferContext, OpSpec, SbpContext
+from flow_core.plugins.specs import InferContext, SbpContext
 from flow_core.sharding.sbp import B, S, Signature, Signatures, signature
 
 MODEL, INDICES, VALUES, RATE, STATES = range(5)
 
 
-def _infer(row: Update) -> Callable[[InferContext], tuple[()]]:
-    def infer(ctx: InferContext) -> tuple[()]:
+class IndexedUpdate(OpDef):
+    """An op that updates the rows of a table that have a gradient.
+
+    Args:
+        row: the rule.
+    """
+
+    outputs = ()
+    numbers = (RATE,)
+    effect = True
+    localize = staticmethod(from_row(first_input, lambda _: 0))
+    doc = "Update the rows of a table that have a gradient; see the module's docstring."
+
+    def __init__(self, row: Update) -> None:
+        self.row = row
+        self.type = INDEXED_PREFIX + row.type
+        given = "model", "model_diff_indices", "model_diff_values", "learning_rate"
+        self.inputs = (*given, *row.states)
+        self.attrs: Attributes = {"scale": 1.0, "weight_decay": 0.0, "first": 0, **row.attrs}
+        self.mutates = (MODEL, *range(STATES, STATES + len(row.states)))
+        self.reference, self.samples = indexed_reference(row), indexed_samples(row)
+
+    def infer(self, ctx: InferContext) -> Types:
         model, values = ctx.inputs[MODEL], ctx.inputs[VALUES]
         index = checked_index(ctx, INDICES)
         ctx.check(
@@ -38,26 +57,15 @@ def _infer(row: Update) -> Callable[[InferContext], tuple[()]]:
         )
         rate = ctx.inputs[RATE]
         ctx.check(is_number(rate, float32), f"learning_rate of type {rate}", "float32[]")
-        _check_states(ctx, row, model)
+        check_states(ctx, self.row, STATES)
         return ()
 
-    return infer
-
-
-def _check_states(ctx: InferContext, row: Update, model: TensorType) -> None:
-    allowed = (model.dtype, model.dtype.accumulate)
-    for name, state in zip(row.states, ctx.inputs[STATES:], strict=True):
-        fits = state.shape == model.shape and state.dtype in allowed
-        names = " or ".join(map(str, allowed))
-        ctx.check(fits, f"{name} of type {state}", f"{list(model.shape)} of {names}")
-
-
-def _sbp(ctx: SbpContext) -> Signatures:
-    """Split tables by rows, so that each device updates its own rows, or split the axes within
-    rows.
-    """
-    model, index = ctx.inputs[MODEL], ctx.inputs[INDICES]
-    return tuple(_rule(ctx, axis, len(index.shape)) for axis in range(len(model.shape)))
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        """Split tables by rows, so that each device updates its own rows, or split the axes within
+        rows.
+        """
+        model, index = ctx.inputs[MODEL], ctx.inputs[INDICES]
+        return tuple(_rule(ctx, axis, len(index.shape)) for axis in range(len(model.shape)))
 
 
 def _rule(ctx: SbpContext, axis: int, rank: int) -> Signature:
@@ -66,25 +74,4 @@ def _rule(ctx: SbpContext, axis: int, rank: int) -> Signature:
     return signature((S(axis), B, values, B, *states), ())
 
 
-def _spec(row: Update) -> OpSpec:
-    defaults: Mapping[str, Any] = {"scale": 1.0, "weight_decay": 0.0, "first": 0, **row.attrs}
-    return OpSpec(
-        type=INDEXED_PREFIX + row.type,
-        inputs=(
-            "model", "model_diff_indices", "model_diff_values", "learning_rate", *row.states,
-        ),
-        outputs=(),
-        infer=_infer(row),
-        attrs=defaults,
-        sbp=_sbp,
-        localize=from_row(first_input, lambda _: 0),
-        reference=indexed_reference(row),
-        samples=indexed_samples(row),
-        numbers=(RATE,),
-        mutates=(MODEL, *range(STATES, STATES + len(row.states))),
-        effect=True,
-        doc="Update the rows of a table that have a gradient; see the module's docstring.",
-    )  # fmt: skip
-
-
-OPS: tuple[OpSpec, ...] = tuple(_spec(BY_TYPE[type_]) for type_ in INDEXED)
+OPS = specs(*(IndexedUpdate(BY_TYPE[type_]) for type_ in INDEXED))

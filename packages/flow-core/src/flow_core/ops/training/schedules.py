@@ -6,7 +6,7 @@ and a warm-up ``(kind, steps, multiplier)`` or None.  During warm-up, the decay 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, cos, exp, floor, pi, sqrt
 from typing import Any
@@ -17,8 +17,9 @@ from flow_core.base.arrays import Array
 from flow_core.base.dtypes import FLOATS, float32, int64
 from flow_core.base.errors import nearest
 from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ops.declare import OpDef, Rng, Samples, Types, specs
 from flow_core.ops.rules import any_partial
-from flow_core.plugins.specs import REQUIRED, InferContext, OpSpec, Sample, SbpContext
+from flow_core.plugins.specs import REQUIRED, InferContext, Sample, SbpContext
 from flow_core.sharding.sbp import P, S, Signatures, signature
 
 DecayRule = Callable[..., float]
@@ -143,16 +144,14 @@ def is_number(type_: TensorType, *dtypes: Any) -> bool:
     return type_.size == 1 and len(type_.shape) <= 1 and type_.dtype in dtypes
 
 
+def sum_sbp(ctx: SbpContext) -> Signatures:
+    """Map S(i) to P(sum), for an op that returns one sum over all elements."""
+    return tuple(signature((S(i),), (P,)) for i in range(len(ctx.inputs[0].shape)))
+
+
 def _check_step(ctx: InferContext, index: int) -> None:
     step = ctx.inputs[index]
     ctx.check(is_number(step, int64), f"train_step of type {step}", "int64[]")
-
-
-def _infer_rate(ctx: InferContext) -> tuple[TensorType, ...]:
-    _check_step(ctx, 0)
-    _check_decay(ctx, ctx.attrs["learning_rate_decay"])
-    _check_warmup(ctx, ctx.attrs["warmup_conf"])
-    return (tensor_type(ctx.inputs[0].shape, float32),)
 
 
 def _check_decay(ctx: InferContext, decay: tuple[Any, ...] | None) -> None:
@@ -190,13 +189,6 @@ def _check_warmup(ctx: InferContext, warmup: tuple[Any, ...] | None) -> None:
     )
 
 
-def _rate_reference(
-    step: Any, *, learning_rate: float, learning_rate_decay: Any, warmup_conf: Any
-) -> Any:
-    rate = scheduled_rate(int(np.max(step)), learning_rate, learning_rate_decay, warmup_conf)
-    return np.full(np.shape(step), rate)
-
-
 RATE_EXAMPLES: tuple[tuple[Any, ...], ...] = (
     ("exponential", 10, 0.9, False),
     ("exponential", 10, 0.9, True),
@@ -214,142 +206,142 @@ RATE_EXAMPLES: tuple[tuple[Any, ...], ...] = (
 """Return one decay per kind and flag, for samples and tests."""
 
 
-def _rate_samples(_: np.random.Generator) -> Iterator[Sample]:
-    for decay in (None, *RATE_EXAMPLES):
-        for step in (0, 11, 40):
-            yield _rate_sample(step, decay, None)
-    for warmup in (("linear", 10, 0.1), ("constant", 10, 0.1), ("linear", 0, 0.0)):
-        for step in (0, 5, 10):
-            yield _rate_sample(step, RATE_EXAMPLES[0], warmup)
-    yield Sample(
-        (np.array([3], np.int64),),
-        {"learning_rate": 0.25, "learning_rate_decay": RATE_EXAMPLES[0]},
-        gradient=False,
-        note="shape (1,)",
-    )
-
-
 def _rate_sample(step: int, decay: Any, warmup: Any) -> Sample:
     attrs = {"learning_rate": 0.1, "learning_rate_decay": decay, "warmup_conf": warmup}
     return Sample((np.array(step, np.int64),), attrs, gradient=False)
 
 
-def _infer_corrected(ctx: InferContext) -> tuple[TensorType, ...]:
-    rate = ctx.inputs[0]
-    ctx.check(is_number(rate, *FLOATS), f"learning_rate of type {rate}", "one floating number")
-    _check_step(ctx, 1)
-    for name in ("beta1", "beta2"):
-        ctx.check(0 <= ctx.attrs[name] < 1, f"{name} {ctx.attrs[name]}", "0 <= beta < 1")
-    return (rate,)
+class LearningRateSchedule(OpDef):
+    """The learning rate of the current step."""
 
+    schema = "learning_rate_schedule(train_step) -> out"
+    attrs = {"learning_rate": REQUIRED, "learning_rate_decay": None, "warmup_conf": None}
 
-def _corrected_reference(rate: Any, step: Any, *, beta1: float, beta2: float) -> Any:
-    return np.full(
-        np.shape(rate), corrected_rate(float(np.max(rate)), int(np.max(step)), beta1, beta2)
-    )
+    def infer(self, ctx: InferContext) -> Types:
+        _check_step(ctx, 0)
+        _check_decay(ctx, ctx.attrs["learning_rate_decay"])
+        _check_warmup(ctx, ctx.attrs["warmup_conf"])
+        return (tensor_type(ctx.inputs[0].shape, float32),)
 
+    def reference(
+        self, step: Any, *, learning_rate: float, learning_rate_decay: Any, warmup_conf: Any
+    ) -> Any:
+        rate = scheduled_rate(int(np.max(step)), learning_rate, learning_rate_decay, warmup_conf)
+        return np.full(np.shape(step), rate)
 
-def _corrected_samples(_: np.random.Generator) -> Iterator[Sample]:
-    for step in (0, 1, 7, 5000):
+    def samples(self, rng: Rng) -> Samples:
+        for decay in (None, *RATE_EXAMPLES):
+            for step in (0, 11, 40):
+                yield _rate_sample(step, decay, None)
+        for warmup in (("linear", 10, 0.1), ("constant", 10, 0.1), ("linear", 0, 0.0)):
+            for step in (0, 5, 10):
+                yield _rate_sample(step, RATE_EXAMPLES[0], warmup)
         yield Sample(
-            (np.array(0.01, np.float32), np.array(step, np.int64)),
-            {"beta1": 0.8, "beta2": 0.99},
+            (np.array([3], np.int64),),
+            {"learning_rate": 0.25, "learning_rate_decay": RATE_EXAMPLES[0]},
             gradient=False,
+            note="shape (1,)",
         )
 
 
-def _count_type(ctx: InferContext) -> tuple[TensorType, ...]:
-    ctx.check(ctx.inputs[0].dtype.is_floating, f"input of type {ctx.inputs[0]}", "a floating type")
-    return (tensor_type((), int64),)
+class AdamBiasCorrectionLearningRate(OpDef):
+    """The learning rate with Adam's bias correction."""
+
+    schema = "adam_bias_correction_learning_rate(learning_rate, train_step) -> out"
+    attrs = {"beta1": 0.9, "beta2": 0.999}
+
+    def infer(self, ctx: InferContext) -> Types:
+        rate = ctx.inputs[0]
+        ctx.check(is_number(rate, *FLOATS), f"learning_rate of type {rate}", "one floating number")
+        _check_step(ctx, 1)
+        for name in ("beta1", "beta2"):
+            ctx.check(0 <= ctx.attrs[name] < 1, f"{name} {ctx.attrs[name]}", "0 <= beta < 1")
+        return (rate,)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        return any_partial(ctx, 0)
+
+    def reference(self, rate: Any, step: Any, *, beta1: float, beta2: float) -> Any:
+        corrected = corrected_rate(float(np.max(rate)), int(np.max(step)), beta1, beta2)
+        return np.full(np.shape(rate), corrected)
+
+    def samples(self, rng: Rng) -> Samples:
+        for step in (0, 1, 7, 5000):
+            yield Sample(
+                (np.array(0.01, np.float32), np.array(step, np.int64)),
+                {"beta1": 0.8, "beta2": 0.99},
+                gradient=False,
+            )
 
 
-def sum_sbp(ctx: SbpContext) -> Signatures:
-    """Map S(i) to P(sum), for an op that returns one sum over all elements."""
-    return tuple(signature((S(i),), (P,)) for i in range(len(ctx.inputs[0].shape)))
+class CountNotFinite(OpDef):
+    """The number of infinite or NaN elements, as int64."""
+
+    schema = "count_not_finite(x) -> y"
+    sbp = staticmethod(sum_sbp)
+
+    def infer(self, ctx: InferContext) -> Types:
+        ctx.check(
+            ctx.inputs[0].dtype.is_floating, f"input of type {ctx.inputs[0]}", "a floating type"
+        )
+        return (tensor_type((), int64),)
+
+    def reference(self, x: Array) -> Array:
+        return np.array(np.size(x) - np.isfinite(x).sum(), np.int64)
+
+    def samples(self, rng: Rng) -> Samples:
+        x = rng.uniform(-1, 1, (3, 5))
+        yield Sample((x,), gradient=False)
+        x = x.copy()
+        x[0, 1:3], x[1, 1] = np.inf, -np.inf
+        yield Sample((x,), gradient=False, note="3 not finite")
+        yield Sample((rng.uniform(-1, 1, (0, 2)),), gradient=False, note="no elements")
 
 
-def _count_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = rng.uniform(-1, 1, (3, 5))
-    yield Sample((x,), gradient=False)
-    x = x.copy()
-    x[0, 1:3], x[1, 1] = np.inf, -np.inf
-    yield Sample((x,), gradient=False, note="3 not finite")
-    yield Sample((rng.uniform(-1, 1, (0, 2)),), gradient=False, note="no elements")
+class DynamicLossScaleSchedule(OpDef):
+    """Increase the loss scale after many finite steps, decrease it after a non-finite one."""
+
+    schema = "dynamic_loss_scale_schedule(count_not_finite, loss_scale, good_step_counter)"
+    attrs = {"increment_period": 2000, "multiplier": 2.0}
+    mutates = (1, 2)
+    effect = True
+
+    def infer(self, ctx: InferContext) -> Types:
+        for name, type_, dtype in zip(
+            self.inputs, ctx.inputs, (int64, float32, int64), strict=True
+        ):
+            ctx.check(
+                is_number(type_, dtype), f"{name} of type {type_}", f"{dtype}[] or {dtype}[1]"
+            )
+        period, multiplier = ctx.attrs["increment_period"], ctx.attrs["multiplier"]
+        ctx.check(period >= 1, f"increment_period {period}", "at least 1 step")
+        ctx.check(multiplier > 1, f"multiplier {multiplier}", "more than 1")
+        return ()
+
+    def reference(
+        self, bad: Array, scale: Array, good_steps: Array, *, increment_period: int,
+        multiplier: float,
+    ) -> tuple[Array, Array]:  # fmt: skip
+        if np.max(bad):
+            return np.maximum(scale / multiplier, 1.0), np.zeros_like(good_steps)
+        if int(np.max(good_steps)) + 1 < increment_period:
+            return scale.copy(), good_steps + 1
+        largest = float(np.finfo(np.float32).max)
+        larger = scale.astype(np.float64) * multiplier
+        return np.minimum(larger, largest), np.zeros_like(good_steps)
+
+    def samples(self, rng: Rng) -> Samples:
+        for bad, scale, good_steps in (
+            (0, 8.0, 0), (3, 8.0, 0), (0, 8.0, 3), (2, 8.0, 3), (1, 1.5, 2), (0, 3e38, 3),
+            (0, 8.0, 2),
+        ):  # fmt: skip
+            inputs = np.array(bad), np.array(scale, np.float32), np.array(good_steps)
+            attrs = {"increment_period": 4, "multiplier": 4.0}
+            yield Sample(inputs, attrs, False, fixed=(1,))
+        inputs = np.array([0]), np.array([8.0], np.float32), np.array([1999])
+        yield Sample(inputs, {}, False, "shape (1,)", fixed=(1,))
 
 
-def _infer_loss_scale(ctx: InferContext) -> tuple[TensorType, ...]:
-    names = ("count_not_finite", "loss_scale", "good_step_counter")
-    for name, type_, dtype in zip(names, ctx.inputs, (int64, float32, int64), strict=True):
-        ctx.check(is_number(type_, dtype), f"{name} of type {type_}", f"{dtype}[] or {dtype}[1]")
-    period, multiplier = ctx.attrs["increment_period"], ctx.attrs["multiplier"]
-    ctx.check(period >= 1, f"increment_period {period}", "at least 1 step")
-    ctx.check(multiplier > 1, f"multiplier {multiplier}", "more than 1")
-    return ()
-
-
-def _loss_scale_reference(
-    bad: Array, scale: Array, good_steps: Array, *, increment_period: int, multiplier: float
-) -> tuple[Array, Array]:
-    if np.max(bad):
-        return np.maximum(scale / multiplier, 1.0), np.zeros_like(good_steps)
-    if int(np.max(good_steps)) + 1 < increment_period:
-        return scale.copy(), good_steps + 1
-    largest = float(np.finfo(np.float32).max)
-    larger = scale.astype(np.float64) * multiplier
-    return np.minimum(larger, largest), np.zeros_like(good_steps)
-
-
-def _loss_scale_samples(_: np.random.Generator) -> Iterator[Sample]:
-    for bad, scale, good_steps in (
-        (0, 8.0, 0), (3, 8.0, 0), (0, 8.0, 3), (2, 8.0, 3), (1, 1.5, 2), (0, 3e38, 3), (0, 8.0, 2),
-    ):  # fmt: skip
-        inputs = np.array(bad), np.array(scale, np.float32), np.array(good_steps)
-        attrs = {"increment_period": 4, "multiplier": 4.0}
-        yield Sample(inputs, attrs, False, fixed=(1,))
-    inputs = np.array([0]), np.array([8.0], np.float32), np.array([1999])
-    yield Sample(inputs, {}, False, "shape (1,)", fixed=(1,))
-
-
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="learning_rate_schedule",
-        inputs=("train_step",),
-        infer=_infer_rate,
-        attrs={"learning_rate": REQUIRED, "learning_rate_decay": None, "warmup_conf": None},
-        reference=_rate_reference,
-        samples=_rate_samples,
-        doc="The learning rate of the current step.",
-    ),
-    OpSpec(
-        type="adam_bias_correction_learning_rate",
-        inputs=("learning_rate", "train_step"),
-        infer=_infer_corrected,
-        attrs={"beta1": 0.9, "beta2": 0.999},
-        sbp=lambda ctx: any_partial(ctx, 0),
-        reference=_corrected_reference,
-        samples=_corrected_samples,
-        doc="The learning rate with Adam's bias correction.",
-    ),
-    OpSpec(
-        type="count_not_finite",
-        inputs=("x",),
-        outputs=("y",),
-        infer=_count_type,
-        sbp=sum_sbp,
-        reference=lambda x: np.array(np.size(x) - np.isfinite(x).sum(), np.int64),
-        samples=_count_samples,
-        doc="The number of infinite or NaN elements, as int64.",
-    ),
-    OpSpec(
-        type="dynamic_loss_scale_schedule",
-        inputs=("count_not_finite", "loss_scale", "good_step_counter"),
-        outputs=(),
-        infer=_infer_loss_scale,
-        attrs={"increment_period": 2000, "multiplier": 2.0},
-        reference=_loss_scale_reference,
-        samples=_loss_scale_samples,
-        mutates=(1, 2),
-        effect=True,
-        doc="Increase the loss scale after many finite steps, decrease it after a non-finite one.",
-    ),
+OPS = specs(
+    LearningRateSchedule, AdamBiasCorrectionLearningRate, CountNotFinite, DynamicLossScaleSchedule
 )

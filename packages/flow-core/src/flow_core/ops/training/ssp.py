@@ -6,25 +6,17 @@ the previous one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import int64
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.ops.build import GradContext, Sym
-from flow_core.plugins.specs import InferContext, OpSpec, Sample, SbpContext
+from flow_core.ir.graph import tensor_type
+from flow_core.ops.build import GradContext
+from flow_core.ops.declare import Gradients, OpDef, Rng, Samples, Types, specs
+from flow_core.plugins.specs import InferContext, Sample, SbpContext
 from flow_core.sharding.sbp import B, S, Signature, Signatures
-
-
-def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
-    var, ring, count = ctx.inputs
-    fits = ring.shape[1:] == var.shape and ring.dtype is var.dtype
-    ctx.check(fits and ring.shape[0] > 0, f"a ring {ring} for {var}", "copies of the variable")
-    ctx.check(count == tensor_type((1,), int64), f"a count {count}", "int64[1]")
-    return (var,)
 
 
 def rotate_ring(var: Any, ring: Any, count: Any, value: Any) -> None:
@@ -47,43 +39,41 @@ def rotate_ring(var: Any, ring: Any, count: Any, value: Any) -> None:
     count[0] += 1
 
 
-def _proxy(var: Array, ring: Array, count: Array) -> tuple[Array, Array, Array]:
-    step = int(count[0])
-    old = ring.copy() if step else np.broadcast_to(var, ring.shape)
-    place = step % len(ring)
-    is_oldest = (np.arange(len(ring)) == place).reshape(-1, *(1,) * var.ndim)
-    return old[place].copy(), np.where(is_oldest, var, old), count + 1
+class SspVariableProxy(OpDef):
+    """The value of a variable as many steps before as the ring has copies; initially the variable's
+    initial value.
+    """
+
+    schema = "ssp_variable_proxy(var, ring, count) -> value"
+    mutates = (1, 2)
+    effect = True
+
+    def infer(self, ctx: InferContext) -> Types:
+        var, ring, count = ctx.inputs
+        fits = ring.shape[1:] == var.shape and ring.dtype is var.dtype
+        ctx.check(fits and ring.shape[0] > 0, f"a ring {ring} for {var}", "copies of the variable")
+        ctx.check(count == tensor_type((1,), int64), f"a count {count}", "int64[1]")
+        return (var,)
+
+    def sbp(self, ctx: SbpContext) -> Signatures:
+        rank = len(ctx.inputs[0].shape)
+        return tuple(Signature((S(i), S(i + 1), B), (S(i),)) for i in range(rank))
+
+    def gradient(self, g: GradContext) -> Gradients:
+        """Pass the gradient of the stale value to the variable."""
+        return g.dy, None, None
+
+    def reference(self, var: Array, ring: Array, count: Array) -> tuple[Array, Array, Array]:
+        step = int(count[0])
+        old = ring.copy() if step else np.broadcast_to(var, ring.shape)
+        place = step % len(ring)
+        is_oldest = (np.arange(len(ring)) == place).reshape(-1, *(1,) * var.ndim)
+        return old[place].copy(), np.where(is_oldest, var, old), count + 1
+
+    def samples(self, rng: Rng) -> Samples:
+        for shape, size, count in (((3, 4), 2, 0), ((5,), 3, 4), ((2, 3, 2), 1, 1)):
+            var, ring = rng.uniform(-3, 3, shape), rng.uniform(-3, 3, (size, *shape))
+            yield Sample((var, ring, np.array([count], np.int64)), {}, False)
 
 
-def _sbp(ctx: SbpContext) -> Signatures:
-    rank = len(ctx.inputs[0].shape)
-    return tuple(Signature((S(i), S(i + 1), B), (S(i),)) for i in range(rank))
-
-
-def _gradient(g: GradContext) -> tuple[Sym, None, None]:
-    """Pass the gradient of the stale value to the variable."""
-    return g.dy, None, None
-
-
-def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, size, count in (((3, 4), 2, 0), ((5,), 3, 4), ((2, 3, 2), 1, 1)):
-        var, ring = rng.uniform(-3, 3, shape), rng.uniform(-3, 3, (size, *shape))
-        yield Sample((var, ring, np.array([count], np.int64)), {}, False)
-
-
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="ssp_variable_proxy",
-        inputs=("var", "ring", "count"),
-        outputs=("value",),
-        infer=_infer,
-        sbp=_sbp,
-        gradient=_gradient,
-        reference=_proxy,
-        samples=_samples,
-        mutates=(1, 2),
-        effect=True,
-        doc="The value of a variable as many steps before as the ring has copies; initially the "
-        "variable's initial value.",
-    ),
-)
+OPS = specs(SspVariableProxy)

@@ -10,14 +10,15 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from flow_core.ir.graph import Attrs, AttrValue, TensorType
+from flow_core.ir.graph import Attrs, AttrValue
 from flow_core.ir.update_rules import COMMON, DIFF, MODEL, TABLE, Update
+from flow_core.ops.declare import Attributes, OpDef, Types, specs
 from flow_core.ops.math.matmul import MATMUL_ATTRS, matmul_reference
 from flow_core.ops.training.update_references import summed_reference, summed_samples
-from flow_core.plugins.specs import REQUIRED, InferContext, KernelQuery, OpSpec
+from flow_core.plugins.specs import REQUIRED, InferContext, KernelQuery
 
 PREFIX = "summed_"
 PRODUCT_ATTRS = tuple(MATMUL_ATTRS)
@@ -54,26 +55,30 @@ def fused_attrs(
     return Attrs({**update_attrs, **own, "parts": parts})
 
 
-def _infer(ctx: InferContext) -> Sequence[TensorType]:
-    ctx.check(ctx.inputs[MODEL].dtype.is_floating, f"{ctx.inputs[MODEL]}", "a floating variable")
-    return ()
+class SummedUpdate(OpDef):
+    """An update and the products of which its gradient is the sum.
+
+    Args:
+        row: the rule of the update.
+    """
+
+    outputs = ()
+    effect = True
+    internal = True
+
+    def __init__(self, row: Update) -> None:
+        self.type = SUMMED[row.type]
+        self.inputs = (*(n for i, n in enumerate(row.inputs) if i != DIFF), "more*")
+        self.attrs: Attributes = {**COMMON, **row.attrs, **MATMUL_ATTRS, "parts": REQUIRED}
+        self.mutates = tuple(i - (i > DIFF) for i in row.mutates)
+        self.reference = summed_reference(row, matmul_reference, PRODUCT_ATTRS)
+        self.samples = summed_samples(row)
+        self.doc = f"`{row.type}` by the sum of matrix products, each rounded before it is added."
+
+    def infer(self, ctx: InferContext) -> Types:
+        model = ctx.inputs[MODEL]
+        ctx.check(model.dtype.is_floating, f"{model}", "a floating variable")
+        return ()
 
 
-def _spec(name: str, row: Update) -> OpSpec:
-    before = tuple(n for i, n in enumerate(row.inputs) if i != DIFF)
-    return OpSpec(
-        type=name,
-        inputs=(*before, "more*"),
-        outputs=(),
-        infer=_infer,
-        attrs={**COMMON, **row.attrs, **MATMUL_ATTRS, "parts": REQUIRED},
-        reference=summed_reference(row, matmul_reference, PRODUCT_ATTRS),
-        samples=summed_samples(row),
-        mutates=tuple(i - (i > DIFF) for i in row.mutates),
-        effect=True,
-        internal=True,
-        doc=f"`{row.type}` by the sum of matrix products, each rounded before it is added.",
-    )
-
-
-OPS: tuple[OpSpec, ...] = tuple(_spec(name, row) for name, row in ROWS.items())
+OPS = specs(*map(SummedUpdate, ROWS.values()))
