@@ -96,7 +96,7 @@ PASS = Change(
             "from __future__ import annotations\n\n"
             "from dataclasses import dataclass\n\n"
             "from flow_core.ir.graph import Graph\n"
-            "from flow_core.ir.rewriter import Rewriter\n"
+            "from flow_core.passes.rewriting.rewriter import Rewriter\n"
             "from flow_core.passes.base import PassContext\n\n\n"
             "@dataclass(frozen=True)\n"
             "class DoubleNegatives:\n"

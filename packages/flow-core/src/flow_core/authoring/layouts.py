@@ -1,7 +1,7 @@
 """The API for data-layout passes: the conversion to NHWC, and its rules for core ops."""
 
-from flow_core.rewriting import layout_rules
-from flow_core.rewriting.layouts import (
+from flow_core.passes.rewriting import layout_rules
+from flow_core.passes.rewriting.layouts import (
     FIRST,
     LAST,
     TO_FIRST,

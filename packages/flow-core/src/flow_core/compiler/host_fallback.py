@@ -16,8 +16,8 @@ from flow_core.compiler.request import HostedOp
 from flow_core.compiler.reshard.ledger import BoxingEntry
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.ir.graph import Graph, Op, Value
-from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
+from flow_core.passes.rewriting.rewriter import Rewriter
 from flow_core.plugins.specs import OpSpec
 
 

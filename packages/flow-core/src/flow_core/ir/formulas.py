@@ -150,6 +150,8 @@ def ratio(above: Scalar, below: Scalar) -> Scalar:
 
 def where(test: Scalar, yes: Scalar, no: Scalar) -> Scalar:
     """Return one of two numbers: the first if ``test`` is not 0."""
+    if yes == no:
+        return yes
     if isinstance(test, Number):
         return Number(f"where({test.text}, {_text(yes)}, {_text(no)})")
     return yes if test else no

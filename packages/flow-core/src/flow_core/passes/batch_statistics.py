@@ -16,7 +16,7 @@ from flow_core.ir.graph import Graph, Op
 from flow_core.ops.build import Maker, Sym
 from flow_core.ops.nn.norm import channel_shape
 from flow_core.passes.base import PassContext
-from flow_core.passes.rewrite import Parts, Rule, cast_to, decompose, with_sbp
+from flow_core.passes.rewriting.decomposition import Parts, Rule, cast_to, decompose, with_sbp
 from flow_core.sharding.sbp import B
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from flow_core.comm.exchange import BOXING
 from flow_core.ir.graph import Graph, Op, Value
-from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
 from flow_core.passes.options import option
+from flow_core.passes.rewriting.rewriter import Rewriter
 from flow_core.sharding.topology import Device
 
 MEGABYTE = 1 << 20

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from flow_core.ir.graph import Graph, Op, Origin, Value
-from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
+from flow_core.passes.rewriting.rewriter import Rewriter
 
 
 def recomputed_name(name: str) -> str:

@@ -10,8 +10,8 @@ import numpy as np
 
 from flow_core.base.dtypes import as_dtype
 from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value
-from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
+from flow_core.passes.rewriting.rewriter import Rewriter
 
 
 @dataclass(frozen=True)

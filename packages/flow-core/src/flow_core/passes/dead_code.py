@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flow_core.ir.graph import Graph
-from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
+from flow_core.passes.rewriting.rewriter import Rewriter
 
 
 @dataclass(frozen=True)

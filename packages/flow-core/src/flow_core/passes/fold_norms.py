@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flow_core.ir.graph import Graph, Op, Value
-from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
 from flow_core.passes.inference_norms import NormParts, changed_values, channel_axis, constant_norms
-from flow_core.passes.rewrite import cast_to
+from flow_core.passes.rewriting.decomposition import cast_to
+from flow_core.passes.rewriting.derived_values import constants_of_variables
+from flow_core.passes.rewriting.rewriter import Rewriter
 from flow_core.plugins.specs import OpSpec
-from flow_core.rewriting.derived_values import constants_of_variables
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 

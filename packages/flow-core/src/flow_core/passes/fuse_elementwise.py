@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flow_core.ir.graph import Graph, Op, TensorType, Value
-from flow_core.ir.rewriter import Rewriter, like_op
 from flow_core.ops.system.fused import Member, encode
 from flow_core.passes.base import PassContext
 from flow_core.passes.options import option
+from flow_core.passes.rewriting.rewriter import Rewriter, like_op
 from flow_core.sharding.topology import Placement
 
 

@@ -15,9 +15,9 @@ from itertools import zip_longest
 
 from flow_core.base.errors import GraphError
 from flow_core.ir.graph import Attrs, Graph, Op, Origin, Value
-from flow_core.ir.rewriter import Rewriter
 from flow_core.ops.build import Emitter
 from flow_core.passes.base import PassContext
+from flow_core.passes.rewriting.rewriter import Rewriter
 from flow_core.sharding.topology import Placement
 
 ONCE = -1

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flow_core.ir.graph import Attrs, Graph, Op
-from flow_core.ir.rewriter import Rewriter
 from flow_core.ir.update_rules import BY_TYPE, INDEXED, INDEXED_PREFIX
 from flow_core.passes.base import PassContext
+from flow_core.passes.rewriting.rewriter import Rewriter
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from flow_core.ir.graph import Graph, Op, Value
-from flow_core.ir.rewriter import Rewriter, like_op
 from flow_core.ops.build import Emitter, Maker, Sym
-from flow_core.passes.rewrite import cast_to
+from flow_core.passes.rewriting.decomposition import cast_to
+from flow_core.passes.rewriting.rewriter import Rewriter, like_op
 from flow_core.plugins.specs import OpSpec
 
 

@@ -22,8 +22,8 @@ import numpy as np
 from flow_core.base.dtypes import DType, as_dtype, float16, float32
 from flow_core.base.errors import InferenceError
 from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value, tensor_type
-from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
+from flow_core.passes.rewriting.rewriter import Rewriter
 from flow_core.plugins.specs import InferContext
 
 WHITE = frozenset((

@@ -18,8 +18,8 @@ from math import prod
 
 from flow_core.base.errors import located
 from flow_core.ir.graph import NO_ATTRS, Graph, Op, Value
-from flow_core.ir.rewriter import Rewriter
 from flow_core.passes.base import PassContext
+from flow_core.passes.rewriting.rewriter import Rewriter
 from flow_core.passes.split_norms import decomposes
 from flow_core.plugins.specs import SbpContext
 from flow_core.sharding.sbp import B, NdSbp, Split

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from flow_core.base.missing_kernels import HOST
 from flow_core.ir.graph import Graph, Op
-from flow_core.ir.rewriter import Rewriter, like_op
 from flow_core.ops.build import Emitter, Maker, Sym
 from flow_core.ops.math.reduce import mean_count
 from flow_core.passes.base import PassContext
-from flow_core.passes.rewrite import cast_to
+from flow_core.passes.rewriting.decomposition import cast_to
+from flow_core.passes.rewriting.rewriter import Rewriter, like_op
 
 MEAN = "reduce_mean"
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from flow_core.base.dtypes import float32
 from flow_core.base.errors import ConfigError
 from flow_core.ir.graph import NO_ATTRS, AttrValue, Graph, Op, Value
-from flow_core.ir.rewriter import Rewriter
 from flow_core.ops.build import Emitter
 from flow_core.passes.base import PassContext
+from flow_core.passes.rewriting.rewriter import Rewriter
 
 INT8 = frozenset(("add_n", "matmul", "batch_matmul", "conv2d", "avg_pool_2d", "max_pool_2d"))
 CHAIN = ("bias_add", "normalization", "relu")

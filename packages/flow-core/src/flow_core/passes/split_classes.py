@@ -17,7 +17,14 @@ from flow_core.base.dtypes import int64
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.ops.build import Maker, Sym
 from flow_core.passes.base import PassContext
-from flow_core.passes.rewrite import Parts, Rule, cast_to, decompose, emit_with_sbp, with_sbp
+from flow_core.passes.rewriting.decomposition import (
+    Parts,
+    Rule,
+    cast_to,
+    decompose,
+    emit_with_sbp,
+    with_sbp,
+)
 from flow_core.sharding.sbp import B, NdSbp, S, Split
 
 LOSS = "sparse_softmax_cross_entropy"

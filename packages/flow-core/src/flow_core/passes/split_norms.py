@@ -4,23 +4,34 @@ LARS and LAMB scale the change of a variable by the norm of the whole variable a
 its gradient (LARS) or change (LAMB).  A single update op needs the whole variable on every device.
 If the variable is split, this pass makes each device compute the sum of squares of its part; this
 is a partial result, a single number, which boxing all-reduces.  Each device computes the rest of
-the update for its own part, as in other updates.
+the update for its own part.  All ops are written from the rule's formula.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from math import prod, sqrt
+from functools import partial, reduce
+from operator import add
 from types import MappingProxyType
+from typing import Any
 
-from flow_core.base.dtypes import DType, float64, int64
+from flow_core.base.dtypes import float64
+from flow_core.ir.formulas import ONE, PYTHON, Atom, Elements, Norm, Number, Scalar
 from flow_core.ir.graph import Graph, Op
-from flow_core.ir.update_rules import BY_TYPE, DIFF, MODEL, RATE, optional_inputs
+from flow_core.ir.update_rules import (
+    BY_TYPE,
+    COMMON,
+    DIFF,
+    MODEL,
+    RATE,
+    TABLE,
+    optional_inputs,
+    traced,
+)
 from flow_core.ops.build import Maker, Sym
 from flow_core.passes.base import PassContext
-from flow_core.passes.rewrite import Parts, Rule, cast_to, decompose, with_sbp
+from flow_core.passes.rewriting.decomposition import Parts, Rule, cast_to, decompose, with_sbp
 from flow_core.sharding.sbp import NdSbp, Split
 
 
@@ -39,7 +50,7 @@ class SplitNorms:
         """Return the graph in which no update needs the whole of a split variable."""
         rules: dict[str, Rule] = {}
         for op in graph.ops.values():
-            if op.type in _RULES and (layout := self._split(graph, op)) is not None:
+            if decomposes(op) and (layout := self._split(graph, op)) is not None:
                 rules[op.name] = partial(_apart, layout=layout)
         return decompose(graph, context, rules, required=True) if rules else graph
 
@@ -57,149 +68,101 @@ def decomposes(op: Op) -> bool:
     return op.type in _RULES
 
 
-@dataclass(frozen=True, slots=True)
-class _Update:
-    """One update during its decomposition.
+_RULES = {row.type for row in TABLE if not row.local}
 
-    Attributes:
-        op: the update.
-        layout: SBP of the variable and its states.
-        inputs: the inputs of the update.
-    """
 
-    op: Op
-    layout: NdSbp
-    inputs: tuple[Sym, ...]
+def _where(test: Sym, yes: Any, no: Any) -> Sym:
+    """Return one of two numbers: the first if ``test`` is not 0."""
+    maker = test.maker
+    test = maker.one("scalar_logical_not_equal", test, operand=0.0)
+    if isinstance(no, float):
+        return maker.one("where_scalar_y", test, yes, operand=no)
+    if isinstance(yes, float):
+        return maker.one("where_scalar_x", test, no, operand=yes)
+    return maker.one("where", test, yes, no)
 
-    @property
-    def wide(self) -> DType:
-        return self.inputs[MODEL].dtype.accumulate
 
-    @property
-    def model(self) -> Sym:
-        return cast_to(self.inputs[MODEL], self.wide)
+def _ratio(above: Sym, below: Sym) -> Sym:
+    """Return the quotient of two numbers, 0 if the divisor is 0."""
+    return _where(below, above / _where(below, below, 1.0), 0.0)
 
-    def state(self, index: int) -> Sym:
-        """Return the state at an index; states with a single element come last."""
-        return self.inputs[BY_TYPE[self.op.type].first_state + index]
 
-    def diff(self) -> Sym:
-        """Return the gradient with scales and penalties applied, split like the variable."""
-        attrs, (scale, _) = self.op.attrs, self._optional()
-        diff = cast_to(with_sbp(self.inputs[DIFF], self.layout), self.wide)
-        if attrs["scale"] != 1.0:
-            diff = diff * attrs["scale"]
-        if scale is not None:
-            diff = diff * _number(scale, self.wide)
-        return self.penalized(diff, attrs["l1"], attrs["l2"])
+def _test(kind: str) -> Callable[[Sym], Sym]:
+    def test(x: Sym) -> Sym:
+        return cast_to(x.maker.one(f"scalar_logical_{kind}", x, operand=0.0), float64)
 
-    def penalized(self, diff: Sym, l1: float, l2: float) -> Sym:
-        """Return diff + l1 * sign(model) + l2 * model."""
-        if not l1 and not l2:
-            return diff
-        maker = diff.maker
-        return maker.one("l1_l2_regularize_gradient", self.model, diff, l1=l1, l2=l2)
+    return test
 
-    def decayed(self, change: Sym) -> Sym:
-        """Return a change plus the weight decay term."""
-        return self.penalized(change, 0.0, self.op.attrs["weight_decay"])
 
-    def emit(self, type_: str, change: Sym, factor: Sym, *states: Sym, **attrs: float) -> None:
-        """Emit an update op of another type for a change, scaled by a factor."""
-        skip = self.skip()
-        given = (self.inputs[MODEL], change, self.inputs[RATE], *states, cast_to(factor, self.wide))
-        change.maker.all(type_, *given, *(() if skip is None else (skip,)), **attrs)
+def _one(type_: str) -> Callable[..., Sym]:
+    return lambda *xs: xs[0].maker.one(type_, *xs)
 
-    def put(self, state: Sym, new: Sym) -> None:
-        """Overwrite a state unless the update is skipped."""
-        maker, skip, new = new.maker, self.skip(), cast_to(new, state.dtype)
-        if skip is not None:
-            condition = maker.one("reshape", skip, shape=(1,) * max(1, len(state.shape)))
-            new = maker.one("where", condition, state, new)
-        maker.all("assign", state, new)
 
-    def skip(self) -> Sym | None:
-        return self._optional()[1]
-
-    def _optional(self) -> tuple[Sym | None, Sym | None]:
-        row = BY_TYPE[self.op.type]
-        found = optional_inputs(row, tuple(x.type for x in self.inputs))
-        scale, skip = (None if i is None else self.inputs[i] for i in found)
-        return scale, skip
+FUNCTIONS: Mapping[str, Any] = {
+    **PYTHON, "ratio": _ratio, "where": _where, "fabs": _one("abs"), "sqrt": _one("sqrt"),
+    "is_zero": _test("equal"), "is_positive": _test("greater"),
+}  # fmt: skip
+"""The functions that the texts of numbers call, of graph values."""
+OF_ELEMENTS = {"divide": "broadcast_div", "positive": "relu"}
+"""The ops of functions of elements that have another name."""
 
 
 def _apart(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
-    _RULES[op.type](_Update(op, layout, tuple(Sym(maker, v) for v in op.inputs)))
+    """Emit the statements of an update's formula; numbers are in float64, as in kernels."""
+    row, inputs = BY_TYPE[op.type], [Sym(maker, v) for v in op.inputs]
+    wide = inputs[MODEL].dtype.accumulate
+    names = ("model", "model_diff", "rate", *row.inputs[RATE + 1 :])
+    given = dict(zip(names, inputs, strict=False))
+    given["model_diff"] = with_sbp(inputs[DIFF], layout)
+    found = optional_inputs(row, tuple(x.type for x in inputs))
+    scale, skip = (None if i is None else inputs[i] for i in found)
+
+    def number_of(x: Sym) -> Sym:
+        return cast_to(maker.one("reshape", x, shape=()), float64)
+
+    single = {"rate", "train_step", *row.numbers}
+    elements = {k: cast_to(x, wide) for k, x in given.items() if k not in single}
+    numbers: dict[str, Any] = {k: number_of(x) for k, x in given.items() if k in single}
+    if scale is not None:
+        numbers["scale"] = number_of(scale) * float(op.attrs["scale"])
+    known = {k: float(op.attrs[k]) for k in (*COMMON, *row.attrs) if k not in numbers}
+    known["size"] = float(max(inputs[MODEL].type.size, 1))
+
+    def number(x: Scalar) -> Any:
+        return eval(x.text, dict(FUNCTIONS), numbers) if isinstance(x, Number) else x
+
+    def term(factor: Any, atom: Atom) -> Any:
+        """Return a product; the factor is rounded once."""
+        factor = cast_to(factor, wide) if isinstance(factor, Sym) else factor
+        if atom == ONE:
+            return factor
+        args = [total(arg) for arg in atom.args]
+        type_ = OF_ELEMENTS.get(atom.name, atom.name)
+        value = maker.one(type_, *args) if args else elements[atom.name]
+        return value if factor == 1.0 else value * factor
+
+    def total(x: Elements) -> Any:
+        return reduce(add, (term(number(factor), atom) for factor, atom in x.terms))
+
+    for s in traced(row, known, stored=bool(known["l1"] or known["l2"])):
+        if isinstance(s.value, Elements):
+            elements[s.name] = total(s.value)
+        elif isinstance(s.value, Norm):
+            squares = maker.one("square_sum", total(s.value.of), wide=True)
+            numbers[s.name] = maker.one("sqrt", squares)
+        else:
+            numbers[s.name] = number(s.value)
+    for name in ("model", *row.states, *row.numbers):
+        new = numbers[name] if name in single else elements[name]
+        _assign(given[name], new, skip)
     return ()
 
 
-def _lars(u: _Update) -> None:
-    """Emit a momentum update with a factor from the norms of the variable and the gradient."""
-    attrs, diff = u.op.attrs, u.diff()
-    model_norm, diff_norm = _root_mean_square(u.model), _root_mean_square(diff)
-    below = diff_norm + attrs["epsilon"]
-    if attrs["weight_decay"]:
-        step, decay = _number(u.inputs[RATE + 1], int64), model_norm * attrs["weight_decay"]
-        below = below + diff.maker.one("where_scalar_y", step, decay, operand=0.0)
-    factor = _ratio(model_norm, below, below, otherwise=0.0) * attrs["lars_coefficient"]
-    if attrs["zero_ratio"]:
-        both = diff.maker.one("scalar_logical_not_equal", model_norm * diff_norm, operand=0.0)
-        factor = diff.maker.one("where_scalar_y", both, factor, operand=attrs["zero_ratio"])
-    beta = attrs["momentum_beta"]
-    u.emit("momentum_update", u.decayed(diff), factor, u.state(0), beta=beta)
-
-
-def _lamb(u: _Update) -> None:
-    """Emit an update by Adam's change, scaled by the norms of the variable and the change."""
-    attrs, diff = u.op.attrs, u.diff()
-    maker, betas = diff.maker, (attrs["beta1"], attrs["beta2"])
-    shares = (diff, maker.one("square", diff))
-    moments = [
-        cast_to(u.state(i), u.wide) * beta + share * (1 - beta)
-        for i, (beta, share) in enumerate(zip(betas, shares, strict=True))
-    ]
-    powers = [_power(u.state(2 + i), beta) for i, beta in enumerate(betas)]
-    m, v = (
-        moment * cast_to(1 / (1 - power), u.wide)
-        for moment, power in zip(moments, powers, strict=True)
-    )
-    change = m / maker.one("sqrt", v + attrs["epsilon"])
-    above, below = _norm(u.model), _norm(change)
-    factor = _ratio(above, below, above * below, otherwise=1.0)
-    u.emit("sgd_update", u.decayed(change), factor)
-    for i, new in enumerate((*moments, *powers)):
-        state = u.state(i)
-        u.put(state, new if i < len(moments) else maker.one("reshape", new, shape=state.shape))
-
-
-def _power(state: Sym, beta: float) -> Sym:
-    """Return the next power of a beta in float64, rounded to the type of its state.
-
-    The result is in float64 because ``1 - power`` would lose digits in a smaller type.
-    """
-    return cast_to(cast_to(_number(state, float64) * beta, state.dtype), float64)
-
-
-def _number(x: Sym, dtype: DType) -> Sym:
-    """Return a one-element value as a scalar of an element type."""
-    return cast_to(x.maker.one("reshape", x, shape=()), dtype)
-
-
-def _norm(x: Sym) -> Sym:
-    """Return the square root of the sum of squares over all devices."""
-    return x.maker.one("sqrt", x.maker.one("square_sum", x, wide=True))
-
-
-def _root_mean_square(x: Sym) -> Sym:
-    return _norm(x) * (1 / sqrt(max(prod(x.shape), 1)))
-
-
-def _ratio(above: Sym, below: Sym, positive: Sym, otherwise: float) -> Sym:
-    """Return ``above / below`` where ``positive`` is above 0, else ``otherwise``."""
-    maker = above.maker
-    defined = maker.one("scalar_logical_greater", positive, operand=0.0)
-    below = maker.one("where_scalar_y", defined, below, operand=1.0)
-    return maker.one("where_scalar_y", defined, above / below, operand=otherwise)
-
-
-_RULES = {"lars_update": _lars, "lamb_update": _lamb}
+def _assign(state: Sym, new: Sym, skip: Sym | None) -> None:
+    """Overwrite a variable or state unless the update is skipped."""
+    maker, new = state.maker, cast_to(new, state.dtype)
+    new = new if new.shape == state.shape else maker.one("reshape", new, shape=state.shape)
+    if skip is not None:
+        condition = maker.one("reshape", skip, shape=(1,) * max(1, len(state.shape)))
+        new = maker.one("where", condition, state, new)
+    maker.all("assign", state, new)

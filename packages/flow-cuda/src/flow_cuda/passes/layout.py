@@ -7,7 +7,7 @@ copies the tensors in either layout, or does not use tensor cores. Exact float32
 NCHW, the layout of kernels that do not use tensor cores.
 
 Weights are reordered as well, once per step for all ops that read them; weights of 1 x 1 kernels
-have the same bytes in both layouts. The algorithm is in `flow_core.rewriting.layouts`.
+have the same bytes in both layouts. The algorithm is in `flow_core.passes.rewriting.layouts`.
 """
 
 from __future__ import annotations

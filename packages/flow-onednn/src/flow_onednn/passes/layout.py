@@ -1,8 +1,8 @@
 """Data layouts for oneDNN, whose convolutions, pooling and batch normalization prefer NHWC.
 
-The algorithm is in `flow_core.rewriting.layouts`; this module has the table of ops and the rules
-that turn convolutions into oneDNN ops.  An ``onednn_reorder`` op is inserted wherever the layout
-changes.
+The algorithm is in `flow_core.passes.rewriting.layouts`; this module has the table of ops and the
+rules that turn convolutions into oneDNN ops.  An ``onednn_reorder`` op is inserted wherever the
+layout changes.
 """
 
 from __future__ import annotations

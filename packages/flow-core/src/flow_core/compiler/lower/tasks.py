@@ -47,9 +47,9 @@ from flow_core.compiler.schedule.streams import flows, stream_name
 from flow_core.compiler.schedule.thread_allocation import kernel_threads
 from flow_core.ir.graph import Graph, Op, Value, tensor_type
 from flow_core.passes.gradient_accumulation import draws_by_place
+from flow_core.passes.rewriting.derived_values import constant_ops, derived_ops
 from flow_core.plan import Buffer, Plan, RegisterPlan, Task, check_no_deadlock
 from flow_core.plugins.batchable import side_by_side
-from flow_core.rewriting.derived_values import constant_ops, derived_ops
 from flow_core.sharding.sbp import Region
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from flow_core.compiler.memory.aliases import alias_roots, overwritten
 from flow_core.compiler.memory.replica_dedup import ReplicaDedup
 from flow_core.ir.graph import NO_ATTRS, Graph, Op, Value
-from flow_core.ir.rewriter import Rewriter
+from flow_core.passes.rewriting.rewriter import Rewriter
 from flow_core.plugins.specs import OpSpec
 
 

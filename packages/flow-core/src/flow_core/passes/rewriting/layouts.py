@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flow_core.ir.graph import Attrs, AttrValue, Graph, Op, TensorType, Value, tensor_type
+from flow_core.passes.rewriting.rewriter import KernelRewriter
 from flow_core.plugins.specs import KernelSpec, OpSpec
-from flow_core.rewriting.kernel_rewriter import KernelRewriter
 
 FIRST, LAST = "channels_first", "channels_last"
 TO_LAST, TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from flow_core.base.dtypes import float32
 from flow_core.base.errors import GraphError, SourceLine
 from flow_core.ir.graph import NO_ATTRS, Graph, Op, Value, tensor_type, verify
-from flow_core.ir.rewriter import Rewriter, like_op
 from flow_core.ir.text import parse_graph, print_graph
+from flow_core.passes.rewriting.rewriter import Rewriter, like_op
 from flow_core.sharding.topology import Placement
 
 CPU, SCALAR = Placement.parse("cpu", "0:0"), tensor_type((), float32)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flow_core.ir.graph import Op, Value
-from flow_core.ir.rewriter import like_op
-from flow_core.rewriting.layouts import LAST, TO_LAST, Layouts, wide_type
+from flow_core.passes.rewriting.layouts import LAST, TO_LAST, Layouts, wide_type
+from flow_core.passes.rewriting.rewriter import like_op
 
 CHANNELS = TO_LAST.index(1)
 POOLS = ("max_pool_2d", "avg_pool_2d")

@@ -7,9 +7,9 @@ from itertools import islice
 
 from flow_core.base.dtypes import DType
 from flow_core.ir.graph import AttrValue, Graph, Op
-from flow_core.ir.rewriter import Rewriter
 from flow_core.ops.build import Emitter, Maker, Sym
 from flow_core.passes.base import PassContext
+from flow_core.passes.rewriting.rewriter import Rewriter
 from flow_core.plugins.specs import OpSpec
 from flow_core.sharding.sbp import NdSbp
 
