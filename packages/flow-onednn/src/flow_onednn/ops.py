@@ -7,12 +7,17 @@ after the split into ops on single devices. Convolution weights keep the layout 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import erf, sqrt
 
 import numpy as np
 
+from flow_core.authoring.convolutions import (
+    conv_reference,
+    data_grad_reference,
+    filter_grad_reference,
+)
 from flow_core.authoring.layouts import TO_FIRST, TO_LAST
 from flow_core.authoring.specs import (
     REQUIRED,
@@ -23,9 +28,10 @@ from flow_core.authoring.specs import (
     TensorType,
     tensor_type,
 )
-from flow_core.authoring.update_rules import COMMON
+from flow_core.authoring.update_rules import BY_TYPE, COMMON
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import float32, uint8
+from flow_core.base.shapes import window_output
 from flow_onednn.update_references import (
     JOINED,
     MOST_ROWS,
@@ -34,9 +40,9 @@ from flow_onednn.update_references import (
     joined_samples,
     matmul_sgd,
     matmul_sgd_samples,
-    sparse_adam,
+    row_sums,
+    sparse_reference,
     sparse_samples,
-    sparse_sgd,
 )
 
 _op = partial(OpSpec, internal=True)
@@ -71,21 +77,12 @@ GEOMETRY = {
 }  # fmt: skip
 
 
-def _spans(attrs: Attrs) -> list[int]:
-    """Return the extent of the dilated kernel along each axis."""
-    return [
-        (k - 1) * d + 1 for k, d in zip(attrs["kernel_size"], attrs["dilation_rate"], strict=True)
-    ]
-
-
 def _conv_type(ctx: InferContext) -> Types:
-    n, *space, _ = ctx.inputs[0].shape
-    columns = zip(
-        space, ctx.attrs["padding_before"], ctx.attrs["padding_after"], _spans(ctx.attrs),
-        ctx.attrs["strides"], strict=True,
-    )  # fmt: skip
-    out = [(size + b + a - span) // stride + 1 for size, b, a, span, stride in columns]
-    return (_like(ctx, n, *out, ctx.inputs[1].shape[0]),)
+    attrs, (n, *sizes, _) = ctx.attrs, ctx.inputs[0].shape
+    pads = zip(attrs["padding_before"], attrs["padding_after"], strict=True)
+    columns = (attrs[key] for key in ("kernel_size", "strides"))
+    windows = zip(sizes, *columns, pads, attrs["dilation_rate"], strict=True)
+    return (_like(ctx, n, *(window_output(*row) for row in windows), ctx.inputs[1].shape[0]),)
 
 
 def _data_grad_type(ctx: InferContext) -> Types:
@@ -103,85 +100,24 @@ def _filter_grad_type(ctx: InferContext) -> Types:
     return (dw, _like(ctx, filters)) if ctx.attrs["bias"] else (dw,)
 
 
-def _taps(attrs: Attrs, out: Sequence[int]) -> Iterator[tuple[tuple[int, int], tuple[slice, ...]]]:
-    """Yield each kernel position, and the slice of the padded input that it multiplies."""
-    for i in range(attrs["kernel_size"][0]):
-        for j in range(attrs["kernel_size"][1]):
-            starts = [t * d for t, d in zip((i, j), attrs["dilation_rate"], strict=True)]
-            space = [
-                slice(start, start + (o - 1) * s + 1, s)
-                for start, o, s in zip(starts, out, attrs["strides"], strict=True)
-            ]
-            yield (i, j), (slice(None), *space, slice(None))
-
-
-def _padded_size(attrs: Attrs, size: Sequence[int], out: Sequence[int]) -> list[int]:
-    columns = zip(size, attrs["padding_before"], out, attrs["strides"], _spans(attrs), strict=True)
-    return [max(b + n, (o - 1) * s + span) for n, b, o, s, span in columns]
-
-
-def _padded(x: Array, attrs: Attrs, out: Sequence[int]) -> Array:
-    n, h, w, c = x.shape
-    padded = np.zeros((n, *_padded_size(attrs, (h, w), out), c), x.dtype)
-    top, left = attrs["padding_before"]
-    padded[:, top : top + h, left : left + w] = x
-    return padded
-
-
-def _channels_first(weight: Array, attrs: Attrs) -> Array:
-    return np.moveaxis(weight, -1, 1) if attrs["weights_last"] else weight
-
-
-def _grouped(weight: Array, groups: int) -> Array:
-    """Expand grouped weights to weights for all channels, with zeros between groups."""
-    filters, channels = weight.shape[:2]
-    full = np.zeros((filters, channels * groups, *weight.shape[2:]), weight.dtype)
-    step = filters // groups
-    for g in range(groups):
-        full[g * step : (g + 1) * step, g * channels : (g + 1) * channels] = weight[
-            g * step : (g + 1) * step
-        ]
-    return full
+def _last(weight: Array, attrs: Attrs) -> Array:
+    return weight if attrs["weights_last"] else np.moveaxis(weight, 1, -1)
 
 
 def _conv(x: Array, weight: Array, *bias: Array, **attrs: AttrValue) -> Array:
-    weight = _grouped(_channels_first(weight, attrs), attrs["groups"])
-    sizes = zip(
-        x.shape[1:3], attrs["padding_before"], attrs["padding_after"], _spans(attrs),
-        attrs["strides"], strict=True,
-    )  # fmt: skip
-    out = [(n + b + a - span) // s + 1 for n, b, a, span, s in sizes]
-    padded = _padded(x, attrs, out)
-    y = np.zeros((len(x), *out, len(weight)), x.dtype)
-    for (i, j), part in _taps(attrs, out):
-        y = y + padded[part] @ weight[:, :, i, j].T
+    y = conv_reference(x, _last(weight, attrs), data_format="channels_last", **attrs)
     return ACTIVATIONS[attrs["activation"]](y + bias[0] if bias else y)
 
 
 def _data_grad(dy: Array, weight: Array, **attrs: AttrValue) -> Array:
-    weight = _grouped(_channels_first(weight, attrs), attrs["groups"])
-    out, (h, w) = dy.shape[1:3], attrs["space"]
-    padded = np.zeros((len(dy), *_padded_size(attrs, (h, w), out), weight.shape[1]), dy.dtype)
-    for (i, j), part in _taps(attrs, out):
-        padded[part] += dy @ weight[:, :, i, j]
-    top, left = attrs["padding_before"]
-    return padded[:, top : top + h, left : left + w]
+    weight = _last(weight, attrs)
+    like = np.empty((len(dy), *attrs["space"], weight.shape[-1] * attrs["groups"]), dy.dtype)
+    return data_grad_reference(dy, weight, like, data_format="channels_last", **attrs)
 
 
 def _filter_grad(dy: Array, x: Array, **attrs: AttrValue) -> Array | tuple[Array, ...]:
-    groups, out = attrs["groups"], dy.shape[1:3]
-    padded = _padded(x, attrs, out)
-    filters, channels = dy.shape[-1], x.shape[-1]
-    full = np.zeros((filters, channels, *attrs["kernel_size"]), x.dtype)
-    for (i, j), part in _taps(attrs, out):
-        full[:, :, i, j] = np.tensordot(dy, padded[part], ((0, 1, 2), (0, 1, 2)))
-    rows, columns = filters // groups, channels // groups
-    blocks = [
-        full[g * rows : (g + 1) * rows, g * columns : (g + 1) * columns] for g in range(groups)
-    ]
-    dw = np.concatenate(blocks)
-    if attrs["weights_last"]:
-        dw = np.moveaxis(dw, 1, -1)
+    dw = filter_grad_reference(dy, x, data_format="channels_last", **attrs)
+    dw = dw if attrs["weights_last"] else np.moveaxis(dw, -1, 1)
     return (dw, dy.sum((0, 1, 2))) if attrs["bias"] else dw
 
 
@@ -343,11 +279,7 @@ def _reorder_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _add_to_rows(base: Array, index: Array, rows: Array, *, axis: int, first: int) -> Array:
-    out, flat = base.copy(), rows.reshape(-1, *base.shape[1:])
-    for row, k in zip(flat, index.reshape(-1).tolist(), strict=True):
-        if 0 <= k - first < len(base):
-            out[k - first] += row
-    return out
+    return base + row_sums(base, index, rows, first)
 
 
 def _add_to_rows_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -385,6 +317,7 @@ def _joined_spec(row: Joined) -> OpSpec:
     )
 
 
+MATMUL_ATTRS = {"transpose_a": False, "transpose_b": False, "alpha": 1.0}
 _PACKED = {"rows": REQUIRED, "deep": REQUIRED, "columns": REQUIRED, "activation": "", **MATH}
 
 _PACKED_CONV = {
@@ -428,14 +361,7 @@ OPS: tuple[OpSpec, ...] = (
         type="onednn_matmul",
         inputs=("a", "b", "bias?"),
         infer=_matmul_type,
-        attrs={
-            "transpose_a": False,
-            "transpose_b": False,
-            "alpha": 1.0,
-            "activation": "",
-            **MATH,
-            **NOTED,
-        },
+        attrs={**MATMUL_ATTRS, "activation": "", **MATH, **NOTED},
         reference=_matmul,
         samples=_matmul_samples,
         doc="Matrix product with bias and activation.",
@@ -532,15 +458,8 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("model", "index", "model_diff", "learning_rate", "m", "v", "scale_by_tensor?"),
         outputs=(),
         infer=lambda _: (),
-        attrs={
-            "axis": 0,
-            "first": 0,
-            "scale": 1.0,
-            "beta1": 0.9,
-            "beta2": 0.999,
-            "epsilon": 1e-8,
-        },
-        reference=sparse_adam,
+        attrs={"axis": 0, "first": 0, "scale": 1.0, **BY_TYPE["adam_update"].attrs},
+        reference=sparse_reference("adam_update"),
         samples=sparse_samples("adam_update"),
         mutates=(0, 4, 5),
         effect=True,
@@ -553,7 +472,7 @@ OPS: tuple[OpSpec, ...] = (
         outputs=(),
         infer=lambda _: (),
         attrs={"axis": 0, "first": 0, "scale": 1.0},
-        reference=sparse_sgd,
+        reference=sparse_reference("sgd_update"),
         samples=sparse_samples("sgd_update"),
         mutates=(0,),
         effect=True,

@@ -106,7 +106,7 @@ def joined_samples(row: Joined) -> Callable[[np.random.Generator], Iterator[Samp
     return samples
 
 
-def _with_gradient(model: Array, index: Array, rows: Array, first: int) -> Array:
+def row_sums(model: Array, index: Array, rows: Array, first: int) -> Array:
     """Return the dense gradient of a table from the gradients of its rows."""
     gradient = np.zeros_like(model)
     flat = rows.reshape(-1, *model.shape[1:])
@@ -116,27 +116,16 @@ def _with_gradient(model: Array, index: Array, rows: Array, first: int) -> Array
     return gradient
 
 
-def sparse_sgd(
-    model: Array, index: Array, rows: Array, rate: Array, *factor: Array,
-    axis: int, first: int, scale: float,
-) -> Any:  # fmt: skip
-    """Update the rows of a table that have a gradient."""
-    new, flat = model.copy(), rows.reshape(-1, *model.shape[1:])
-    for row, place in zip(flat, index.reshape(-1).tolist(), strict=True):
-        if 0 <= place - first < len(model):
-            new[place - first] -= rate * scale * np.prod(factor) * row
-    return new
+def sparse_reference(rule: str) -> Callable[..., tuple[Array, ...]]:
+    """Return the reference of an update of a table from the gradients of its rows."""
 
+    def reference(
+        model: Array, index: Array, rows: Array, *more: Array, axis: int, first: int, **attrs: float
+    ) -> tuple[Array, ...]:
+        diff = row_sums(model, index, rows, first)
+        return update_reference(BY_TYPE[rule])(model, diff, *more, **{**PLAIN, **attrs})
 
-def sparse_adam(
-    model: Array, index: Array, rows: Array, rate: Array, m: Array, v: Array, *factor: Array,
-    axis: int, first: int, **attrs: float,
-) -> Any:  # fmt: skip
-    """Update a table and its moments from the gradients of its rows."""
-    diff = _with_gradient(model, index, rows, first)
-    return update_reference(BY_TYPE["adam_update"])(
-        model, diff, rate, m, v, *factor, **{**PLAIN, **attrs}
-    )
+    return reference
 
 
 def sparse_samples(rule: str) -> Callable[[np.random.Generator], Iterator[Sample]]:

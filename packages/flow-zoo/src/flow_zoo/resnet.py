@@ -114,38 +114,12 @@ def _convolution(
 def resnet18(
     images: flow.Blob, classes: int = 1000, training: bool = True, name: str = "resnet18"
 ) -> flow.BlobDef:
-    """Return the scores of classes by a residual network of 18 layers; see `resnet`.
-
-    Args:
-        images: floating-point, shape (batch, 3, height, width).
-        classes: the number of classes.
-        training: whether batch norms use the statistics of the batch in train jobs.
-        name: name of the network.
-
-    Returns:
-        Scores of shape (batch, classes).
-
-    Raises:
-        InferenceError: the images have another shape.
-    """
+    """Call `resnet` with the sizes of 18 layers, `RESNET18`, and the other arguments."""
     return resnet(images, RESNET18, classes, training, name)
 
 
 def resnet50(
     images: flow.Blob, classes: int = 1000, training: bool = True, name: str = "resnet50"
 ) -> flow.BlobDef:
-    """Return the scores of classes by a residual network of 50 layers; see `resnet`.
-
-    Args:
-        images: floating-point, shape (batch, 3, height, width).
-        classes: the number of classes.
-        training: whether batch norms use the statistics of the batch in train jobs.
-        name: name of the network.
-
-    Returns:
-        Scores of shape (batch, classes).
-
-    Raises:
-        InferenceError: the images have another shape.
-    """
+    """Call `resnet` with the sizes of 50 layers, `RESNET50`, and the other arguments."""
     return resnet(images, RESNET50, classes, training, name)

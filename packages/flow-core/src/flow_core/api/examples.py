@@ -14,6 +14,7 @@ import numpy as np
 
 from flow_core.annotations import placeholder
 from flow_core.api.array.initializers import ones_initializer
+from flow_core.api.array.regularizers import Regularizer
 from flow_core.api.optim.learning_rates import LrScheduler
 from flow_core.api.optim.optimizer import SGD, Optimizer
 from flow_core.base.dtypes import as_dtype
@@ -68,7 +69,9 @@ def rates(schedule: LrScheduler, steps: int = 4) -> list[float]:
     return [round(after - before, 4) for before, after in itertools.pairwise(values)]
 
 
-def weights(optimizer: Optimizer, steps: int = 3) -> list[float]:
+def weights(
+    optimizer: Optimizer, steps: int = 3, regularizer: Regularizer | None = None
+) -> list[float]:
     """Return a weight w before each of the first steps of a train job, rounded to four digits.
 
     Its first value is 1, and the loss is w * w.
@@ -77,13 +80,16 @@ def weights(optimizer: Optimizer, steps: int = 3) -> list[float]:
     >>> weights(SGD(0.1, momentum=0))
     [1.0, 0.8, 0.64]
     """
-    return [round(value, 4) for value in _weights(optimizer, steps, lambda w: w * w)]
+    values = _weights(optimizer, steps, lambda w: w * w, regularizer)
+    return [round(value, 4) for value in values]
 
 
-def _weights(optimizer: Optimizer, steps: int, loss: Callable[[Any], Any]) -> list[float]:
+def _weights(
+    optimizer: Optimizer, steps: int, loss: Callable[[Any], Any], penalty: Regularizer | None = None
+) -> list[float]:
     def job() -> Any:
         name = f"weight_{len(default_session().jobs)}"
-        w = get_variable(name, (1,), initializer=ones_initializer())
+        w = get_variable(name, (1,), initializer=ones_initializer(), regularizer=penalty)
         optimizer.minimize(loss(w))
         return w
 
