@@ -6,11 +6,12 @@ import importlib
 import itertools
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
+from mistakes import FIXED
 
 import oneflow as flow
 import oneflow.compatible.single_client as single_client
@@ -18,7 +19,7 @@ import oneflow.typing as tp
 from flow_core.api.compat.counterparts import COUNTERPARTS
 from flow_core.base.errors import ConfigError, DataError, InferenceError
 from flow_core.frontend.session.session import default_session
-from flow_core.frontend.trace.blob import _REPLACEMENTS
+from flow_core.frontend.trace.foreign_attributes import BLOB, JOB, OPTIMIZER
 
 MATRIX = np.arange(6.0).reshape(2, 3)
 IMAGES = np.arange(24.0).reshape(1, 2, 3, 4)
@@ -357,8 +358,11 @@ def test_unknown_names_get_a_hint(module: Any) -> None:
         module.nme_scope  # noqa: B018
 
 
-def named_in(text: str) -> list[str]:
-    return re.findall(r"\bflow\.([\w.]*\w)", text)
+def assert_named_objects_exist(text: str) -> None:
+    for path in re.findall(r"\bflow\.([\w.]*\w)", text):
+        assert operator.attrgetter(path)(flow) is not None
+    for package, name in re.findall(r"\b(flow_\w+)\.(\w+)", text):
+        assert hasattr(importlib.import_module(package), name)
 
 
 @pytest.mark.parametrize("module", COUNTERPARTS)
@@ -368,22 +372,63 @@ def test_names_of_other_frameworks_have_counterparts_that_exist(module: str) -> 
         with pytest.raises(AttributeError) as caught:
             getattr(importlib.import_module(module), name)
         assert f"; use {counterpart}" in str(caught.value)
-        for path in named_in(counterpart):
-            assert operator.attrgetter(path)(flow) is not None
+        assert_named_objects_exist(counterpart)
 
 
-def test_attributes_of_other_tensors_have_counterparts_that_exist() -> None:
+@pytest.mark.parametrize(
+    ("statement", "counterpart"),
+    [
+        ("from oneflow import optim", "use flow.optimizer"),
+        ("from oneflow.keras import layers", "use flow.layers and flow.nn"),
+        ("from oneflow.nn import functional", "use the functions of flow.nn itself"),
+        ("import oneflow.nn.functional as F", "use the functions of flow.nn itself"),
+        ("import oneflow.optim as optim", "use flow.optimizer"),
+        ("from oneflow.utils.data import DataLoader", "use flow.data.batches"),
+    ],
+)
+def test_imports_of_other_frameworks_have_counterparts(statement: str, counterpart: str) -> None:
+    with pytest.raises(ImportError, match=re.escape(counterpart)):
+        exec(statement, {})
+
+
+@pytest.mark.parametrize("statement", ["import oneflow.nme", "from oneflow import nme"])
+def test_imports_of_unknown_names_are_errors_of_python(statement: str) -> None:
+    with pytest.raises(ImportError, match="nme"):
+        exec(statement, {})
+
+
+def blob() -> Any:
+    """A blob, of a job that is traced."""
+    kept = []
+
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        for name, counterpart in _REPLACEMENTS.items():
-            with pytest.raises(AttributeError, match="; use ") as caught:
-                getattr(x, name)
-            assert counterpart in str(caught.value)
-            for path in named_in(counterpart):
-                assert operator.attrgetter(path)(flow) is not None
+        kept.append(x)
         return x
 
-    job(np.zeros((2, 2), np.float32))
+    job.prepare()
+    return kept[0]
+
+
+def plain() -> Any:
+    """A job."""
+    return flow.global_function()(lambda x=FIXED: x)
+
+
+@pytest.mark.parametrize(
+    ("make", "table"),
+    [(blob, BLOB), (plain, JOB), (lambda: flow.optimizer.SGD(0.1), OPTIMIZER)],
+    ids=["blob", "job", "optimizer"],
+)
+def test_attributes_of_other_frameworks_have_counterparts_that_exist(
+    make: Callable[[], Any], table: Mapping[str, str]
+) -> None:
+    owner = make()
+    for name, counterpart in table.items():
+        with pytest.raises(AttributeError, match=f" has no '{name}'; (use|leave) ") as caught:
+            getattr(owner, name)
+        assert counterpart in str(caught.value)
+        assert_named_objects_exist(counterpart)
 
 
 def test_functions_of_older_releases() -> None:

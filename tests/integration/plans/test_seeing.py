@@ -228,9 +228,10 @@ def test_what_hints_cost() -> None:
     job = make(model_distribute=flow.distribute.split(0))
     assert document(job).hints == ()
     doc = document(job, hints=2)
-    assert len(doc.hints) == 2
-    (hint, cost, saved), *_ = doc.hints
+    ((hint, cost, saved, more),) = doc.hints
     assert hint.startswith("'hidden-weight' is S(0) at ")
+    assert hint.endswith(", and 1 more there")  # the bias
+    assert more == "takes 120 B more per device"
     assert cost.startswith("without it: ")
     assert saved.startswith("saves ")
     assert PlanDocument.from_json(doc.to_json()) == doc

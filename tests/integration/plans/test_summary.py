@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -119,8 +120,49 @@ def test_a_hint_that_costs_is_named() -> None:
     doc = document(make(model_distribute=flow.distribute.split(0)), hints=1)
     ((hint, *_),) = doc.hints
     assert "drop the hint" not in report(doc) or hint in " ".join(report(doc).split())
-    text = report(replace(doc, hints=(("'w' is S(0)", "without it: 1 us", "saves 3 us"),)))
+    costs = ("'w' is S(0)", "without it: 1 us", "saves 3 us")
+    text = report(replace(doc, hints=((*costs, ""),)))
     assert "drop the hint that 'w' is S(0): saves 3 us per step" in text
+    assert "drop the hint" not in report(replace(doc, hints=((*costs, "takes 1 KiB more"),)))
+
+
+def hinted() -> Any:
+    """A train job of three layers with Adam, of which the second has a hint."""
+
+    @flow.global_function(type="train")
+    def job(
+        x: tp.Numpy.Placeholder((8, 4)), y: tp.Numpy.Placeholder((8,), dtype=flow.int32)
+    ) -> tp.Numpy:
+        with flow.scope.placement("cpu", "0:0-3"):
+            x = flow.layers.dense(x, 32, name="first")
+            split = flow.distribute.split(0)
+            x = flow.layers.dense(x, 32, name="second", model_distribute=split)
+            x = flow.layers.dense(x, 16, name="third")
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, x)
+            flow.optimizer.Adam(0.1).minimize(loss)
+        return loss
+
+    return job
+
+
+@pytest.mark.filterwarnings("ignore::flow_core.base.errors.ZeroWeightsWarning")
+def test_only_hints_of_the_program_are_evaluated() -> None:
+    doc = document(hinted(), hints=8)
+    assert len(doc.hints) == 1  # neither the states of Adam nor the bias has a row of its own
+    assert doc.hints[0][0].startswith("'second-weight' is S(0) at ")
+
+
+@pytest.mark.filterwarnings("ignore::flow_core.base.errors.ZeroWeightsWarning")
+def test_layers_that_are_model_parallel_without_a_hint_are_named() -> None:
+    doc = document(hinted(), hints=8)
+    (note,) = doc.notes
+    assert re.match(
+        r"'third-weight' at .*test_summary\.py:\d+ has no hint, but each device computes with its "
+        r"part S\(1\) \(model parallel\), since 'second-weight' is S\(0\) at ",
+        note,
+    )
+    assert "'third-weight'" in report(doc)
+    assert PlanDocument.from_json(doc.to_json()) == doc
 
 
 def test_measured_times_are_medians_of_warm_steps() -> None:

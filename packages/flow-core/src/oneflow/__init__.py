@@ -104,7 +104,7 @@ else:
                 return value
         if name == "_oneflow_internal":
             return import_module("oneflow._oneflow_internal")
-        raise _unknown(name)
+        raise _unknown(name, sys._getframe(1))
 
     def _modules():
         """Return the names of the modules of the API that flow-core provides."""
@@ -127,18 +127,31 @@ else:
             return import_module(f"oneflow.{name}")
         return getattr(import_module("oneflow._from_data"), name)
 
-    def _unknown(name):
+    def _unknown(name, caller):
         """Return the error about a name that does not exist."""
         if name.startswith("_"):
             return AttributeError(f"module 'oneflow' has no attribute {name!r}", name=name)
         from flow_core.api.compat.eager_names import unknown
 
-        return unknown("oneflow", name, __dir__())
+        return unknown("oneflow", name, __dir__(), caller)
+
+    class _Elsewhere:
+        """Explain the import of modules that PyTorch and Keras have, such as ``torch.optim``."""
+
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            module, _, last = name.rpartition(".")
+            if name.startswith("oneflow."):
+                from flow_core.api.compat.eager_names import elsewhere
+
+                if text := elsewhere(module, last):
+                    raise ModuleNotFoundError(text, name=name)
 
     def __dir__():
         """Return all names, including those of the optional parts that are installed."""
         optional = (name for name, package in _PROVIDERS.items() if find_spec(package))
-        return sorted({*globals(), *__getattr__("__all__"), *optional})
+        own = (name for name in globals() if name.startswith("__"))
+        return sorted({*own, "load_ipython_extension", *__getattr__("__all__"), *optional})
 
 
 def load_ipython_extension(shell: object) -> None:
@@ -147,6 +160,9 @@ def load_ipython_extension(shell: object) -> None:
 
     install(shell)
 
+
+if not TYPE_CHECKING:
+    sys.meta_path.append(_Elsewhere)
 
 if "IPython" in sys.modules and (_shell := sys.modules["IPython"].get_ipython()) is not None:
     load_ipython_extension(_shell)

@@ -22,5 +22,6 @@ from flow_core.api.nn.losses import *
 from flow_core.api.nn.pool import *
 
 CTCLoss = _ctc_loss
+__path__: list[str] = []  # else ``import oneflow.nn.functional`` does not reach oneflow's finder
 
 _publish(globals())

@@ -94,8 +94,10 @@ def may_share(request: CompileRequest, graph: Graph) -> bool:
 
 def shares_memory(registry: Registry, devices: Sequence[Device]) -> bool:
     """Return whether all devices belong to this process and read the same memory."""
-    kinds = {registry.devices[device.type].kernels or device.type for device in devices}
-    if len(kinds) > 1:
+    types = {device.type for device in devices}
+    if not types <= registry.devices.keys():  # `checks` reports it
+        return False
+    if len({registry.devices[type_].kernels or type_ for type_ in types}) > 1:
         return False
     try:
         return registry.comm_spec(devices).shares_memory

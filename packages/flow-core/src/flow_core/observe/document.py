@@ -11,17 +11,18 @@ from typing import Any
 from flow_core.base.decoding import Decoder, Mismatch, parsed, shown
 from flow_core.base.errors import PlanError
 from flow_core.base.formats.regular_files import open_regular
-from flow_core.compiler.distribute.physical_graph import Physical
 from flow_core.compiler.pass_list import ListedPass, pass_list
 from flow_core.compiler.request import Compiled
-from flow_core.compiler.select.hints import relaxations
+from flow_core.compiler.select.hints import divided_weights, relaxations
 from flow_core.compiler.select.price import microseconds
+from flow_core.compiler.select.problem import Problem
 from flow_core.frontend.job.function import AnyJob
 from flow_core.ir.graph import Graph, Op, Value
+from flow_core.observe.tables import count_bytes
 from flow_core.passes.base import PassTiming
 from flow_core.plan import Plan, decode_plan, unreadable
 from flow_core.plugins.order import order_reasons
-from flow_core.sharding.sbp import format_nd_sbp
+from flow_core.sharding.sbp import NdSbp, format_nd_sbp
 
 FORMAT = "flow plan 1"
 """The name and version of the format of a saved document."""
@@ -93,7 +94,8 @@ class PlanDocument:
         selection: the report on how signatures were selected for several devices, as pairs of
             texts.
         hints: for each evaluated SBP hint of the program: the request, the plan's cost without the
-            hint, and the saving.
+            hint, the saving, and the additional memory.
+        notes: sentences about layers that are model parallel without a hint.
         warnings: texts of the warnings that were issued while the job was compiled.
     """
 
@@ -107,11 +109,22 @@ class PlanDocument:
     plan: Plan
     selection: tuple[tuple[str, ...], ...] = ()
     hints: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Encode the document as JSON, which `from_json` decodes."""
-        names = ("job", "kind", "line", "traced", "origins", "selection", "hints", "warnings")
+        names = (
+            "job",
+            "kind",
+            "line",
+            "traced",
+            "origins",
+            "selection",
+            "hints",
+            "notes",
+            "warnings",
+        )
         fields = {n: getattr(self, n) for n in names}
         rows = {n: [asdict(row) for row in getattr(self, n)] for n in ("ops", "passes")}
         return json.dumps({"format": FORMAT, **fields, **rows, "plan": self.plan.to_data()})
@@ -188,7 +201,7 @@ def document(job: AnyJob, hints: int = 0) -> PlanDocument:
     compiled = job.compile()
     graph = compiled.optimized_logical if compiled.layouts else compiled.graph
     report = compiled.physical.report
-    return PlanDocument(
+    doc = PlanDocument(
         job=job.name,
         kind=job.kind,
         line=str(job.line or ""),
@@ -200,8 +213,8 @@ def document(job: AnyJob, hints: int = 0) -> PlanDocument:
         passes=tuple(_pass_rows(compiled)),
         plan=compiled.plan,
         selection=() if report is None else tuple(report.rows()),
-        hints=tuple(_relaxed(compiled.physical, hints)) if hints else (),
     )
+    return _with_hints(doc, compiled, hints) if hints else doc
 
 
 def _pass_rows(compiled: Compiled) -> Iterator[PassRow]:
@@ -236,13 +249,43 @@ SECONDS_PER_HINT = 5.0
 """The search budget, in nominal seconds, for selecting the plan without a hint."""
 
 
-def _relaxed(physical: Physical, most: int) -> Iterator[tuple[str, ...]]:
+def _with_hints(doc: PlanDocument, compiled: Compiled, most: int) -> PlanDocument:
+    """Add what dropping each hint changes, and which layers without a hint are model parallel."""
+    physical = compiled.physical
     if physical.problem is None or physical.report is None:
-        return
+        return doc
     problem = replace(physical.problem, seconds=min(physical.problem.seconds, SECONDS_PER_HINT))
-    for found in relaxations(problem, physical.report.cost, most=most):
+    written = {op.name for op in compiled.logical.ops.values() if "/grad/" not in op.name}
+    divided = divided_weights(problem, physical.signatures)
+    divided = {name: nd for name, nd in divided.items() if not problem.graph.ops[name].sbp}
+    rows, causes = [], dict[str, str]()
+    for found in relaxations(problem, physical.report.cost, most=most, written=written):
+        hint = f"{found.hint}, and {found.more} more there" if found.more else str(found.hint)
         saved = f"saves {microseconds(found.saved)}" if found.saved > 0 else "saves nothing"
-        yield str(found.hint), f"without it: {found.cost}", saved
+        more = f"takes {count_bytes(found.nbytes)} more per device" if found.nbytes > 0 else ""
+        rows.append((hint, f"without it: {found.cost}", saved, more))
+        free = divided_weights(problem, found.selection.signatures)
+        causes.update(dict.fromkeys(divided.keys() - free.keys(), f"since {found.hint}"))
+    notes = tuple(_notes(problem, divided, causes))
+    return replace(doc, hints=tuple(rows), notes=notes)
+
+
+def _notes(
+    problem: Problem, divided: Mapping[str, NdSbp], causes: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield a sentence per layer that a hint elsewhere divides, and one about all others."""
+    cheaper = [name for name in divided if name not in causes]
+    for name in (*(n for n in divided if n in causes), *cheaper[:1]):
+        cause = causes.get(name, "which costs less than data parallelism")
+        more = (
+            f"; so for {len(cheaper) - 1} more weights" if name in cheaper and cheaper[1:] else ""
+        )
+        at = problem.graph.lines.get(name)
+        part = format_nd_sbp(divided[name])
+        yield (
+            f"{name!r} at {at} has no hint, but each device computes with its part {part} "
+            f"(model parallel), {cause}{more}"
+        )
 
 
 def _op_row(compiled: Compiled, graph: Graph, op: Op) -> OpRow:

@@ -85,7 +85,9 @@ def page_data(doc: PlanDocument, measured: Measured = NOT_MEASURED) -> dict[str,
         "title": f"{doc.kind} job {doc.job}",
         "line": doc.line,
         "facts": list(_facts(doc, measured)),
-        "selection": [list(row) for row in (*doc.selection, *doc.hints)],
+        "selection": [
+            list(filter(None, row)) for row in (*doc.selection, *doc.hints, *zip(doc.notes))
+        ],
         "placements": placements,
         "devices": devices,
         "nodes": [[n.label, n.op, n.parent, n.layer, n.order] for n in nodes],

@@ -53,6 +53,9 @@ def plan_tables(doc: PlanDocument) -> Iterator[Table]:
         yield _table("choice of SBP", "", doc.selection)
     if doc.hints:
         yield _table("if a hint were dropped", "", doc.hints)
+    if doc.notes:
+        rows = [(text,) for text in doc.notes]
+        yield _table("model parallel without a hint", "", rows)
     yield from ledger_tables(plan.ledger)
     yield from _streams(plan)
     if plan.cores.budget:

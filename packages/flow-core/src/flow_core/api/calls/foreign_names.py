@@ -69,6 +69,7 @@ _NOTES = (
     ),
     ("betas", "pass the two numbers as beta1 and beta2"),
     ("keep_prob", "pass rate=1 - keep_prob"),
+    ("training is_training", 'leave it out: jobs of type "train" train, others predict'),
     ("params parameters var_list", "limit an optimizer with variables=[...]; all by default"),
     ("device", "enter a flow.scope.placement"),
     ("inplace out", "leave it out: functions return a new blob"),

@@ -46,7 +46,7 @@ def publish(namespace: dict[str, Any]) -> None:
 def _missing(namespace: dict[str, Any], name: str) -> NoReturn:
     from flow_core.api.compat.eager_names import unknown
 
-    raise unknown(namespace["__name__"], name, namespace)
+    raise unknown(namespace["__name__"], name, namespace, sys._getframe(1))
 
 
 def _is_own(value: object) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from opcode import opname
+from types import FrameType
 
 from flow_core.api.compat.counterparts import COUNTERPARTS
 from flow_core.base.errors import nearest
@@ -42,18 +44,36 @@ def eager_name(module: str, name: str) -> str:
     )
 
 
-def unknown(module: str, name: str, names: Iterable[str]) -> AttributeError:
+def unknown(
+    module: str, name: str, names: Iterable[str], caller: FrameType | None = None
+) -> AttributeError | ImportError:
     """Return the error for a name that a module of the facade does not have.
 
     Args:
         module: the module's name.
         name: the missing name.
         names: the names that the module has.
+        caller: the frame that asked for it; ``from module import name`` gets an `ImportError`,
+            since Python does not show the text of an `AttributeError` there.
     """
     text = f"module {module!r} has no attribute {name!r}"
     if name.startswith("_"):
         return AttributeError(text, name=name)
-    counterpart = COUNTERPARTS.get(module, {}).get(name, "")
-    hint = f"use {counterpart}" if counterpart else nearest(name, names)
-    text = f"{eager_name(module, name) or text}; {hint}".rstrip("; ")
+    text = elsewhere(module, name) or f"{text}; {nearest(name, names)}".rstrip("; ")
+    if caller is not None and _instruction(caller) == "IMPORT_FROM":
+        return ImportError(text, name=module)
     return AttributeError(text, name=name)
+
+
+def _instruction(frame: FrameType) -> str:
+    return opname[frame.f_code.co_code[frame.f_lasti]]
+
+
+def elsewhere(module: str, name: str) -> str:
+    """Return a message about a name that other frameworks have; an empty text for other names."""
+    counterpart = COUNTERPARTS.get(module, {}).get(name, "")
+    eager = eager_name(module, name)
+    if not counterpart and not eager:
+        return ""
+    text = eager or f"module {module!r} has no attribute {name!r}"
+    return f"{text}; use {counterpart}" if counterpart else text

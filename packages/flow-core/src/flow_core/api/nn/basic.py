@@ -368,6 +368,9 @@ def PixelShufflev2(
 class Module:
     """A named callable that counts its calls; override `forward`, not ``__call__``.
 
+    It holds no parameters and no other modules, unlike ``torch.nn.Module``: variables belong to
+    the session, by the names of layers such as `flow.layers.dense`.  A network is a plain function.
+
     Args:
         name: the name of the module.
 

@@ -67,11 +67,15 @@ def _per_example(function: str, labels: Blob, scores: Blob) -> BlobDef:
     labels = checked_blob(labels)
     if len(labels.shape) == len(scores.shape) and labels.shape[-1:] == (1,):
         labels = emit_one("reshape", labels, shape=labels.shape[:-1])
+    swapped = scores.shape == labels.shape[:-1]
     check(
         labels.shape == scores.shape[:-1],
         function,
         f"labels of shape {labels.shape} for scores of shape {scores.shape}",
-        f"labels of shape {scores.shape[:-1]} or {(*scores.shape[:-1], 1)}",
+        "labels without the axis of the classes, or with size 1 there"
+        if swapped
+        else f"labels of shape {scores.shape[:-1]} or {(*scores.shape[:-1], 1)}",
+        "swap the arguments: labels come first" if swapped else None,
     )
     return labels
 

@@ -33,7 +33,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from flow_core.api.arguments import check, check_numbers
 from flow_core.api.optim.gradient_limits import (
@@ -63,6 +63,7 @@ from flow_core.frontend.job.train import (
     WeightDecay,
 )
 from flow_core.frontend.trace.blob import Blob, BlobDef
+from flow_core.frontend.trace.foreign_attributes import OPTIMIZER, missing_attribute
 from flow_core.frontend.trace.job_build import current_job
 from flow_core.ir.update_rules import BY_TYPE
 
@@ -129,6 +130,11 @@ class Optimizer(ABC):
             variables=_names(type(self).__name__, self.variables),
             note=self.note(),
         )
+
+    if not TYPE_CHECKING:  # type checkers report unknown attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing_attribute(self, "an optimizer", name, OPTIMIZER)
 
     def note(self) -> str:
         """Return what to log about the arguments when a job is compiled; usually nothing."""

@@ -110,14 +110,15 @@ def _connected(problem: Problem, op: Op) -> list[Op]:
         if one.name in group:
             continue
         group[one.name] = one
-        queue += [graph.ops[v.op] for v in _overwritten(problem, one)]
+        queue += [graph.ops[v.op] for v in overwritten(problem, one)]
         for index in range(len(graph.types[one.name])):
             value = Value(one.name, index)
-            queue += [r for r in readers.get(value, ()) if value in _overwritten(problem, r)]
+            queue += [r for r in readers.get(value, ()) if value in overwritten(problem, r)]
     return [graph.ops[name] for name in graph.ops if name in group]
 
 
-def _overwritten(problem: Problem, op: Op) -> list[Value]:
+def overwritten(problem: Problem, op: Op) -> list[Value]:
+    """Return the variables that an op overwrites; the states of an optimizer follow the weight."""
     return [op.inputs[i] for i in problem.specs[op.type].mutates if i < len(op.inputs)]
 
 
@@ -130,7 +131,7 @@ def _feasible(problem: Problem, group: Iterable[Op]) -> bool:
         return False
     nodes = {name: net.node([0] * len(s)) for name, s in states.items()}
     for op in ops:
-        for value in _overwritten(problem, op):
+        for value in overwritten(problem, op):
             if value.op in nodes:
                 table = _in_place(problem, op, value, states)
                 net.pair(nodes[value.op], nodes[op.name], table)

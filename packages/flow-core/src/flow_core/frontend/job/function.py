@@ -40,6 +40,7 @@ from flow_core.frontend.job.redefinition import replaces
 from flow_core.frontend.job.tracing import Traced, trace
 from flow_core.frontend.job.variant import Variant
 from flow_core.frontend.session.session import Session, default_session
+from flow_core.frontend.trace.foreign_attributes import JOB, missing_attribute
 from flow_core.frontend.trace.job_build import (
     BlobMethods,
     JobBuild,
@@ -444,6 +445,11 @@ class JobFunction(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<{self.kind} job {self.name!r} at {self.line}>"
+
+    if not TYPE_CHECKING:  # type checkers report unknown attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing_attribute(self, "a job", name, JOB)
 
 
 AnyJob: TypeAlias = JobFunction[..., Any]

@@ -12,6 +12,7 @@ from flow_core.base.dtypes import DType
 from flow_core.base.errors import JobError, NoValueError, user_line
 from flow_core.frontend.config.scope import ParallelConf, current_scope
 from flow_core.frontend.trace.division import shape_of_parts
+from flow_core.frontend.trace.foreign_attributes import BLOB, missing_attribute
 from flow_core.frontend.trace.indexing import part_of
 from flow_core.frontend.trace.operators import Operators
 from flow_core.frontend.trace.per_device import per_device
@@ -279,9 +280,7 @@ class BlobDef(Operators):
     if not TYPE_CHECKING:  # type checkers report unknown attributes
 
         def __getattr__(self, name: str) -> NoReturn:
-            replacement = _REPLACEMENTS.get(name)
-            hint = f"; use {replacement}" if replacement else ""
-            raise AttributeError(f"a blob has no {name!r}{hint}", name=name, obj=self)
+            raise missing_attribute(self, "a blob", name, BLOB)
 
 
 if TYPE_CHECKING:
@@ -349,28 +348,6 @@ _refuse_truth = _refusal(
     "truth value of",
     "compute with flow.where(...), or decide on a Python value outside the job",
 )
-
-_REPLACEMENTS = {
-    **{name: f"flow.math.reduce_{name}(blob)" for name in ("sum", "mean", "max", "min", "prod")},
-    **{name: f"flow.{name}(blob, ...)" for name in ("reshape", "flatten", "squeeze", "transpose")},
-    **{name: f"flow.{name}(blob, ...)" for name in ("cumsum", "norm", "roll", "split", "unbind")},
-    **dict.fromkeys(("astype", "cast", "to", "type"), "flow.cast(blob, dtype)"),
-    **dict.fromkeys(("cpu", "cuda"), 'flow.scope.placement("cpu", "0:0") around the ops'),
-    **{name: f"flow.math.{name}(blob)" for name in ("abs", "exp", "log", "sqrt", "argmax")},
-    "T": "flow.transpose(blob)",
-    "backward": "flow.optimizer.SGD(rate).minimize(loss)",
-    "clone": "flow.identity(blob)",
-    "expand": "flow.expand(blob, sizes)",
-    "item": "the result of the job",
-    "matmul": "flow.matmul(blob, other)",
-    "ndim": "len(blob.shape)",
-    "permute": "flow.transpose(blob, axes)",
-    "repeat": "flow.concat([blob] * count, axis)",
-    "size": "blob.shape, or flow.elem_cnt(blob) for the number of elements",
-    "unsqueeze": "flow.expand_dims(blob, axis)",
-    "view": "flow.reshape(blob, shape)",
-}
-"""Attributes that tensors of other frameworks have, and what replaces each for blobs."""
 
 
 class MirroredBlob(BlobDef):

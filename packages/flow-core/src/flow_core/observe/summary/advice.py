@@ -32,8 +32,8 @@ def advice(doc: PlanDocument, measured: Measured = NOT_MEASURED) -> Iterator[str
 
 
 def _hints(doc: PlanDocument) -> Iterator[str]:
-    for hint, _, saved in doc.hints:
-        if saved != "saves nothing":
+    for hint, _, saved, more in doc.hints:
+        if saved != "saves nothing" and not more:  # saving memory may be the purpose of a hint
             yield f"drop the hint that {hint}: {saved} per step"
     for name, text in doc.selection:
         percent = re.search(r"([\d.]+)%", text) if name == "gap" else None

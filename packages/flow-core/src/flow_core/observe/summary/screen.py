@@ -24,7 +24,7 @@ from flow_core.plan import ArenaPlan, Plan, Transfer
 WIDTH = 100
 """The largest number of characters of a line."""
 
-CLASSES, DEVICES, OWNERS, TRANSFERS, ALTERNATIVES, WARNINGS, ADVICE = 6, 3, 3, 5, 1, 3, 3
+CLASSES, DEVICES, OWNERS, TRANSFERS, ALTERNATIVES, NOTES, WARNINGS, ADVICE = 6, 3, 3, 5, 1, 2, 3, 3
 """The largest number of rows of each part of the report."""
 
 WARNING = 480
@@ -64,6 +64,9 @@ def _tables(doc: PlanDocument, measured: Measured) -> Iterator[Table]:
     if doc.warnings:
         rows = [(shorten(text, WARNING, placeholder=" ..."),) for text in doc.warnings[:WARNINGS]]
         yield Table("warnings", (), (*rows, *_more(len(doc.warnings), WARNINGS)))
+    if doc.notes:
+        rows = [(text,) for text in doc.notes[:NOTES]]
+        yield Table("model parallel without a hint", (), (*rows, *_more(len(doc.notes), NOTES)))
     if found := list(advice(doc, measured)):
         yield Table("what to try", (), tuple((text,) for text in found[:ADVICE]))
     ran = "No step was run; times are predictions. --measure runs steps on random inputs."
