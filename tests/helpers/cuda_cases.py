@@ -78,8 +78,6 @@ DEVIATIONS = (
               LABELS),
     Deviation("reduce_prod_grad", ("finite",), "integers wrap around, the reference has wider ones",
               everywhere=False),
-    Deviation("reduce_mean", ("finite",), "sums of int64 numbers may exceed 64 bits",
-              everywhere=False),
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Whole programs on a simulated GPU match the CPU."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from cuda_simulator import host_compiler, plugin
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.api.serving import inference_session
 from flow_core.base.errors import KernelNotFoundError
 from flow_core.frontend.session import session as sessions
 from flow_core.observe.text import plan_report
@@ -118,6 +120,29 @@ def test_training_matches_the_cpu(
     expected, found = run(make, "cpu"), run(make, "gpu")
     assert expected[0] != expected[-1]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_a_model_saved_on_a_cpu_is_served_by_a_gpu(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = RNG.normal(size=(2, 3, 4)).astype(np.float32)
+    sessions._default[:] = [sessions.Session(REGISTRIES["cpu"])]
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder(x.shape)) -> tp.Numpy:
+        return getattr(flow.layers, kind)(x, 5, name="layer")[0]
+
+    expected = job(x)
+    builder = flow.saved_model.ModelBuilder(str(tmp_path)).ModelName("m").Version(1)
+    builder.AddFunction(job)
+    builder.Save()
+    monkeypatch.setattr(inference_session, "Session", lambda: sessions.Session(REGISTRIES["gpu"]))
+    with flow.serving.InferenceSession() as session:
+        session.load_saved_model(str(tmp_path))
+        session.launch()
+        (found,) = session.run("job", x=x)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_dropout_drops_the_same_elements() -> None:

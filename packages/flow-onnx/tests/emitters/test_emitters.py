@@ -66,7 +66,8 @@ def in_range(type_: str, sample: Sample) -> Sample:
 
 def samples(type_: str) -> Iterator[Sample]:
     for sample in OPS[type_].samples(np.random.default_rng(0)):
-        yield in_range(type_, sample)
+        if sample.note != "limits of int64":  # whose sums ONNX Runtime rounds to float64
+            yield in_range(type_, sample)
 
 
 Refusal = Callable[[str, Sample, int], bool]

@@ -13,6 +13,12 @@ def _requested(name: str, load: str, *after: str) -> PassSpec:
 
 
 PASSES: tuple[PassSpec, ...] = (
+    PassSpec(
+        "unroll_recurrent",
+        "logical",
+        "flow_core.passes.plain_ops:UnrollRecurrent",
+        before=("mixed_precision",),
+    ),
     _requested("mixed_precision", "mixed_precision:MixedPrecision"),
     _requested("checkpointing", "checkpointing:Checkpointing", "mixed_precision"),
     _requested("indexed_slices", "indexed_slices:IndexedSlices", "checkpointing"),
@@ -52,7 +58,7 @@ PASSES: tuple[PassSpec, ...] = (
         "flow_core.passes.dead_code:DeadCode",
         after=("common_subexpressions",),
     ),
-    PassSpec("plain_means", "legalize", "flow_core.passes.plain_means:PlainMeans"),
+    PassSpec("plain_means", "legalize", "flow_core.passes.plain_ops:PlainMeans"),
     PassSpec(
         "host_fallback",
         "legalize",

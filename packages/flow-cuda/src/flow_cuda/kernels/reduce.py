@@ -9,7 +9,7 @@ from typing import Any
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, tensor_type
-from flow_core.base.dtypes import DType, int64
+from flow_core.base.dtypes import DType
 from flow_cuda.codegen.elementwise import AXES
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, Struct, call, space, strides
@@ -106,27 +106,30 @@ def _reduced(
     )
 
 
-def _sum_dtype(query: KernelQuery) -> DType:
-    """Return the type in which a mean is summed: sums of int64 may overflow."""
-    dtype = query.inputs[0].dtype
-    return dtype.accumulate if dtype.is_floating else int64
-
-
 def _mean(ctx: BindContext) -> Iterator[Launch]:
-    query, type_, wide = ctx.query, ctx.query.outputs[0], _sum_dtype(ctx.query)
-    workspace: DeviceArray = ctx.workspace
-    sums = workspace.part(_columns_bytes(query), type_.shape, wide.numpy)
+    query, type_ = ctx.query, ctx.query.outputs[0]
     given: Any = query.attrs["count"]
     count = given or prod(query.inputs[0].shape[i] for i in _axes(query))
+    if not type_.dtype.is_floating:
+        yield call(
+            "integer_means", HEADER, (c_type(type_),), Read(ctx.inputs[0]), ctx.outputs[0],
+            *_spaces(query), max(count, 1), items=type_.size, blocks=True,
+        )  # fmt: skip
+        return
+    workspace: DeviceArray = ctx.workspace
+    wide = type_.dtype.accumulate
+    sums = workspace.part(_columns_bytes(query), type_.shape, wide.numpy)
     yield from _reduced(query, ctx.inputs[0], sums, wide, workspace)
     yield call(
         "quotients", HEADER, (c_type(wide), c_type(type_)), Read(sums), ctx.outputs[0],
-        type_.size, count if type_.dtype.is_floating else max(count, 1), items=type_.size,
+        type_.size, count, items=type_.size,
     )  # fmt: skip
 
 
 def _mean_bytes(query: KernelQuery) -> int:
-    return _columns_bytes(query) + aligned(query.outputs[0].size * _sum_dtype(query).itemsize)
+    y = query.outputs[0]
+    wide = y.dtype.accumulate
+    return _columns_bytes(query) + aligned(y.size * wide.itemsize) if y.dtype.is_floating else 0
 
 
 def _product_grad(ctx: BindContext) -> Launch:

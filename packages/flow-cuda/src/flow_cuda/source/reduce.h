@@ -53,9 +53,30 @@ FN void reduce_wide(const T *x, Y *y, Space kept, Strides outer, Space gone, Str
     }
 }
 
-// Means from sums; those of integers are truncated.
+// Means from sums.
 template <class V, class Y> FN void quotients(const V *sums, Y *y, i64 size, V count) {
     EACH(j, size) store(y + j, sums[j] / count);
+}
+
+// Truncated means of integers, one block per result: sums of quotients and of rests do not overflow.
+template <class T>
+FN void integer_means(const T *x, T *y, Space kept, Strides outer, Space gone, Strides inner,
+                      i64 count) {
+    EACH_BLOCK(j, kept.size) {
+        const T *from = x + place(j, kept, outer);
+        i64 mean = 0, rest = 0;
+        EACH_THREAD(i, gone.size) {
+            i64 value = from[place(i, gone, inner)];
+            mean += value / count;
+            rest += value % count;
+        }
+        mean = over_block<Sum>(mean);
+        rest = over_block<Sum>(rest);
+        mean += rest / count;
+        rest %= count;
+        mean += (mean < 0 && rest > 0) - (mean > 0 && rest < 0);
+        if (threadIdx.x == 0) y[j] = (T)mean;
+    }
 }
 
 // A sum of all elements in two steps: first ``parts`` partial sums, regardless of the grid size.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 
 import numpy as np
 from onnx import TensorProto
 
 from flow_onnx.importers.context import Blob, Importer, Node, as_type, reshaped, widened
-from flow_onnx.importers.elementwise import clipped, times
+from flow_onnx.importers.elementwise import clipped
 from flow_onnx.importers.folding import emit
 
 Reduce = Callable[[Blob, Sequence[int], bool], Blob]
@@ -36,11 +35,7 @@ def _real(x: Blob) -> Blob:
 
 def mean(x: Blob, axes: Sequence[int], keepdims: bool = True) -> Blob:
     """Return the mean over axes; that of integers is truncated."""
-    total, count = reduced("reduce_sum", widened(x), axes, keepdims), prod(x.shape[i] for i in axes)
-    if x.dtype.is_floating:
-        return as_type(times(total, 1 / max(1, count)), x.dtype.name)
-    divisor = emit("constant_like", total, value=max(1, count), dtype="int64")
-    return as_type(emit("broadcast_div", total, divisor), x.dtype.name)
+    return reduced("reduce_mean", x, axes, keepdims)
 
 
 def _of_squares(x: Blob, axes: Sequence[int], keepdims: bool) -> Blob:

@@ -192,7 +192,7 @@ def attention(
     if heads > shared:  # the queries that share keys are rows of one matrix
         q = reshape(q, (batch, shared, heads // shared * queries, features))
         bias = None if bias is None else _of_groups(bias, heads, shared, queries)
-    factor = features**-0.5 if scale is None else float(scale)
+    factor = max(features, 1) ** -0.5 if scale is None else float(scale)
     scores: Any = emit_one("batch_matmul", q, k, transpose_a=False, transpose_b=True) * factor
     weights = softmax(scores if bias is None else scores + bias)
     if dropout_rate:
@@ -212,7 +212,8 @@ def _check_heads(q: BlobDef, k: BlobDef, v: BlobDef) -> None:
     ranked = len(q.shape) == len(k.shape) == len(v.shape) == 4
     _check(ranked, "attention", shapes, allowed)
     fits = (q.shape[0], *k.shape[:3], q.shape[3]) == (k.shape[0], *v.shape[:3], k.shape[3])
-    _check(fits and q.shape[1] % k.shape[1] == 0, "attention", shapes, allowed)
+    fits = fits and k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0
+    _check(fits, "attention", shapes, allowed)
 
 
 def _added_to_scores(q: BlobDef, keys: int, mask: Blob | None, causal: bool) -> BlobDef | None:

@@ -17,7 +17,7 @@ Raises:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from flow_core.api.array.index import gather
@@ -27,11 +27,8 @@ from flow_core.api.array.initializers import (
     xavier_uniform_initializer,
     zeros_initializer,
 )
-from flow_core.api.array.parts import split, unbind
-from flow_core.api.array.select import slice_v2, stack
+from flow_core.api.array.select import slice_v2
 from flow_core.api.array.shape import reshape, squeeze, transpose
-from flow_core.api.math.trigonometry import tanh
-from flow_core.api.math.unary import sigmoid
 from flow_core.api.nn import attention as nn_attention
 from flow_core.api.nn.activation import swish
 from flow_core.api.nn.basic import bias_add
@@ -47,10 +44,9 @@ from flow_core.api.nn.layers_common import (
 )
 from flow_core.api.session.distribute import Distribution
 from flow_core.base.dtypes import DType, float32
-from flow_core.frontend.config.scope import current_scope, name_scope
+from flow_core.frontend.config.scope import name_scope
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
-from flow_core.frontend.trace.job_build import current_job
 from flow_core.ir.initializers import Initializer
 
 __all__ = ["embedding", "gru", "lstm", "multi_head_attention", "rms_norm", "swiglu"]
@@ -288,8 +284,8 @@ def lstm(
     2000).
 
     With ``i, f, g, o`` the four parts of ``x W + h R + b``: ``c = sigmoid(f) c + sigmoid(i)
-    tanh(g)`` and ``h = sigmoid(o) tanh(c)``, from position to position.  On CPUs, one op computes
-    all positions; elsewhere, the job has the ops of each one.
+    tanh(g)`` and ``h = sigmoid(o) tanh(c)``, from position to position.  One op computes all
+    positions; plans for devices without a kernel for it have the ops of each position.
 
     Variables: ``weight`` (4 * units, width), ``recurrent-weight`` (4 * units, units) and ``bias``
     (4 * units,), in the order i, f, g, o as in torch, whose two biases are added here.
@@ -313,17 +309,8 @@ def lstm(
     with name_scope(layer_name(name)):
         x, recurrent, _ = _projected("lstm", inputs, units, initializers, use_bias, trainable)
         states = _initial("lstm", initial_state, 2, x, units)
-        if _is_one_op():
-            _, outputs, memory = emit("lstm", x, recurrent, *states, reverse=reverse)
-            return outputs, (_last(outputs, reverse), _last(memory, reverse))
-
-        def step(gates: BlobDef, h: BlobDef, c: BlobDef) -> tuple[BlobDef, ...]:
-            i, f, g, o = split(gates + _times(h, recurrent), 4, 1)
-            c = sigmoid(f) * c + sigmoid(i) * tanh(g)
-            return sigmoid(o) * tanh(c), c
-
-        outputs, (h, c) = _scan(step, x, states, reverse)
-        return outputs, (h, c)
+        _, outputs, memory = emit("lstm", x, recurrent, *states, reverse=reverse)
+        return outputs, (_last(outputs, reverse), _last(memory, reverse))
 
 
 def gru(
@@ -341,8 +328,7 @@ def gru(
 
     With ``r, z, n`` the three parts of ``x W + b``, and ``r', z', n'`` those of ``h R + b'``: ``z =
     sigmoid(z + z')`` and ``h = (1 - z) tanh(n + sigmoid(r + r') n') + z h``, from position to
-    position.  As for `lstm`, it is one op on CPUs.
-
+    position.  As for `lstm`, it is one op.
     Variables: ``weight`` (3 * units, width), ``recurrent-weight`` (3 * units, units), ``bias`` and
     ``recurrent-bias`` (3 * units,), in the order r, z, n as in torch.
 
@@ -366,42 +352,13 @@ def gru(
     with name_scope(layer_name(name)):
         x, recurrent, bias = _projected("gru", inputs, units, initializers, use_bias, trainable)
         states = _initial("gru", given, 1, x, units)
-        if _is_one_op():
-            more = [] if bias is None else [bias]
-            _, outputs, _ = emit("gru", x, recurrent, *states, *more, reverse=reverse)
-            return outputs, _last(outputs, reverse)
-
-        def step(gates: BlobDef, h: BlobDef) -> tuple[BlobDef, ...]:
-            own = _times(h, recurrent)
-            own = own if bias is None else bias_add(own, bias)
-            (r, z, n), (r_h, z_h, n_h) = split(gates, 3, 1), split(own, 3, 1)
-            z = sigmoid(z + z_h)
-            n = tanh(n + sigmoid(r + r_h) * n_h)
-            return (n + z * (h - n),)
-
-        outputs, (h,) = _scan(step, x, states, reverse)
-        return outputs, h
-
-
-def _scan(
-    step: Callable[..., tuple[BlobDef, ...]], x: BlobDef, states: Sequence[BlobDef], reverse: bool
-) -> tuple[BlobDef, Sequence[BlobDef]]:
-    """Return the first state after each position, and all states after the last one."""
-    outputs = []
-    for gates in unbind(x, 1)[:: -1 if reverse else 1]:
-        states = step(gates, *states)
-        outputs.append(states[0])
-    return stack(outputs[::-1] if reverse else outputs, 1), states
+        more = [] if bias is None else [bias]
+        _, outputs, _ = emit("gru", x, recurrent, *states, *more, reverse=reverse)
+        return outputs, _last(outputs, reverse)
 
 
 _PARTS = {"gru": 3, "lstm": 4}
 """The number of parts of the weights of recurrent layers."""
-
-
-def _is_one_op() -> bool:
-    """Return whether a layer is one op over the sequence: on CPUs; otherwise, it is unrolled."""
-    job = current_job("a recurrent layer")
-    return (current_scope().placement or job.default_placement).device_type == "cpu"
 
 
 def _last(outputs: BlobDef, reverse: bool) -> BlobDef:

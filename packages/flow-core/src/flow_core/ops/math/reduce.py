@@ -227,7 +227,7 @@ class Mean(Reduction):
         long = rng.uniform(90, 110, (2, 4096))
         yield Sample((long,), {"axis": (1,)}, gradient=False, note="long")
         yield Sample((long[:, :3],), {"axis": (0,), "count": 8}, gradient=False, note="a part")
-        for dtype in (np.int8, np.uint8, np.int32):
+        for dtype in (np.int8, np.uint8, np.int32, np.int64):
             low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
             x = np.array([[high] * 4, [low] * 4, [low, 3, 0, high]], dtype)
             for axis in ((1,), (0,), (-1, 0)):

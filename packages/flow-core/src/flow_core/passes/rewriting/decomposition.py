@@ -43,14 +43,15 @@ def _better_kept(
     graph: Graph, changed: Graph, context: PassContext, made: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
     """Yield the names of ops that have a kernel and whose replacements do not all have one."""
-
-    def has_kernel(graph: Graph, name: str) -> bool:
-        op = graph.ops[name]
-        return context.has_kernel(op, graph.input_types(op), graph.types[name])
-
     for name, parts in made.items():
-        if not all(has_kernel(changed, part) for part in parts) and has_kernel(graph, name):
+        complete = all(has_kernel(changed, context, changed.ops[part]) for part in parts)
+        if not complete and has_kernel(graph, context, graph.ops[name]):
             yield name
+
+
+def has_kernel(graph: Graph, context: PassContext, op: Op) -> bool:
+    """Return whether a kernel of its device type accepts an op of a graph."""
+    return context.has_kernel(op, graph.input_types(op), graph.types[op.name])
 
 
 def _decomposed(
