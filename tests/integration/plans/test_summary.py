@@ -80,7 +80,7 @@ def test_shares_add_up_and_transfers_are_sorted_by_cost() -> None:
     assert sum(c.seconds for c in times) == pytest.approx(sum(task_seconds(plan)))
     transfers = next(c for c in times if c.name == "transfers")
     moved = sum(e.seconds for e in plan.ledger if e.nbytes)
-    assert transfers.seconds == pytest.approx(moved)
+    assert 0.8 * moved < transfers.seconds < moved  # buckets save latencies
 
 
 def test_the_most_expensive_transfers_come_with_lines_and_alternatives() -> None:

@@ -97,6 +97,7 @@ class Task:
         device: the device that runs it.
         kernel: name of the kernel, for reports.
         seed: 64-bit seed of a random op.
+        seconds: the predicted time.
         line: the user's line, for reports.
         stream: position of its stream in `Plan.streams`; tasks of one stream run in order.
         waits: positions of tasks of other streams that must end before it starts.
@@ -112,6 +113,7 @@ class Task:
     device: Device
     kernel: str
     seed: int = 0
+    seconds: float = 0.0
     line: str = ""
     stream: int = 0
     waits: tuple[int, ...] = ()
@@ -250,6 +252,7 @@ class Plan:
         cores: number of threads of each worker for its kernels, and of the loaders.
         settings: kernel settings of the session and the job; see
             `flow_core.plugins.specs.KernelQuery`.
+        costs: the cost model of all predicted times, and its source.
     """
 
     job: str
@@ -273,6 +276,7 @@ class Plan:
     derived: tuple[Task, ...] = ()
     cores: Cores = NOT_DIVIDED
     settings: Mapping[str, AttrValue] = NO_ATTRS
+    costs: str = ""
 
     def __repr__(self) -> str:
         """Return the job's name and the sizes of the plan."""

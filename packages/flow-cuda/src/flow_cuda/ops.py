@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.op_rules import product_work
 from flow_core.authoring.specs import (
     REQUIRED,
     AttrValue,
     InferContext,
     OpSpec,
     Sample,
+    SbpContext,
     TensorType,
     tensor_type,
 )
@@ -147,6 +149,10 @@ def _sum_samples(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample((a, b), {**attrs, "side": "ab"[i % 2]}, gradient=False)
 
 
+def _work(ctx: SbpContext) -> float:
+    return product_work(ctx.inputs[0], ctx.inputs[1], ctx.outputs[0])
+
+
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         type="cuda_matmul",
@@ -156,6 +162,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_types,
         attrs={**PRODUCT, "activation": "", "saved": False},
         reference=_matmul,
+        work=_work,
         samples=_samples,
         doc="A matrix product with bias and activation, and the tensor for the backward pass.",
     ),
@@ -167,6 +174,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_grad_types,
         attrs={**PRODUCT, "activation": REQUIRED, "summed": False},
         reference=_grad,
+        work=_work,
         samples=_grad_samples,
         doc="A matrix product times an activation's derivative, and its sum over rows.",
     ),
@@ -178,6 +186,7 @@ OPS: tuple[OpSpec, ...] = (
         infer=_sum_types,
         attrs={**PRODUCT, "side": REQUIRED},
         reference=_sum,
+        work=_work,
         samples=_sum_samples,
         doc="A matrix product, and the sum of one operand over the reduction dimension.",
     ),

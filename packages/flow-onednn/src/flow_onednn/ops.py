@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from math import erf, sqrt
+from math import erf, prod, sqrt
 
 import numpy as np
 
@@ -19,12 +19,14 @@ from flow_core.authoring.convolutions import (
     filter_grad_reference,
 )
 from flow_core.authoring.layouts import TO_FIRST, TO_LAST
+from flow_core.authoring.op_rules import conv_work, product_work
 from flow_core.authoring.specs import (
     REQUIRED,
     AttrValue,
     InferContext,
     OpSpec,
     Sample,
+    SbpContext,
     TensorType,
     tensor_type,
 )
@@ -317,6 +319,11 @@ def _joined_spec(row: Joined) -> OpSpec:
     )
 
 
+def _packed_conv_work(ctx: SbpContext) -> float:
+    taps: float = prod(ctx.attrs["kernel_size"]) * ctx.inputs[0].shape[-1] / ctx.attrs["groups"]
+    return 2.0 * ctx.outputs[0].size * taps
+
+
 MATMUL_ATTRS = {"transpose_a": False, "transpose_b": False, "alpha": 1.0}
 _PACKED = {"rows": REQUIRED, "deep": REQUIRED, "columns": REQUIRED, "activation": "", **MATH}
 
@@ -335,6 +342,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={**GEOMETRY, "padding_after": REQUIRED, "activation": "", **MATH, **NOTED},
         reference=_conv,
         samples=_conv_samples,
+        work=lambda ctx: conv_work(ctx.outputs[0], ctx.inputs[1]),
         doc="Convolution of NHWC activations, with bias and activation.",
     ),
     _op(
@@ -345,6 +353,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={**GEOMETRY, "space": REQUIRED, **MATH, **NOTED},
         reference=_data_grad,
         samples=_data_grad_samples,
+        work=lambda ctx: conv_work(*ctx.inputs),
         doc="Gradient of the convolution input, of height and width ``space``.",
     ),
     _op(
@@ -355,6 +364,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={**GEOMETRY, "bias": False, **MATH, **NOTED},
         reference=_filter_grad,
         samples=_filter_grad_samples,
+        work=lambda ctx: conv_work(ctx.inputs[0], ctx.outputs[0]),
         doc="Gradients of the convolution weights and, if ``bias`` is set, of the bias.",
     ),
     _op(
@@ -364,6 +374,7 @@ OPS: tuple[OpSpec, ...] = (
         attrs={**MATMUL_ATTRS, "activation": "", **MATH, **NOTED},
         reference=_matmul,
         samples=_matmul_samples,
+        work=lambda ctx: product_work(ctx.inputs[0], ctx.inputs[1], ctx.outputs[0]),
         doc="Matrix product with bias and activation.",
     ),
     _op(
@@ -378,6 +389,7 @@ OPS: tuple[OpSpec, ...] = (
         inputs=("a", "packed", "bias?"),
         infer=lambda ctx: (_like(ctx, ctx.attrs["rows"], ctx.attrs["columns"]),),
         attrs=_PACKED,
+        work=lambda ctx: 2.0 * prod(ctx.attrs[n] for n in ("rows", "deep", "columns")),
         doc="`onednn_matmul` with packed weights.",
     ),
     _op(
@@ -395,6 +407,7 @@ OPS: tuple[OpSpec, ...] = (
         outputs=("y", "bound"),
         infer=lambda ctx: (_like(ctx, *ctx.attrs["result"]), _like(ctx, 1)),
         attrs=_PACKED_CONV,
+        work=_packed_conv_work,
         doc="Convolution of NHWC activations with packed weights, and a bound of the result's"
         " magnitudes. ``more`` are the bias, a residual, which is added, and bounds of x and of the"
         " residual; the result is limited to ``low`` and ``high``.",
@@ -488,6 +501,7 @@ OPS: tuple[OpSpec, ...] = (
         samples=matmul_sgd_samples,
         mutates=(0,),
         effect=True,
+        work=lambda ctx: product_work(ctx.inputs[1], ctx.inputs[2], ctx.inputs[0]),
         doc="model -= learning_rate scale scale_by_tensor (a b); the gradient is not stored.",
     ),
     _op(

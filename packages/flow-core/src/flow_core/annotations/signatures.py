@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
@@ -42,6 +42,20 @@ class JobSignature:
     def is_async(self) -> bool:
         """Whether calls take a callback."""
         return isinstance(self.result, FetchCallback)
+
+    def scaled(self, factor: int) -> JobSignature:
+        """Return the signature for batches that are ``factor`` times as large."""
+        parameters = {name: _scaled(spec, factor) for name, spec in self.parameters.items()}
+        return replace(self, parameters=parameters)
+
+
+def _scaled(spec: Placeholders, factor: int) -> Placeholders:
+    if isinstance(spec, PlaceholderSpec):
+        sizes = [n * factor if i == spec.batch_axis else n for i, n in enumerate(spec.shape)]
+        return replace(spec, shape=tuple(sizes))
+    if isinstance(spec, Mapping):
+        return {name: _scaled(item, factor) for name, item in spec.items()}
+    return type(spec)(_scaled(item, factor) for item in spec)
 
 
 def parse_signature(

@@ -63,6 +63,8 @@ class Settings:
             not set, OMP_NUM_THREADS), None for all cores.
         plan_cache: maximum size of the plans kept on disk in bytes (FLOW_PLAN_CACHE, such as
             64MiB), 0 to keep none.
+        topology: file that describes links and devices, empty for the default cost model
+            (FLOW_TOPOLOGY).
     """
 
     emulate_gpus: int = 0
@@ -81,6 +83,7 @@ class Settings:
     check_finite: str = "off"
     cores: Budget | None = None
     plan_cache: int = 0
+    topology: str = ""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Settings:
@@ -107,6 +110,7 @@ class Settings:
             check_finite=_word(env, "FLOW_CHECK_FINITE", CHECK_FINITE),
             cores=asked(env),
             plan_cache=PLAN_CACHE if (size := _bytes(env, "FLOW_PLAN_CACHE")) is None else size,
+            topology=env.get("FLOW_TOPOLOGY", ""),
         )
 
 

@@ -18,6 +18,7 @@ from flow_core.cli.new import KINDS, create_package
 from flow_core.cli.progress import progress
 from flow_core.cli.render import show, width
 from flow_core.cli.scripts import document_of, job_of, measured_of, run_script, write_page
+from flow_core.cli.simulate import devices_of
 
 emulate_gpus = click.option(
     "--emulate-gpus",
@@ -194,6 +195,33 @@ def debug(
 )
 @click.option("--update", is_flag=True, help="Write the budgets of --check in place of comparing.")
 @click.option("--markdown", is_flag=True, help="Print the report of --check as Markdown.")
+@click.option("--simulate", is_flag=True, help="Simulate a step: its time, waits and what-if.")
+@click.option(
+    "--topology",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Read links and devices from this file, which `flow topology` writes.",
+)
+@click.option(
+    "--devices",
+    metavar="MxN",
+    callback=devices_of,
+    help="Simulate M machines of N devices, for ops without a placement of their own.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Simulate this number of processes on CPUs.",
+)
+@click.option(
+    "--trace",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    callback=in_a_folder,
+    help="Write the simulated step as a trace, which https://ui.perfetto.dev opens.",
+)
 @click.argument("target", metavar="SCRIPT.PY[:JOB]")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
 @click.pass_context
@@ -209,6 +237,11 @@ def plan(
     check: str | None,
     update: bool,
     markdown: bool,
+    simulate: bool,
+    topology: str | None,
+    devices: tuple[int, int] | None,
+    processes: int,
+    trace: str | None,
     target: str,
     args: tuple[str, ...],
 ) -> None:
@@ -225,6 +258,10 @@ def plan(
 
     A file of budgets has numbers of the plan of each job: memory, bytes and collectives between
     devices, tasks, and predicted times.  --check reports those that differ, with the source lines.
+
+    --simulate runs the plan as discrete events.  With the default cost model, or a topology file of
+    measured kernels, kernels are measured once on this machine, and kept.  With --devices, the plan
+    has one device of each class, and the script's batch is that of all devices.
     """
     if emulate_gpus is not None:
         os.environ["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
@@ -235,6 +272,15 @@ def plan(
         ctx.exit(budgets.status(target, check, args, update, as_json, markdown))
     if update or markdown:
         raise click.UsageError("--update and --markdown belong to --check FILE")
+    if simulate:
+        from flow_core.cli.simulate import Options, run
+
+        run(target, args, Options(topology, devices, processes, trace, as_json))
+        return
+    if topology or devices or trace or processes > 1:
+        raise click.UsageError(
+            "--topology, --devices, --processes and --trace belong to --simulate"
+        )
     from flow_core.observe.diff import diff_tables
     from flow_core.observe.summary.screen import WIDTH, summary_tables
     from flow_core.observe.text import plan_tables
@@ -254,6 +300,43 @@ def plan(
         show(diff_tables(before, found))
     else:
         show(plan_tables(found) if full else summary_tables(found, times, width(WIDTH)))
+
+
+@cli.command()
+@click.option("--probe", is_flag=True, help="Measure a core and the links, for a topology file.")
+@click.option(
+    "--machines",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="The number of machines of the processes that run --probe.",
+)
+@click.option("--measured", is_flag=True, help="Let plans use the measured kernels of --simulate.")
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    callback=in_a_folder,
+    help="Write the topology file here; by default, print it.",
+)
+def topology(probe: bool, machines: int, measured: bool, output: str | None) -> None:
+    """Show the cost model of plans, or measure one for a topology file.
+
+    The cost model is that of the file in FLOW_TOPOLOGY, or the default one.  To measure the links
+    between processes, start this command in all of them: flow-dist run -n 2 .venv/bin/flow
+    topology --probe --output links.toml.
+    """
+    from flow_core.cli import topology as command
+
+    if not probe:
+        if output is not None:
+            click.echo(command.write(output, command.described(measured)))
+        else:
+            show(command.tables(command.current()))
+        return
+    text_of_probe = command.probed(machines, measured)
+    if text_of_probe is not None:
+        click.echo(command.write(output, text_of_probe))
 
 
 @cli.command(short_help="Verify a job's plan against one device, op by op.")

@@ -101,6 +101,7 @@ def _distribute(request: CompileRequest, graph: Graph) -> Physical:
     problem = Problem(
         graph,
         registry.ops,
+        request.options.costs,
         fixed=dict(request.layouts),
         seconds=request.selector_seconds,
         memory=request.memory_price,

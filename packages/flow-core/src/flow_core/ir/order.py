@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+Node = TypeVar("Node", bound=Hashable)
 
 
-class Dependencies:
+class Dependencies(Generic[Node]):
     """Counts of the unfinished predecessors of each node.
 
     Args:
         before: the distinct predecessors of each node.
     """
 
-    def __init__(self, before: Mapping[str, Collection[str]]) -> None:
+    def __init__(self, before: Mapping[Node, Collection[Node]]) -> None:
         self._waiting = {name: len(names) for name, names in before.items()}
-        self._followers: dict[str, list[str]] = {}
+        self._followers: dict[Node, list[Node]] = {}
         for name, names in before.items():
             for other in names:
                 self._followers.setdefault(other, []).append(name)
 
-    def blocked(self) -> list[str]:
+    def blocked(self) -> list[Node]:
         """Return the nodes that have an unfinished predecessor."""
         return [name for name, count in self._waiting.items() if count]
 
-    def free(self) -> list[str]:
+    def free(self) -> list[Node]:
         """Return the nodes that have no unfinished predecessor."""
         return [name for name, count in self._waiting.items() if not count]
 
-    def finish(self, name: str) -> Iterator[str]:
+    def finish(self, name: Node) -> Iterator[Node]:
         """Mark a node as finished; yield the nodes that become free."""
         for other in self._followers.get(name, ()):
             self._waiting[other] -= 1

@@ -212,7 +212,7 @@ def document(job: AnyJob, hints: int = 0) -> PlanDocument:
         },
         passes=tuple(_pass_rows(compiled)),
         plan=compiled.plan,
-        selection=() if report is None else tuple(report.rows()),
+        selection=() if report is None else (*report.rows(), ("model", compiled.plan.costs)),
     )
     return _with_hints(doc, compiled, hints) if hints else doc
 

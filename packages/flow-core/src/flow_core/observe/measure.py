@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
+from flow_core.compiler.request import Compiled
 from flow_core.frontend.job.function import AnyJob
 from flow_core.observe.feeds import draw_feeds, draw_variable, whole_batches
 from flow_core.observe.isolated_run import isolated
@@ -63,7 +64,11 @@ NOT_MEASURED = Measured()
 
 
 def measure(
-    job: AnyJob, seed: int = 0, progress: Callable[[str], object] = lambda _: None
+    job: AnyJob,
+    seed: int = 0,
+    progress: Callable[[str], object] = lambda _: None,
+    typical: Callable[[Iterable[float]], float] = median,
+    compiled: Compiled | None = None,
 ) -> Measured:
     """Run a few steps on random inputs, and return the time of each task.
 
@@ -73,8 +78,10 @@ def measure(
         job: the job; it is compiled if needed.
         seed: the seed of the random inputs.
         progress: a function that is called with a text before each step.
+        typical: returns the duration of a task, given those in all steps.
+        compiled: the compiled job, if another plan than the job's own is measured.
     """
-    compiled = job.compile()
+    compiled = compiled or job.compile()
     session, rng = job.active_session(), np.random.default_rng(seed)
     graph = compiled.optimized_logical
     names = [op.name for op in graph.of_type("variable")]
@@ -92,18 +99,22 @@ def measure(
         if step < WARM_UP:
             steps.clear()
             end = time.perf_counter() + SECONDS
-    return _measured(compiled.plan, steps)
+    return _measured(compiled.plan, steps, typical)
 
 
-def _measured(plan: Plan, steps: Sequence[Sequence[TaskTime]]) -> Measured:
+def _measured(
+    plan: Plan,
+    steps: Sequence[Sequence[TaskTime]],
+    typical: Callable[[Iterable[float]], float],
+) -> Measured:
     """Combine the times of several steps."""
     seconds: dict[int, list[float]] = {}
     for times in steps:
         for found in times:
             seconds.setdefault(found.task, []).append(found.seconds)
-    typical = {task: median(found) for task, found in seconds.items()}
-    spans = sorted(arranged(plan, typical), key=lambda span: span.start)
-    return Measured(tuple(spans), len(steps), median(map(_duration, steps)))
+    durations = {task: typical(found) for task, found in seconds.items()}
+    spans = sorted(arranged(plan, durations), key=lambda span: span.start)
+    return Measured(tuple(spans), len(steps), typical(map(_duration, steps)))
 
 
 def arranged(plan: Plan, seconds: Mapping[int, float]) -> Iterator[Span]:

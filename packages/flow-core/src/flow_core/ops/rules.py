@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from math import prod, sqrt
 
 from flow_core.base.shapes import broadcast_shapes, normal_axis
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
@@ -182,3 +183,25 @@ def with_place(ctx: LocalContext) -> Mapping[str, AttrValue]:
     outer = ctx.attrs["place"] or (out.type.shape, (0,) * len(out.region))
     low = tuple(a + start for a, (start, _) in zip(outer[1], out.region, strict=True))
     return {"place": (outer[0], low)}
+
+
+def product_work(a: TensorType, b: TensorType, c: TensorType) -> float:
+    """Return the floating-point operations of a product of matrices, or of batches of matrices.
+
+    The three types may be given in any order.
+
+    >>> from flow_core.base.dtypes import float32
+    >>> product_work(*(TensorType(shape, float32) for shape in ((2, 3), (3, 5), (2, 5))))
+    60.0
+    """
+    return 2.0 * sqrt(a.size * b.size * c.size / max(prod(c.shape[:-2]), 1))
+
+
+def conv_work(y: TensorType, weight: TensorType) -> float:
+    """Return the floating-point operations of a convolution, or of a gradient with ``y``.
+
+    Args:
+        y: the side on which the filters are channels.
+        weight: the filters, along axis 0.
+    """
+    return 2.0 * y.size * weight.size / max(weight.shape[0], 1)

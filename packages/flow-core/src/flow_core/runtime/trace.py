@@ -16,7 +16,15 @@ from typing import Any
 
 from flow_core.base.arrays import Array
 from flow_core.base.errors import ConfigError, user_line
-from flow_core.base.formats.trace_file import Event, rank_file, write
+from flow_core.base.formats.trace_file import (
+    MICRO,
+    Event,
+    arrow_event,
+    name_event,
+    rank_file,
+    span_event,
+    write,
+)
 from flow_core.base.shutdown import call_at_shutdown
 from flow_core.comm.exchange import BOXING, exchange_of
 from flow_core.device import World
@@ -25,8 +33,6 @@ from flow_core.runtime.timed import TaskTime, TimedExecutable
 
 MOST_EVENTS = 1_000_000
 """The largest number of events that a process keeps; later steps are left out of its trace."""
-
-MICRO = 1e6
 
 
 class Trace:
@@ -83,15 +89,11 @@ class Trace:
 
     def _names(self) -> Iterator[Event]:
         process = "job steps" if self._rank is None else f"rank {self._rank}"
-        yield _name("process_name", self.process, 0, process)
+        yield name_event("process_name", self.process, 0, process)
         used = {event["tid"] for event in self._events}
         for name, number in self._tracks.items():
             if number in used:
-                yield _name("thread_name", self.process, number, name)
-
-
-def _name(kind: str, process: int, track: int, name: str) -> Event:
-    return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": {"name": name}}
+                yield name_event("thread_name", self.process, number, name)
 
 
 @lru_cache
@@ -169,28 +171,12 @@ class TracedExecutable(TimedExecutable):
 
     def _span(self, name: str, track: int, found: TaskTime, args: Mapping[str, Any]) -> Event:
         start = self._trace.micros(found.start)
-        return {
-            "ph": "X",
-            "name": name,
-            "pid": self._trace.process,
-            "tid": track,
-            "ts": start,
-            "dur": round(found.seconds * MICRO, 3),
-            "args": args,
-        }
+        return span_event(name, self._trace.process, track, start, found.seconds, args)
 
     def _arrow(self, phase: str, key: str, found: TaskTime, inside: float) -> Event:
         """Return the start or end of an arrow, at a fraction of the duration of a task."""
-        return {
-            "ph": phase,
-            "bp": "e",
-            "name": "data",
-            "cat": "data",
-            "id": key,
-            "pid": self._trace.process,
-            "tid": self._tracks[found.task],
-            "ts": self._trace.micros(found.start + found.seconds * inside),
-        }
+        at = self._trace.micros(found.start + found.seconds * inside)
+        return arrow_event(phase, key, self._trace.process, self._tracks[found.task], at)
 
 
 def track_names(plan: Plan) -> list[str]:

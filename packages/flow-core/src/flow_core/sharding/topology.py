@@ -1,10 +1,10 @@
-"""Devices, placements and the link model."""
+"""Devices and placements."""
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -193,81 +193,3 @@ def _format_ranges(devices: tuple[tuple[int, int], ...]) -> list[str]:
         else:
             runs.append([machine, index, index])
     return [f"{m}:{a}" if a == b else f"{m}:{a}-{b}" for m, a, b in runs]
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A link class.
-
-    Attributes:
-        latency: seconds per message.
-        bandwidth: bytes per second.
-    """
-
-    latency: float
-    bandwidth: float
-
-    def seconds(self, nbytes: int) -> float:
-        """Return the time to move ``nbytes`` over this link.
-
-        >>> Link(1e-6, 1e9).seconds(1000)
-        2e-06
-        """
-        return self.latency + nbytes / self.bandwidth
-
-
-@dataclass(frozen=True, slots=True)
-class LinkModel:
-    """Latency and bandwidth per link class: same device, same machine, between machines."""
-
-    local: Link = Link(0.0, 1e11)
-    machine: Link = Link(2e-6, 1e10)
-    network: Link = Link(2e-5, 1.25e9)
-
-    def between(self, a: Device, b: Device) -> Link:
-        """Return the link class between two devices."""
-        if a == b:
-            return self.local
-        return self.machine if a.machine == b.machine else self.network
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceModel:
-    """Cost model of computation and memory on a device, in the same unit as communication costs.
-
-    The time of an op is the time of its arithmetic, plus the time of one read of its inputs and one
-    write of its outputs.  Memory has a cost as well, so that the smaller of two equally fast plans
-    wins.
-
-    Attributes:
-        flops: floating point operations per second.
-        bandwidth: bytes per second between the device and its memory.
-        held: cost of memory, in seconds per byte that a step or a variable occupies.
-        launch: fixed time to start a boxing step, in seconds.
-    """
-
-    flops: float = 1e13
-    bandwidth: float = 1e12
-    held: float = 1e-13
-    launch: float = 1e-6
-
-    def seconds(self, flops: float, nbytes: int) -> float:
-        """Return the time of ``flops`` operations that access ``nbytes`` bytes of memory.
-
-        >>> DeviceModel(flops=1e12, bandwidth=1e11).seconds(1e9, 10**8)
-        0.002
-        """
-        return flops / self.flops + nbytes / self.bandwidth
-
-
-ACCELERATOR = DeviceModel()
-
-DEVICE_MODELS: Mapping[str, DeviceModel] = {
-    "cpu": DeviceModel(flops=1e11, bandwidth=2e10, held=5e-12)
-}
-"""Models by device type; every other type uses `ACCELERATOR`."""
-
-
-def device_model(device_type: str) -> DeviceModel:
-    """Return the model of a device type."""
-    return DEVICE_MODELS.get(device_type, ACCELERATOR)

@@ -14,11 +14,12 @@ from flow_core.base.dtypes import float32
 from flow_core.compiler.reshard.direct import direct
 from flow_core.compiler.reshard.planner import BoxingError, TensorLayout, plan_routes
 from flow_core.compiler.reshard.plugin_steps import BoxingMethods
+from flow_core.costs.links import LinkModel
 from flow_core.ir.graph import tensor_type
 from flow_core.plugins.host import load_plugins
 from flow_core.plugins.specs import BoxingSpec
 from flow_core.sharding.sbp import B, P, S, Sbp
-from flow_core.sharding.topology import LinkModel, Placement
+from flow_core.sharding.topology import Placement
 
 GPUS = Placement.parse("gpu", "0:0-3")
 TYPE = tensor_type((8, 12), float32)

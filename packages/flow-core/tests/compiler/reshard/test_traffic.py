@@ -7,8 +7,9 @@ import pytest
 from flow_core.compiler.reshard import steps
 from flow_core.compiler.reshard.direct import direct
 from flow_core.compiler.reshard.steps import TensorLayout, busiest, even_form, groups_of
+from flow_core.costs.links import LinkModel
 from flow_core.sharding.sbp import B, P, S
-from flow_core.sharding.topology import LinkModel, Placement
+from flow_core.sharding.topology import Placement
 
 LINKS = LinkModel()
 PLACES = ("0:0-1", "0:0-4", "0:0-2,1:0-1,2:0", "0:0-2,1:0-3", "0:0,1:0,0:1,1:1")

@@ -17,8 +17,10 @@ from flow_core.compiler.select.costs import Costs
 from flow_core.compiler.select.hints import relaxations
 from flow_core.compiler.select.price import PICO
 from flow_core.compiler.select.problem import Space
+from flow_core.costs.links import LinkModel
+from flow_core.costs.model import DEFAULT
 from flow_core.sharding.sbp import B, P, S, Split
-from flow_core.sharding.topology import LinkModel, Placement, device_model
+from flow_core.sharding.topology import Placement
 
 from .making import GPUS, SPECS, Making, perceptron
 
@@ -281,7 +283,7 @@ def test_work_model() -> None:
     op, costs = problem.graph.ops["up"], Costs(problem)
     states = Space(problem).allowed(op)
     times = {str(state): costs.op(op, state) for state in states}
-    device = device_model("gpu")
+    device = DEFAULT.device("gpu")
     flops, touched = 2 * 8 * 16 * 16, 4 * (8 * 16 + 16 * 16 + 8 * 16)
     assert times["(B, S(1)) -> S(1)"].compute == round(device.seconds(flops, touched) * PICO)
     assert times["(B, B) -> B"].compute > 3 * times["(B, S(1)) -> S(1)"].compute
@@ -294,7 +296,8 @@ def test_slow_links_are_avoided() -> None:
     x, w = make.fed(4, 256), make.variable("w", 256, 256)
     v = make.variable("v", 256, 256)
     problem = make.problem(make.op("matmul", make.op("matmul", x, w), v))
-    fast = replace(problem, links=LinkModel(network=LinkModel().machine))
+    links = LinkModel((replace(LinkModel().classes[0], joins="all"),))
+    fast = replace(problem, costs=replace(DEFAULT, links=links))
     slow, quick = optimal(problem).report, optimal(fast).report
     assert slow is not None
     assert quick is not None

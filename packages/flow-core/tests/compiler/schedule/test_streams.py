@@ -189,6 +189,10 @@ def graph(*rows: tuple[str, int, tuple[str, ...]], micro_batches: int = 0) -> Gr
     return builder.build()
 
 
+def seconds(op: Op) -> float:
+    return 7e-6
+
+
 def stages(micro: int) -> Graph:
     rows = (
         ("in", 0, ()), ("f0", 0, ("in",)), ("f1", 1, ("f0",)),
@@ -202,7 +206,7 @@ def test_stages_alternate_as_in_1f1b() -> None:
     g = stages(6)
     before = {name: {v.op for v in op.inputs} for name, op in g.ops.items()}
     rank = {name: float(i) for i, name in enumerate(g.ops)}
-    table = timetable(g, before, rank)
+    table = timetable(g, before, rank, seconds)
     names = [op.name.split("/")[0] + op.name[-1] for op in table.order]
     own = {i: [n for n in names if n[1] == str(i) and n[0] in "fb"] for i in range(3)}
     assert own[2][:6] == ["f20", "b20", "f21", "b21", "f22", "b22"]
@@ -217,7 +221,7 @@ def test_stages_alternate_as_in_1f1b() -> None:
 def test_op_before_itself_is_rejected() -> None:
     g = graph(("a", 0, ()), ("b", 1, ("a",)))
     with pytest.raises(GraphError, match="before and after itself"):
-        timetable(g, {"a": {"b"}, "b": {"a"}}, {"a": 0.0, "b": 1.0})
+        timetable(g, {"a": {"b"}, "b": {"a"}}, {"a": 0.0, "b": 1.0}, seconds)
 
 
 def test_micro_batches_are_traced_through_the_graph() -> None:

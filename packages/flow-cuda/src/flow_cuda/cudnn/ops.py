@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.authoring.op_rules import conv_work
 from flow_core.authoring.specs import (
     REQUIRED,
     AttrValue,
@@ -91,16 +92,12 @@ def _filter_grad_type(ctx: InferContext) -> Types:
     return (_with_sizes(ctx.inputs[0], sizes, ctx.attrs),)
 
 
-def _products(y: TensorType, weight: TensorType) -> float:
-    return 2.0 * y.size * weight.size / max(weight.shape[0], 1)
-
-
 def _work(ctx: SbpContext) -> float:
     """Return the number of floating-point operations: two per multiplication by a weight."""
     if "activation" in ctx.attrs:
-        return _products(ctx.outputs[0], ctx.inputs[1])
+        return conv_work(ctx.outputs[0], ctx.inputs[1])
     other = ctx.inputs[1] if "space" in ctx.attrs else ctx.outputs[0]
-    return _products(ctx.inputs[0], other)
+    return conv_work(ctx.inputs[0], other)
 
 
 # --- references

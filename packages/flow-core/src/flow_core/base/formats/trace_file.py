@@ -15,6 +15,42 @@ Event = Mapping[str, Any]
 
 _RANK = ".rank"
 
+MICRO = 1e6
+
+
+def name_event(kind: str, process: int, track: int, name: str) -> Event:
+    """Return the event that names a process or, with the kind "thread_name", a track."""
+    return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": {"name": name}}
+
+
+def span_event(
+    name: str, process: int, track: int, start: float, seconds: float, args: Mapping[str, Any]
+) -> Event:
+    """Return the event of an interval, which starts at a number of microseconds."""
+    return {
+        "ph": "X",
+        "name": name,
+        "pid": process,
+        "tid": track,
+        "ts": start,
+        "dur": round(seconds * MICRO, 3),
+        "args": args,
+    }
+
+
+def arrow_event(phase: str, key: str, process: int, track: int, at: float) -> Event:
+    """Return the start ("s") or the end ("f") of an arrow, at a number of microseconds."""
+    return {
+        "ph": phase,
+        "bp": "e",
+        "name": "data",
+        "cat": "data",
+        "id": key,
+        "pid": process,
+        "tid": track,
+        "ts": at,
+    }
+
 
 def rank_file(path: Path, rank: int | None) -> Path:
     """Return the file to which a process writes its part of a trace; None for a single process.

@@ -35,10 +35,11 @@ from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection
 from flow_core.compiler.select.costs import result_layout
 from flow_core.compiler.select.problem import fed_as
 from flow_core.compiler.select.report import Report
+from flow_core.costs.links import LinkModel
 from flow_core.ir.graph import Attrs, Graph, Op, Origin, TensorType, Value, tensor_type
 from flow_core.plugins.specs import LocalContext, Part, local_attrs
 from flow_core.sharding.sbp import Region, region_shape
-from flow_core.sharding.topology import Device, LinkModel, Placement
+from flow_core.sharding.topology import Device, Placement
 
 Locals = dict[int, Value]
 """The local values of a layout, by rank, in the order of the ranks."""
@@ -118,7 +119,7 @@ def to_physical(
     placements |= {problem.home(op) for op in graph.of_type("variable")}
     if len(placements) <= 1 and all(p.size == 1 for p in placements):
         return Physical(graph)
-    arguments = problem, graph, select(problem), problem.links, methods
+    arguments = problem, graph, select(problem), problem.costs.links, methods
     if devices is None:
         return _Lowering(*arguments).run()
     outline = _Lowering(*arguments, kept=frozenset())

@@ -12,6 +12,8 @@ from flow_core.base.thread_budget import Budget, asked, find_budget
 from flow_core.compiler.memory.arena_assignment import IsResident, Limit
 from flow_core.compiler.memory.inplace_reduction import Form
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
+from flow_core.compiler.schedule.op_costs import OpCosts
+from flow_core.costs.model import DEFAULT, CostModel
 from flow_core.ir.graph import NO_ATTRS, AttrValue, Graph, Op
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
 
@@ -51,6 +53,7 @@ class CompileOptions:
         settings: the settings in kernel queries, which are part of the plan.
         recording: the device types of the plan whose drivers record steps.
         alignment: the number of bytes to a multiple of which offsets are aligned, by device type.
+        costs: the cost model.
     """
 
     seed: int = 0
@@ -65,6 +68,7 @@ class CompileOptions:
     settings: Mapping[str, AttrValue] = NO_ATTRS
     recording: frozenset[str] = frozenset()
     alignment: Mapping[str, int] = field(default_factory=dict)
+    costs: CostModel = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,12 @@ class Inputs:
     threads: int
     constant: frozenset[str]
     derived: frozenset[str] = frozenset()
+
+    @property
+    def costs(self) -> OpCosts:
+        """The costs of the ops of the graph."""
+        accelerators, model = self.options.recording, self.options.costs
+        return OpCosts(self.graph, self.specs, model, accelerators, self.threads)
 
     @property
     def specs(self) -> Mapping[str, OpSpec]:

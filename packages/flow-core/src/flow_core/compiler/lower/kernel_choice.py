@@ -51,10 +51,9 @@ def divide_cores(inputs: Inputs, order: Order, choice: KernelChoice) -> Cores:
     running = [op for op in order.ops if op.type not in LEAVES and op.name not in inputs.constant]
     computing = {stream_name(op) for op in running if op.type != BOXING}
     return divided(
-        inputs.graph,
+        inputs.costs,
         running,
         choice.kernels,
-        inputs.specs,
         inputs.options.budget,
         worker_count(inputs, order, len(computing)),
         inputs.threads,

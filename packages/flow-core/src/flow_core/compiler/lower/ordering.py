@@ -61,7 +61,7 @@ def _timed(inputs: Inputs, sharing: ReplicaDedup) -> Order:
     before, rank = constraints(graph, specs, sharing)
     views = {v.op for v in alias_roots(graph, specs)}
     free = views | inputs.constant | sharing.idle()
-    table = timetable(graph, before, rank, free)
+    table = timetable(graph, before, rank, inputs.costs.seconds, free)
     return Order(table.order, sharing, table)
 
 

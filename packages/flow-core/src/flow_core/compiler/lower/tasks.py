@@ -43,6 +43,7 @@ from flow_core.compiler.memory.live_ranges import (
     workspace_buffer,
 )
 from flow_core.compiler.memory.result_buffers import protected
+from flow_core.compiler.schedule.op_costs import OpCosts
 from flow_core.compiler.schedule.streams import flows, stream_name
 from flow_core.compiler.schedule.thread_allocation import kernel_threads
 from flow_core.ir.graph import Graph, Op, Value, tensor_type
@@ -71,7 +72,8 @@ def lower(
     """
     find_open_mp()
     graph = protected(graph, kernels.ops, options.sharing)
-    threads = kernel_threads(graph, kernels.ops, options.budget, options.recording)
+    costs = OpCosts(graph, kernels.ops, options.costs, options.recording)
+    threads = kernel_threads(costs, options.budget)
     derived = frozenset() if options.recording else derived_ops(graph, kernels.ops)
     constant = constant_ops(graph, kernels.ops) | derived
     given = Inputs(graph, kernels, options, threads, constant, derived)
@@ -175,6 +177,7 @@ def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
         workers=worker_count(state.given, state.order, len(streams)),
         cores=divide_cores(state.given, state.order, state.choice),
         settings=state.given.options.settings,
+        costs=str(state.given.options.costs),
     )
 
 
@@ -302,9 +305,17 @@ def _task(state: _Phases, op: Op, i: int, buffers: Buffers) -> Task:
         device=device_of(op),
         kernel=op.attrs["collective"] if op.type == BOXING else state.choice.kernels[op.name].name,
         seed=_seed(state, op),
+        seconds=_seconds(state, op),
         line=str(state.graph.lines.get(op.name, "")),
         unrecordable=_unrecordable(state, op),
     )
+
+
+def _seconds(state: _Phases, op: Op) -> float:
+    """Return the predicted time of a task, also for the ops of other devices that it executes."""
+    executed = state.order.sharing.executes.get(op.name, ())
+    ops = (op, *(state.graph.ops[name] for name in executed))
+    return sum(map(state.given.costs.seconds, ops))
 
 
 def _unrecordable(state: _Phases, op: Op) -> str:

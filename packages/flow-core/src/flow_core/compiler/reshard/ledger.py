@@ -9,8 +9,9 @@ from functools import lru_cache
 from flow_core.base.shapes import Shape
 from flow_core.comm.exchange import BOXING, DevicePair, exchange_of
 from flow_core.compiler.reshard.planner import ReshardStep, TensorLayout, plan_routes
+from flow_core.costs.links import LinkModel
 from flow_core.plan import Buffer, Plan, Task
-from flow_core.sharding.topology import Device, LinkModel
+from flow_core.sharding.topology import Device
 
 Links = tuple[tuple[Device, Device, int], ...]
 """One (from, to, bytes) entry for each pair of devices."""

@@ -27,12 +27,15 @@ from flow_core.compiler.reshard.steps import (
     ReshardStep,
     TensorLayout,
     busiest,
+    even_form,
     groups_of,
     holds_partial,
     is_in_place,
 )
+from flow_core.compiler.reshard.traffic import devices_of
+from flow_core.costs.links import LinkModel
 from flow_core.sharding.sbp import B, Partial, Sbp, Split
-from flow_core.sharding.topology import LinkModel, Placement
+from flow_core.sharding.topology import Placement
 
 __all__ = [
     "BoxingError",
@@ -139,22 +142,29 @@ def _optimal_step(
     """Return the direct step if it is provably optimal, else None.
 
     Every device must receive the data that it lacks, and a direct step sends each device only these
-    data.  A direct step is therefore optimal, up to the latency of messages, if no device spends
-    more time sending than the busiest receiver spends receiving.  Partial results are an exception:
-    they may be combined on the way, and which device receives a summand of new ones is free.  An
-    all-reduce within one machine is optimal, too.
+    data.  If the busiest receiver needs data of all devices, some messages must follow each other:
+    at least log2(p) for p devices.  A direct step is therefore optimal if it takes no longer than
+    the busiest receiver spends receiving without latency, and that many latencies.  Partial results
+    are an exception: they may be combined on the way, and which device receives a summand of new
+    ones is free.  An all-reduce over one class of links is optimal, too.
     """
     step = direct(shape, source, target)
     if step is None:
         return None
     if step.groups:
-        machines = {machine for machine, _ in source.placement.devices}
-        return step if len(machines) == 1 else None
-    out, into = busiest(step, itemsize, links)
+        joined = links.classes[0].group
+        groups = {joined(device) for device in devices_of(source.placement)}
+        return step if len(groups) == 1 else None
+    seconds = step.seconds(itemsize, links)
+    if not seconds:
+        return step
     roles = partial_roles(source, target)
-    if into and (roles.combined or roles.made):
+    if roles.combined or roles.made:
         return None
-    return step if out <= into * (1 + 1e-9) else None
+    _, into = busiest(step, itemsize, links.without_latency())
+    rounds = (source.placement.size - 1).bit_length() if even_form(step) else 1
+    latency = min(link.latency for link in links.classes)
+    return step if seconds <= (into + max(1, rounds) * latency) * (1 + 1e-9) else None
 
 
 @dataclass(slots=True)

@@ -18,10 +18,10 @@ from flow_core.compiler.reshard.planner import (
     plan_boxing,
     plan_routes,
 )
+from flow_core.costs.links import LinkModel
 from flow_core.ir.graph import TensorType
 from flow_core.plugins.specs import BoxingSpec, load
 from flow_core.sharding.sbp import NdSbp, format_nd_sbp
-from flow_core.sharding.topology import LinkModel
 
 Choose = Callable[[TensorLayout, TensorLayout, TensorType, Sequence[BoxingSpec]], str | None]
 

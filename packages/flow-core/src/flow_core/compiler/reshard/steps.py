@@ -11,12 +11,14 @@ device in common.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from flow_core.base.shapes import Shape, balanced_split, num_elements
 from flow_core.compiler.reshard.traffic import Outer, devices_of
+from flow_core.costs.collectives import collective_seconds
+from flow_core.costs.links import LinkModel
 from flow_core.sharding.sbp import (
     Broadcast,
     NdSbp,
@@ -28,7 +30,7 @@ from flow_core.sharding.sbp import (
     local_region,
     region_shape,
 )
-from flow_core.sharding.topology import Device, LinkModel, Placement
+from flow_core.sharding.topology import Device, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,11 @@ class ReshardStep:
         return _elements(self)
 
     def seconds(self, itemsize: int, links: LinkModel) -> float:
-        """Return the predicted time, in which the busiest device sends or receives its traffic."""
-        return max(busiest(self, itemsize, links))
+        """Return the predicted time with the fastest algorithm; see `flow_core.costs.collectives`.
+
+        The direct algorithm takes as long as the busiest device sends or receives its traffic.
+        """
+        return _seconds(self, itemsize, links)
 
 
 @lru_cache(maxsize=8192)
@@ -119,6 +124,56 @@ def _elements(step: ReshardStep) -> int:
     if products is not None:
         return sum(product.elements() for product in products)
     return sum(n for _, __, n in step.transfers())
+
+
+@lru_cache(maxsize=8192)
+def _seconds(step: ReshardStep, itemsize: int, links: LinkModel) -> float:
+    direct = max(busiest(step, itemsize, links))
+    return min(direct, _by_algorithm(step, itemsize, links)) if direct else 0.0
+
+
+def _by_algorithm(step: ReshardStep, itemsize: int, links: LinkModel) -> float:
+    """Return the time of a collective by the fastest algorithm other than the direct one."""
+    devices, size = devices_of(step.source.placement), num_elements(step.shape)
+    if step.groups:
+        held = num_elements(region_shape(step.source.region(step.shape, 0)))
+        found = {
+            collective_seconds(
+                "all_reduce", [devices[r] for r in group], held * itemsize, links, flows
+            )
+            for group, flows in zip(step.groups, _flows(step), strict=True)
+        }
+        return max(found)
+    form = even_form(step)
+    if form:
+        joined = max(_filled(step.shape, step.source), _filled(step.shape, step.target))
+        return collective_seconds(form, devices[:joined], size * itemsize, links)
+    members = _distinct((*devices, *devices_of(step.target.placement)))
+    return collective_seconds(_rooted(step), members, size * itemsize, links)
+
+
+def _rooted(step: ReshardStep) -> str:
+    """Return the collective of a step from or to a single device; empty for other steps."""
+    for one, other, names in (
+        (step.source, step.target, {Broadcast: "broadcast", Split: "scatter"}),
+        (step.target, step.source, {Partial: "reduce", Split: "gather"}),
+    ):
+        kinds = set(map(type, other.sbp))
+        if one.placement.size == 1 and not holds_partial(one) and len(kinds) == 1:
+            return names.get(kinds.pop(), "")
+    return ""
+
+
+def _distinct(devices: Iterable[Device]) -> list[Device]:
+    return list(dict.fromkeys(devices))
+
+
+def _flows(step: ReshardStep) -> list[int]:
+    """Return, for each group, the number of groups with a member on the machine of its first."""
+    devices = devices_of(step.source.placement)
+    machines = [{devices[rank].machine for rank in group} for group in step.groups]
+    count = Counter(machine for found in machines for machine in found)
+    return [count[devices[group[0]].machine] for group in step.groups]
 
 
 @lru_cache(maxsize=8192)
@@ -136,10 +191,14 @@ def busiest(step: ReshardStep, itemsize: int, links: LinkModel) -> tuple[float, 
         ):
             for device, time in zip(ends, times, strict=True):
                 total[device] = total.get(device, 0.0) + time
-    for sender, receiver, n in step.transfers() if products is None else ():
-        time = links.between(sender, receiver).seconds(n * itemsize)
-        out[sender] = out.get(sender, 0.0) + time
-        into[receiver] = into.get(receiver, 0.0) + time
+    moves = list(step.transfers()) if products is None else []
+    sides = [m[0] for m in moves], [m[1] for m in moves]
+    flows = [dict(zip(side, links.flows(side), strict=True)) for side in map(_distinct, sides)]
+    for sender, receiver, n in moves:
+        level = links.level(sender, receiver)
+        link, nbytes = links.classes[level], n * itemsize
+        out[sender] = out.get(sender, 0.0) + link.seconds(nbytes, flows[0][sender][level])
+        into[receiver] = into.get(receiver, 0.0) + link.seconds(nbytes, flows[1][receiver][level])
     return max(out.values(), default=0.0), max(into.values(), default=0.0)
 
 

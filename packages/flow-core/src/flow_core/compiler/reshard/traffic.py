@@ -1,24 +1,26 @@
 """The traffic of collectives in closed form, in time proportional to the number of devices.
 
 In most collectives, the number of elements from a sender to a receiver is a product of two factors,
-one per device.  The receivers of a sender then differ only in their factor and in their machine, so
-that it is enough to count them.
+one per device.  The receivers of a sender then differ only in their factor and in their link to the
+sender, so that it is enough to count them.
 
->>> from flow_core.sharding.topology import Link
+>>> from flow_core.costs.links import Link
+>>> links = LinkModel((Link("wire", "all", 0.0, 2.0),))
 >>> devices = devices_of(Placement.parse("gpu", "0:0-3"))
 >>> gather = Outer(devices, devices, (2, 2, 1, 1), (1, 1, 1, 1))
->>> gather.elements(), gather.times(1, LinkModel(machine=Link(0.0, 2.0)))[0]
+>>> gather.elements(), gather.times(1, links)[0]
 (18, [3.0, 3.0, 1.5, 1.5])
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from flow_core.sharding.topology import Device, LinkModel, Placement
+from flow_core.costs.links import LinkModel
+from flow_core.sharding.topology import Device, Placement
 
 
 @lru_cache(maxsize=1024)
@@ -60,47 +62,55 @@ Ends = tuple[Sequence[Device], Sequence[int]]
 
 def _times(own: Ends, others: Ends, itemsize: int, links: LinkModel) -> list[float]:
     """Return the time that each device of one end needs for its transfers with the other end."""
-    everywhere = Counter(others[1])
-    at_machine: dict[int, dict[int, int]] = {}
-    for (_, machine, __), factor in zip(*others, strict=True):
-        counts = at_machine.setdefault(machine, {})
-        counts[factor] = counts.get(factor, 0) + 1
-    near = {machine: tuple(sorted(counts.items())) for machine, counts in at_machine.items()}
+    classes = links.classes
+    counts: list[dict[tuple[int, ...], Counter[int]]] = [{} for _ in classes]
+    for device, factor in zip(*others, strict=True):
+        for link, groups in zip(classes, counts, strict=True):
+            groups.setdefault(link.group(device), Counter())[factor] += 1
+    flows = links.flows(own[0])
     itself = dict(zip(*others, strict=True))
     known: dict[tuple[object, ...], float] = {}
     found = []
-    for device, factor in zip(*own, strict=True):
-        key = near.get(device.machine, ()), factor, itself.get(device)
+    for i, (device, factor) in enumerate(zip(*own, strict=True)):
+        near = [
+            groups.get(c.group(device), _NONE) for c, groups in zip(classes, counts, strict=True)
+        ]
+        key = *map(id, near), factor, itself.get(device), flows[i]
         time = known.get(key)
         if time is None:
-            time = known[key] = _time(*key, everywhere, itemsize, links)
+            time = _time(near, factor, itself.get(device), itemsize, links, flows[i])
+            known[key] = time
         found.append(time)
     return found
 
 
+_NONE: Counter[int] = Counter()
+
+
 def _time(
-    near: tuple[tuple[int, int], ...],
+    near: Sequence[Counter[int]],
     factor: int,
     itself: int | None,
-    everywhere: Mapping[int, int],
     itemsize: int,
     links: LinkModel,
+    flows: tuple[int, ...],
 ) -> float:
     """Return the time of one device's transfers; empty transfers do not take place.
 
     Args:
-        near: the (factor, count) of the other ends on the same machine, with the device itself.
+        near: for each class of links, the number of other ends with each factor in the device's
+            group, with the device itself.
         factor: the device's factor.
         itself: the device's factor as the other end; None if it is not one.
-        everywhere: the number of other ends with each factor.
         itemsize: the size of an element in bytes.
         links: the link model.
+        flows: for each class of links, the number of devices that share the device's uplink.
     """
-    close, time = dict(near), 0.0
-    for other, total in everywhere.items():
-        nbytes = factor * other * itemsize
-        if nbytes:
-            count = close.get(other, 0)
-            time += (count - (other == itself)) * links.machine.seconds(nbytes)
-            time += (total - count) * links.network.seconds(nbytes)
+    time, closer = 0.0, Counter(() if itself is None else (itself,))
+    for link, counts, shared in zip(links.classes, near, flows, strict=True):
+        for other, count in counts.items():
+            nbytes = factor * other * itemsize
+            if nbytes:
+                time += (count - closer[other]) * link.seconds(nbytes, shared)
+        closer = counts or closer
     return time

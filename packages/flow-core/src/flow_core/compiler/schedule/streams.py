@@ -2,7 +2,7 @@
 
 Each device has a compute stream, and each group of devices that exchange data has a transfer
 stream.  Ops are ordered as the streams would start them if all streams ran concurrently, according
-to a coarse cost model.  As in 1F1B (one forward, one backward) schedules, the number of
+to the cost model.  As in 1F1B (one forward, one backward) schedules, the number of
 micro-batches in flight is bounded: a pipeline stage starts the forward pass of another micro-batch
 only while fewer micro-batches are in flight at this stage than there are stages from this one to
 the last.
@@ -15,21 +15,18 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from math import prod, sqrt
 
 from flow_core.comm.exchange import BOXING
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
 from flow_core.compiler.schedule.op_order import circular
-from flow_core.ir.graph import Graph, Op, Origin, TensorType, Value
+from flow_core.costs.events import EventLoop
+from flow_core.ir.graph import Graph, Op, Origin, Value
 from flow_core.ir.order import Dependencies
 from flow_core.passes.gradient_accumulation import ONCE
 
 COMPUTE, TRANSFER = "compute", "transfer"
-FLOPS, BANDWIDTH, LAUNCH = 8e10, 8e9, 3e-6
-"""The modeled speed of a CPU core: float32 operations per second of a matrix product, bytes per
-second, and seconds to launch a kernel."""
 
 
 def stream_name(op: Op) -> str:
@@ -44,37 +41,6 @@ def stream_name(op: Op) -> str:
         return f"{op.placement} {COMPUTE}"
     whole = op.attrs.get("whole")
     return f"{whole[0] if whole else op.placement} {TRANSFER}"
-
-
-def op_seconds(graph: Graph, op: Op) -> float:
-    """Estimate the time of an op on one CPU core, from its bytes and multiply-adds."""
-    whole = op.attrs.get("whole") if op.type == BOXING else None
-    if whole:
-        nbytes: int = sum(held for held, _ in whole[2])
-        return LAUNCH + nbytes / BANDWIDTH
-    return predicted_seconds(op.type, graph.input_types(op), graph.types[op.name])
-
-
-def predicted_seconds(
-    type_: str, inputs: Sequence[TensorType], outputs: Sequence[TensorType]
-) -> float:
-    """Estimate the time of an op of a type with inputs and outputs on one CPU core."""
-    moved = sum(t.nbytes for t in (*inputs, *outputs))
-    seconds = LAUNCH + moved / BANDWIDTH
-    if _is_product(type_) and len(inputs) > 1 and outputs:
-        sizes = [t.size for t in (*inputs[:2], outputs[0])]
-        batch = prod(outputs[0].shape[:-2]) if "matmul" in type_ else 1
-        seconds += 2 * sqrt(prod(sizes) / max(1, batch)) / FLOPS
-    return seconds
-
-
-def is_product(op: Op) -> bool:
-    """Return whether an op consists of matrix products, for which libraries use several cores."""
-    return _is_product(op.type)
-
-
-def _is_product(type_: str) -> bool:
-    return "matmul" in type_ or "conv" in type_
 
 
 def micro_batches(graph: Graph) -> dict[str, int]:
@@ -111,26 +77,30 @@ class Timetable:
 
 @dataclass(slots=True)
 class _Stream:
-    """A stream in the simulation.
+    """A stream in the simulation, which starts the ready op of lowest rank.
 
     Attributes:
+        rank: the rank of each op.
+        micro: the micro-batch whose start limits an op; empty for no limit.
         limit: the largest number of open micro-batches, or 0 for no limit.
         ready: the ops that may start, as (rank, name), by micro-batch.
         left: the number of unfinished ops, by micro-batch.
         open: the micro-batches that have started and are not finished.
         later: the micro-batches that have not started, in order.
-        busy: whether an op is running.
     """
 
+    rank: Mapping[str, float]
+    micro: Mapping[str, int]
     limit: int = 0
     ready: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
     left: dict[int, int] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
     later: list[int] = field(default_factory=list)
-    busy: bool = False
 
-    def put(self, micro: int, rank: float, name: str) -> None:
-        heapq.heappush(self.ready.setdefault(micro, []), (rank, name))
+    def put(self, name: str) -> None:
+        """Add an op whose predecessors have ended."""
+        ready = self.ready.setdefault(self.micro.get(name, ONCE), [])
+        heapq.heappush(ready, (self.rank[name], name))
 
     def take(self) -> str | None:
         """Remove and return the ready op of lowest rank that the limit allows to start."""
@@ -147,7 +117,9 @@ class _Stream:
             self.later.pop(0)
         return heapq.heappop(self.ready[micro])[1]
 
-    def done(self, micro: int) -> None:
+    def done(self, name: str) -> None:
+        """Note that an op has ended."""
+        micro = self.micro.get(name, ONCE)
         self.left[micro] -= 1
         if self.left[micro] == 0:
             self.open.discard(micro)
@@ -157,6 +129,7 @@ def timetable(
     graph: Graph,
     before: Mapping[str, set[str]],
     rank: Mapping[str, float],
+    cost: Callable[[Op], float],
     free: Set[str] = frozenset(),
 ) -> Timetable:
     """Simulate the streams to order the ops by their start.
@@ -165,87 +138,44 @@ def timetable(
         graph: the physical graph.
         before: the predecessors of each op.
         rank: the rank of each op; a stream starts the ready op of lowest rank.
+        cost: returns the seconds of an op.
         free: ops that take no time: views of their inputs, and ops that run once per plan.
     """
     seconds = {
-        name: 0.0 if name in free or op.type in _LEAVES else op_seconds(graph, op)
+        name: 0.0 if name in free or op.type in _LEAVES else cost(op)
         for name, op in graph.ops.items()
     }
-    return _Simulation(graph, before, rank, seconds).run()
+    stream_of = {name: stream_name(op) for name, op in graph.ops.items()}
+    streams = _streams(graph, stream_of, rank)
+    dependencies = Dependencies(before)
+    queues_of = {name: (stream,) for name, stream in stream_of.items()}
+    loop = EventLoop(dependencies, streams, queues_of, seconds.__getitem__, rank.__getitem__)
+    run = loop.run()
+    if len(run.started) != len(graph.ops):
+        raise circular(graph, dependencies.blocked()[0])
+    starts, ends = ([times[name] for name in run.started] for times in (run.start, run.end))
+    until = [max(i, bisect_left(starts, end) - 1) for i, end in enumerate(ends)]
+    total = sum(b - a for a, b in zip(starts, ends, strict=True))
+    computing = sum(name.endswith(COMPUTE) for name in streams)
+    return Timetable([graph.ops[name] for name in run.started], until, total, run.now, computing)
 
 
-class _Simulation:
-    """An event-driven simulation of all streams, in which time advances when no op can start."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        before: Mapping[str, set[str]],
-        rank: Mapping[str, float],
-        seconds: Mapping[str, float],
-    ) -> None:
-        self.graph, self.rank, self.seconds = graph, rank, seconds
-        self.stream_of = {name: stream_name(op) for name, op in graph.ops.items()}
-        self.micro = micro_batches(graph)
-        self.streams: dict[str, _Stream] = {}
-        fed = {n: m for n, m in self.micro.items() if graph.ops[n].type != "input"}
-        limits = _limits(graph, fed, self.stream_of)
-        for name, stream in self.stream_of.items():
-            known = self.streams.setdefault(stream, _Stream(limits.get(stream, 0)))
-            micro = self._gate(name)
-            known.left[micro] = known.left.get(micro, 0) + 1
-        for stream_ in self.streams.values():
-            stream_.later = sorted(m for m in stream_.left if m != ONCE)
-        self.dependencies = Dependencies(before)
-        self.running: list[tuple[float, float, str]] = []
-        self.starts: list[float] = []
-        self.ends: list[float] = []
-        self.order: list[Op] = []
-
-    def _gate(self, name: str) -> int:
-        """Return the micro-batch whose start limits an op; transfers have no such limit."""
-        return self.micro[name] if self.stream_of[name].endswith(COMPUTE) else ONCE
-
-    def run(self) -> Timetable:
-        for name in self.dependencies.free():
-            self._ready(name)
-        now = 0.0
-        while True:
-            self._start(now)
-            if not self.running:
-                break
-            now, _, name = heapq.heappop(self.running)
-            self._finish(name)
-            while self.running and self.running[0][0] <= now:
-                self._finish(heapq.heappop(self.running)[2])
-        if len(self.order) != len(self.graph.ops):
-            raise circular(self.graph, self.dependencies.blocked()[0])
-        until = [max(i, bisect_left(self.starts, end) - 1) for i, end in enumerate(self.ends)]
-        seconds = [b - a for a, b in zip(self.starts, self.ends, strict=True)]
-        computing = sum(name.endswith(COMPUTE) for name in self.streams)
-        return Timetable(self.order, until, sum(seconds), now, computing)
-
-    def _ready(self, name: str) -> None:
-        self.streams[self.stream_of[name]].put(self._gate(name), self.rank[name], name)
-
-    def _start(self, now: float) -> None:
-        for stream in self.streams.values():
-            name = None if stream.busy else stream.take()
-            if name is not None:
-                stream.busy = True
-                op = self.graph.ops[name]
-                end = now + self.seconds[name]
-                heapq.heappush(self.running, (end, self.rank[name], name))
-                self.order.append(op)
-                self.starts.append(now)
-                self.ends.append(end)
-
-    def _finish(self, name: str) -> None:
-        stream = self.streams[self.stream_of[name]]
-        stream.busy = False
-        stream.done(self._gate(name))
-        for other in self.dependencies.finish(name):
-            self._ready(other)
+def _streams(
+    graph: Graph, stream_of: Mapping[str, str], rank: Mapping[str, float]
+) -> dict[str, _Stream]:
+    """Return the streams, with the micro-batches whose start limits their ops."""
+    micro = micro_batches(graph)
+    fed = {n: m for n, m in micro.items() if graph.ops[n].type != "input"}
+    limits = _limits(graph, fed, stream_of)
+    streams: dict[str, _Stream] = {}
+    for name, stream in stream_of.items():
+        gated = micro if stream.endswith(COMPUTE) else {}  # transfers have no such limit
+        known = streams.setdefault(stream, _Stream(rank, gated, limits.get(stream, 0)))
+        number = gated.get(name, ONCE)
+        known.left[number] = known.left.get(number, 0) + 1
+    for stream_ in streams.values():
+        stream_.later = sorted(m for m in stream_.left if m != ONCE)
+    return streams
 
 
 WORTH_IT = 1.3

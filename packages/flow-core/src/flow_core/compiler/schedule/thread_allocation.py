@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 
 from flow_core.base.thread_budget import Budget, Cores, divide
 from flow_core.comm.exchange import BOXING
-from flow_core.compiler.schedule.streams import LONG, is_product, op_seconds
-from flow_core.ir.graph import Graph, Op
-from flow_core.plugins.specs import KernelSpec, OpSpec
+from flow_core.compiler.schedule.op_costs import OpCosts
+from flow_core.compiler.schedule.streams import LONG
+from flow_core.costs.model import HOST
+from flow_core.ir.graph import Op
+from flow_core.plugins.specs import KernelSpec
 from flow_core.sharding.topology import Placement
-
-HOST = "cpu"
-"""The device type whose kernels keep this process's cores busy; those of numpy have priority 0."""
 
 SPIN = 5e-3
 """The seconds that a kernel of another library loses to the threads of BLAS.
@@ -34,10 +33,9 @@ class User(Enum):
 
 
 def divided(
-    graph: Graph,
+    costs: OpCosts,
     order: Sequence[Op],
     found: Mapping[str, KernelSpec],
-    specs: Mapping[str, OpSpec],
     budget: Budget,
     streams: int,
     kernels: int,
@@ -45,25 +43,23 @@ def divided(
     """Divide a budget among the kernels of a plan, its streams and its loaders.
 
     Args:
-        graph: the physical graph.
+        costs: the costs of the ops of the physical graph.
         order: the ops of the graph.
         found: the kernels of the ops; empty before kernels are chosen, when it is not known which
             kernels are numpy's.
-        specs: op specs of the registry.
         budget: the cores of the process.
         streams: the number of streams of this process that compute at the same time.
         kernels: the number of threads of a kernel.
     """
-    users = list(_users(order, found, specs))
-    gain = sum(op_seconds(graph, op) for op, user in users if user is User.BLAS and is_product(op))
+    users = list(_users(costs, order, found))
+    products = [op for op, user in users if user is User.BLAS and costs.is_product(op)]
+    gain = sum(map(costs.seconds, products))
     gain *= 1 - 1 / kernels
-    lost = SPIN * _handovers(graph, users)
+    lost = SPIN * _handovers(costs, users)
     return divide(budget, streams, computes=bool(users), foreign=lost > gain, kernels=kernels)
 
 
-def kernel_threads(
-    graph: Graph, specs: Mapping[str, OpSpec], budget: Budget, accelerators: Collection[str] = ()
-) -> int:
+def kernel_threads(costs: OpCosts, budget: Budget) -> int:
     """Return the number of threads of a kernel, which is the same in all processes of a host.
 
     All devices of one type compute concurrently and divide the cores among them.  For short ops,
@@ -71,38 +67,37 @@ def kernel_threads(
     machine.  The threads of loaders are not counted, because loaders use the remaining cores.
 
     Args:
-        graph: the physical graph, with the devices of all processes.
-        specs: op specs of the registry.
+        costs: the costs of the ops of the physical graph, with the devices of all processes.
         budget: the cores of the process.
-        accelerators: device types that do not compute on the cores of the host.
     """
     found: dict[str, set[Placement]] = {}
     seconds, count = 0.0, 0
-    for op in graph.ops.values():
+    for op in costs.graph.ops.values():
         type_ = op.placement.device_type
-        if op.type != BOXING and type_ not in accelerators and not specs[op.type].host:
+        computes = op.type != BOXING and type_ not in costs.accelerators
+        if computes and not costs.specs[op.type].host:
             found.setdefault(type_, set()).add(op.placement)
-            seconds += op_seconds(graph, op)
+            seconds += costs.seconds(op)
             count += 1
     devices = max(map(len, found.values()), default=1)
     return budget.per_device(devices) if devices == 1 or seconds >= LONG * count else 1
 
 
 def _users(
-    order: Sequence[Op], found: Mapping[str, KernelSpec], specs: Mapping[str, OpSpec]
+    costs: OpCosts, order: Sequence[Op], found: Mapping[str, KernelSpec]
 ) -> Iterator[tuple[Op, User]]:
     """Yield the ops, except loaders, that compute on this process's cores, and their libraries."""
     for op in order:
         kernel = found.get(op.name)
-        if kernel is not None and kernel.device == HOST and not specs[op.type].host:
+        if kernel is not None and kernel.device == HOST and not costs.specs[op.type].host:
             yield op, User.OTHER if kernel.priority > 0 else User.BLAS
 
 
-def _handovers(graph: Graph, users: Sequence[tuple[Op, User]]) -> int:
+def _handovers(costs: OpCosts, users: Sequence[tuple[Op, User]]) -> int:
     """Count the kernels of other libraries that start while the threads of BLAS may still spin."""
     count, last = 0, User.OTHER
     for op, user in users:
-        if op_seconds(graph, op) > SHORT:
+        if costs.seconds(op) > SHORT:
             count += (last, user) == (User.BLAS, User.OTHER)
             last = user
     return count

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import located
@@ -25,10 +24,10 @@ from flow_core.compiler.reshard.planner import BoxingError, ReshardStep, TensorL
 from flow_core.compiler.select.candidates import NdSignature, first_device
 from flow_core.compiler.select.price import NEVER, NOTHING, Cost, picoseconds
 from flow_core.compiler.select.problem import Problem, Selection, fed_as
+from flow_core.costs.model import Work
 from flow_core.ir.graph import Op, TensorType, Value, tensor_type
-from flow_core.plugins.specs import SbpContext
 from flow_core.sharding.sbp import B, NdSbp, Split, region_shape
-from flow_core.sharding.topology import Link, LinkModel, Placement, device_model
+from flow_core.sharding.topology import Placement
 
 BUCKET = 16 << 20
 """The assumed bytes of a bucket, whatever the settings, which thus do not change the selection."""
@@ -84,7 +83,7 @@ class Costs:
         return known
 
     def _plan(self, type_: TensorType, source: TensorLayout, target: TensorLayout) -> Move:
-        links, itemsize = self.problem.links, assumed_itemsize(type_.dtype)
+        links, itemsize = self.problem.costs.links, assumed_itemsize(type_.dtype)
         try:
             reshard_steps = plan_boxing(type_.shape, itemsize, source, target, links)
         except BoxingError:
@@ -95,9 +94,9 @@ class Costs:
         """Return the cost of a reshard step and of the copies that it makes."""
         itemsize = assumed_itemsize(type_.dtype)
         nbytes = assumed_nbytes(local_type(type_, step.target))
-        device = device_model(step.target.placement.device_type)
+        device = self.problem.costs.device(step.target.placement.device_type)
         return Cost(
-            communication=picoseconds(step.seconds(itemsize, self.problem.links)),
+            communication=picoseconds(step.seconds(itemsize, self.problem.costs.links)),
             compute=picoseconds(device.launch + device.seconds(0.0, 2 * nbytes)),
             memory=picoseconds(self.problem.memory * device.held * nbytes),
         )
@@ -107,12 +106,12 @@ class Costs:
         type_ = self.problem.graph.type_of(value)
         if not reshard_steps or value not in self._gradients or type_.nbytes >= BUCKET:
             return 0
-        size, links = type_.dtype.itemsize, self.problem.links
+        size, links = type_.dtype.itemsize, self.problem.costs.links
         saved = 0.0
         for step in reshard_steps:
             if step.name == "all_reduce":
-                saved += device_model(step.target.placement.device_type).launch
-                saved += step.seconds(size, links) - step.seconds(size, without_latency(links))
+                saved += self.problem.costs.device(step.target.placement.device_type).launch
+                saved += step.seconds(size, links) - step.seconds(size, links.without_latency())
         return -picoseconds(saved * (1 - type_.nbytes / BUCKET))
 
     def begin(
@@ -124,7 +123,7 @@ class Costs:
         if parts is None:
             return source, NOTHING
         nbytes = local_type(self.problem.graph.type_of(value), parts).nbytes
-        device = device_model(parts.placement.device_type)
+        device = self.problem.costs.device(parts.placement.device_type)
         return parts, Cost(
             compute=picoseconds(device.launch + device.seconds(0.0, 2 * nbytes)),
             memory=picoseconds(self.problem.memory * device.held * nbytes),
@@ -173,20 +172,23 @@ class Costs:
         spec, home = self.problem.specs[op.type], self.problem.home(op)
         if spec.alias is not None or spec.is_per_device(op.placement):
             return NOTHING
-        device = device_model(home.device_type)
-        local = SbpContext(
+        device = self.problem.costs.device(home.device_type)
+        local = Work(
+            spec,
+            op.attrs,
             local_types(inputs, op.placement, state.inputs),
             local_types(outputs, home, state.outputs),
-            op.attrs,
         )
         held = sum(map(assumed_nbytes, local.outputs))
         if not op.inputs:
             return Cost(memory=picoseconds(self.problem.memory * device.held * held))
-        touched = held + sum(map(assumed_nbytes, local.inputs))
+        objects = [t for t in (*local.inputs, *local.outputs) if t.dtype.is_object]
+        more = sum(assumed_nbytes(t) - t.nbytes for t in objects)
         with located(self.problem.graph.lines.get(op.name)):
-            flops = spec.work(local) if spec.work is not None else 0.0
+            seconds = self.problem.costs.kernel_seconds(local, home.device_type, device)
+        seconds += device.seconds(0.0, more) - device.launch  # all plans launch every op
         return Cost(
-            compute=picoseconds(device.seconds(flops, touched)),
+            compute=picoseconds(max(seconds, 0.0)),
             memory=picoseconds(self.problem.memory * device.held * held),
         )
 
@@ -236,14 +238,6 @@ def gradients(problem: Problem) -> Iterator[Value]:
         mutates = problem.specs[op.type].mutates
         if mutates:
             yield from (v for i, v in enumerate(op.inputs) if i not in mutates)
-
-
-@lru_cache(maxsize=8)
-def without_latency(links: LinkModel) -> LinkModel:
-    """Return the links with zero latency."""
-    return LinkModel(
-        *(Link(0.0, link.bandwidth) for link in (links.local, links.machine, links.network))
-    )
 
 
 def result_layout(placement: Placement) -> TensorLayout:

@@ -18,10 +18,11 @@ from flow_core.compiler.select.candidates import (
     signatures,
 )
 from flow_core.compiler.select.interned import Interned
+from flow_core.costs.model import DEFAULT, CostModel
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.plugins.specs import OpSpec
 from flow_core.sharding.sbp import B, Broadcast, NdSbp, Split, coordinates
-from flow_core.sharding.topology import LinkModel, Placement
+from flow_core.sharding.topology import Placement
 
 if TYPE_CHECKING:
     from flow_core.compiler.select.report import Report
@@ -51,7 +52,7 @@ class Problem:
     Attributes:
         graph: the logical graph.
         specs: the specs of the graph's op types.
-        links: the link model.
+        costs: the cost model.
         fixed: the layouts of variables that other jobs of the session use.
         seconds: the budget for an exact search, in nominal seconds; see `search_budget`.
         memory: a factor on the price of memory.
@@ -60,7 +61,7 @@ class Problem:
 
     graph: Graph
     specs: Mapping[str, OpSpec]
-    links: LinkModel = field(default_factory=LinkModel)
+    costs: CostModel = DEFAULT
     fixed: Mapping[str, TensorLayout] = field(default_factory=dict)
     seconds: float = 10.0
     memory: float = 1.0

@@ -176,6 +176,7 @@ def lowering_options(build: JobBuild) -> CompileOptions:
         settings=kernel_settings(build),
         recording=_recording(build),
         alignment={kind: spec.alignment for kind, spec in session.registry.devices.items()},
+        costs=session.costs,
     )
 
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import (
     TYPE_CHECKING,
@@ -204,6 +204,29 @@ class JobFunction(Generic[P, R]):
         with session.compiling:
             traced, values = variant.traced, variant.fetches.values
             return compile_graph(traced.build, values, traced.inputs, devices=devices)
+
+    def compile_scaled(self, factor: int, devices: Collection[Device] | None = None) -> Compiled:
+        """Compile the job for batches of another size, without any effect on the job's plan.
+
+        Args:
+            factor: how many times as large a batch is.
+            devices: as for `compile_classes`; None for a plan of all devices.
+        """
+        session, signature = self.active_session(), self.signature.scaled(factor)
+        with session.compiling:
+            declared = dict(session.declared)
+            try:
+                build = self._build(session)
+                build.before = self.prepare().build.builder if factor != 1 else None
+                shapes = Feeding(self.name, signature, build.default_placement.size).declared
+                variant = Variant(
+                    session, self.function, signature, build, lambda: self._build(session), shapes,
+                    lambda *_: None,
+                )  # fmt: skip
+                traced, values = variant.traced, variant.fetches.values
+                return compile_graph(traced.build, values, traced.inputs, devices=devices)
+            finally:
+                session.declared = declared
 
     @property
     def compiled(self) -> Compiled | None:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,6 +36,9 @@ from flow_core.base.thread_budget import Budget, find_budget, host_memory
 from flow_core.base.thread_pools import set_budget
 from flow_core.compiler.request import Held
 from flow_core.compiler.reshard.planner import TensorLayout
+from flow_core.costs.kept_kernels import read_kernels
+from flow_core.costs.model import DEFAULT, CostModel
+from flow_core.costs.topology_file import read_topology
 from flow_core.device import Driver, World
 from flow_core.frontend.session.resource_config import ResourceConfig
 from flow_core.frontend.session.variable_storage import (
@@ -77,6 +81,7 @@ class Session:
         writes: counts the writes to variables.
         budget: the cores that this process may use.
         checked_weights: names of the train jobs whose initial weights were checked.
+        costs: the cost model of plans.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
@@ -100,6 +105,7 @@ class Session:
         self.pipeline.one_caller = self._world is not None
         self._joined_machines: tuple[str, ...] = ()
         self.budget = self._find_budget()
+        self.costs = self._find_costs()
         owned(self)
 
     # ------------------------------------------------------------------ devices
@@ -144,6 +150,12 @@ class Session:
         self._world = found
         self.pipeline.one_caller = found is not None
         self.budget = self._find_budget()
+
+    def _find_costs(self) -> CostModel:
+        """Return the cost model of the topology file, or the default one."""
+        if not self.settings.topology:
+            return DEFAULT
+        return read_topology(Path(self.settings.topology), read_kernels(self.registry))
 
     def _find_budget(self) -> Budget:
         world = self._world

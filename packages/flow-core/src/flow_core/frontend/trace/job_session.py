@@ -12,6 +12,7 @@ from flow_core.base.shapes import Shape
 from flow_core.base.thread_budget import Budget
 from flow_core.compiler.request import Held
 from flow_core.compiler.reshard.planner import TensorLayout
+from flow_core.costs.model import CostModel
 from flow_core.device import Driver
 from flow_core.frontend.config.function_config import FunctionConfig
 from flow_core.frontend.trace.variable_info import VariableInfo
@@ -67,11 +68,13 @@ class JobSession(Protocol):
         layouts: the layouts of variables, each chosen by the first compiled job that uses it.
         sharing: for each variable, whether devices share one copy in memory; chosen by the same
             job.
+        costs: the cost model of plans.
     """
 
     registry: Registry
     settings: Settings
     budget: Budget
+    costs: CostModel
     writes: VariableWrites
     declared: dict[str, VariableInfo]
     layouts: dict[str, TensorLayout]

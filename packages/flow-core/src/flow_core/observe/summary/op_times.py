@@ -1,4 +1,4 @@
-"""The time of a step by class of ops: as measured, or as predicted from sizes."""
+"""The time of a step by class of ops: as measured, or as predicted by the cost model."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flow_core.comm.exchange import BOXING
-from flow_core.compiler.schedule.streams import predicted_seconds
 from flow_core.observe.measure import Span
-from flow_core.plan import Plan, Task
+from flow_core.plan import Plan
 
 CLASSES: Sequence[tuple[str, tuple[str, ...]]] = (
     ("matrix products", ("matmul", "attention")),
@@ -56,21 +55,11 @@ def class_of(type_: str) -> str:
 
 
 def task_seconds(plan: Plan, spans: Iterable[Span] = ()) -> list[float]:
-    """Return the seconds of each task: the measured median or, without spans, a prediction.
-
-    Predicted transfers last as long as the ledger says; their sum is divided among them equally.
-    """
+    """Return the seconds of each task: the measured median or, without spans, the prediction."""
     measured = {span.task: span.seconds for span in spans}
     if measured:
         return [measured.get(i, 0.0) for i in range(len(plan.tasks))]
-    count = sum(task.type == BOXING for task in plan.tasks)
-    transfer = sum(e.seconds for e in plan.ledger if e.nbytes) / max(count, 1)
-    return [transfer if t.type == BOXING else _predicted(plan, t) for t in plan.tasks]
-
-
-def _predicted(plan: Plan, task: Task) -> float:
-    inputs, outputs = ([plan.buffers[i].type for i in x] for x in (task.inputs, task.outputs))
-    return predicted_seconds(task.type, inputs, outputs)
+    return [task.seconds for task in plan.tasks]
 
 
 def by_class(plan: Plan, spans: Iterable[Span] = ()) -> list[ClassTime]:

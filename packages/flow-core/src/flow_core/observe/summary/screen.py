@@ -69,10 +69,11 @@ def _tables(doc: PlanDocument, measured: Measured) -> Iterator[Table]:
         yield Table("model parallel without a hint", (), (*rows, *_more(len(doc.notes), NOTES)))
     if found := list(advice(doc, measured)):
         yield Table("what to try", (), tuple((text,) for text in found[:ADVICE]))
-    ran = "No step was run; times are predictions. --measure runs steps on random inputs."
+    ran = "No step was run; --measure runs steps on random inputs."
     if measured.steps:
         ran = f"{_count(measured.steps, 'step')} ran on random inputs and separate variables."
-    yield Table(f"{ran}\n--full prints all ops, tasks, buffers and transfers.", (), ())
+    model = f"Predictions are by the cost model {plan.costs}.\n" if plan.costs else ""
+    yield Table(f"{model}{ran}\n--full prints all ops, tasks, buffers and transfers.", (), ())
 
 
 def place(line: str) -> str:
@@ -99,7 +100,7 @@ def _times(plan: Plan, measured: Measured) -> Table:
         seconds = sum(c.seconds for c in rest)
         tasks = str(sum(c.tasks for c in rest))
         rows.append(("others", tasks, duration(seconds), share(seconds, total), ""))
-    title = f"time of a step: {duration(total)} of tasks, predicted for one core"
+    title = f"time of a step: {duration(total)} of tasks, predicted"
     if measured.steps:
         title = (
             f"time of a step: {duration(measured.seconds)}, {duration(total)} of tasks, "

@@ -37,7 +37,7 @@ from flow_core.ops.nn.windows import (
     space_axes,
     with_space,
 )
-from flow_core.ops.rules import Row, signatures
+from flow_core.ops.rules import Row, conv_work, signatures
 from flow_core.plugins.specs import REQUIRED, InferContext, SbpContext
 from flow_core.sharding.sbp import B, P, S, Signatures
 
@@ -119,11 +119,6 @@ def _filter_grad(g: GradContext, dy: Sym, x: Sym) -> Sym:
     return g.one("conv_filter_grad", dy, x, num_spatial_dims=dims, **_shared(g.attrs))
 
 
-def _products(y: TensorType, weight: TensorType) -> float:
-    """Return the number of floating-point operations of a convolution or gradient with ``y``."""
-    return 2.0 * y.size * weight.size / max(weight.shape[0], 1)
-
-
 _CONV_ATTRS = {
     "filters": REQUIRED, "padding_before": REQUIRED, "data_format": REQUIRED,
     "kernel_size": REQUIRED, "strides": REQUIRED, "dilation_rate": REQUIRED, "groups": 1,
@@ -146,7 +141,7 @@ class Convolution(OpDef):
 
 class Conv(Convolution):
     reference = staticmethod(conv_reference)
-    work = staticmethod(lambda ctx: _products(ctx.outputs[0], ctx.inputs[1]))
+    work = staticmethod(lambda ctx: conv_work(ctx.outputs[0], ctx.inputs[1]))
 
     def infer(self, ctx: InferContext) -> Types:
         _check_common(ctx, self.dims)
@@ -189,7 +184,7 @@ class Conv(Convolution):
 class Deconv(Convolution):
     attrs = _CONV_ATTRS | {"output_padding": REQUIRED}
     reference = staticmethod(deconv_reference)
-    work = staticmethod(lambda ctx: _products(ctx.inputs[0], ctx.inputs[1]))
+    work = staticmethod(lambda ctx: conv_work(ctx.inputs[0], ctx.inputs[1]))
 
     def infer(self, ctx: InferContext) -> Types:
         _check_common(ctx, self.dims)
@@ -239,7 +234,7 @@ class ConvDataGrad(OpDef):
     attrs = _GRAD_ATTRS
     reference = staticmethod(data_grad_reference)
     samples = staticmethod(data_grad_samples)
-    work = staticmethod(lambda ctx: _products(ctx.inputs[0], ctx.inputs[1]))
+    work = staticmethod(lambda ctx: conv_work(ctx.inputs[0], ctx.inputs[1]))
 
     def infer(self, ctx: InferContext) -> Types:
         dims = ctx.attrs["num_spatial_dims"]
@@ -282,7 +277,7 @@ class ConvFilterGrad(OpDef):
     attrs = _GRAD_ATTRS
     reference = staticmethod(filter_grad_reference)
     samples = staticmethod(filter_grad_samples)
-    work = staticmethod(lambda ctx: _products(ctx.inputs[0], ctx.outputs[0]))
+    work = staticmethod(lambda ctx: conv_work(ctx.inputs[0], ctx.outputs[0]))
 
     def infer(self, ctx: InferContext) -> Types:
         dims, form, groups = (ctx.attrs[k] for k in ("num_spatial_dims", "data_format", "groups"))

@@ -1,0 +1,57 @@
+"""The predicted seconds of the ops of a physical graph, by the cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from flow_core.comm.exchange import BOXING
+from flow_core.compiler.reshard.traffic import devices_of
+from flow_core.costs.exchanges import Ends, exchange_cost
+from flow_core.costs.model import HOST, CostModel, DeviceModel, Work
+from flow_core.ir.graph import Graph, Op
+from flow_core.plugins.specs import OpSpec
+from flow_core.sharding.topology import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class OpCosts:
+    """The costs of the ops of a physical graph.
+
+    Attributes:
+        graph: the physical graph.
+        specs: op specs of the registry.
+        model: the cost model.
+        accelerators: device types that do not compute on the cores of the host.
+        threads: the number of threads of a kernel.
+    """
+
+    graph: Graph
+    specs: Mapping[str, OpSpec]
+    model: CostModel
+    accelerators: Collection[str] = ()
+    threads: int = 1
+
+    def seconds(self, op: Op) -> float:
+        """Return the predicted time of an op."""
+        if op.type == BOXING:
+            return self._exchange(op)
+        inputs, outputs = self.graph.input_types(op), self.graph.types[op.name]
+        work = Work(self.specs[op.type], op.attrs, inputs, outputs)
+        device = self._device(op.placement)
+        return self.model.kernel_seconds(work, op.placement.device_type, device, self.threads)
+
+    def is_product(self, op: Op) -> bool:
+        """Return whether an op has much arithmetic, for which libraries use several cores."""
+        return op.type != BOXING and self.specs[op.type].work is not None
+
+    def _device(self, placement: Placement) -> DeviceModel:
+        type_ = placement.device_type
+        hosted = self.model.computes_on_host(type_, self.accelerators)
+        return self.model.device(HOST if hosted else type_)
+
+    def _exchange(self, op: Op) -> float:
+        places = (*(self.graph.ops[v.op].placement for v in op.inputs), op.placement)
+        devices = tuple(dict.fromkeys(d for place in places for d in devices_of(place)))
+        ends = Ends(devices, self.graph.input_types(op), self.graph.types[op.name])
+        return exchange_cost(self.model, self._device(op.placement), op.attrs, ends)

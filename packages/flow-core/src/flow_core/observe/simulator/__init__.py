@@ -1,0 +1,1 @@
+"""The simulator of plans, and the probe that measures what it needs."""
