@@ -138,9 +138,9 @@ MISTAKES: dict[str, Mistake] = {
         ("activation='relu'", "allowed: a function of a blob, such as flow.nn.relu"),
     ),
     "padding by another name": (
-        lambda: images(lambda x: conv2d(x, 8, 3, padding="sme")),
+        lambda: images(lambda x: conv2d(x, 8, 3, padding="sam")),
         InferenceError,
-        ("padding='sme'", "allowed: SAME", "a number"),
+        ("padding='sam'", "allowed: SAME", "a number"),
     ),
     "lr of Adam": (
         lambda: minimized(lambda loss: flow.optimizer.Adam(lr=1e-3).minimize(loss)),
