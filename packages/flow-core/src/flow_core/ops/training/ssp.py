@@ -22,7 +22,7 @@ from flow_core.sharding.sbp import B, S, Signature, Signatures
 def _infer(ctx: InferContext) -> tuple[TensorType, ...]:
     var, ring, count = ctx.inputs
     fits = ring.shape[1:] == var.shape and ring.dtype is var.dtype
-    ctx.check(fits and ring.shape[0] > 0, f"a ring {ring} for {var}", "copies of the variable")
+    ctx.check(fits and ring.shape[:1] > (0,), f"a ring {ring} for {var}", "copies of the variable")
     ctx.check(count == tensor_type((1,), int64), f"a count {count}", "int64[1]")
     return (var,)
 
