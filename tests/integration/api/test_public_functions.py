@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from flow_core.api import array, math, nn
 from flow_core.api.math import linalg
 from flow_core.api.nn import layers
 from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import FlowError, PluginError
+from flow_core.frontend.trace.emit import emit
 
 FAMILIES = (public_math, public_arrays, public_nn, public_layers)
 CALLS: dict[str, public_math.Call] = {k: v for family in FAMILIES for k, v in family.CALLS.items()}
@@ -141,6 +144,38 @@ def test_other_floating_types(key: str, name: str, tolerance: float) -> None:
 
 
 GIVES_ITS_OWN = ("cast: to int8 and back", "cast: to double", "ones_like")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", [key for key, call in CALLS.items() if call[1]])
+def test_blobs_without_elements_are_computed_or_refused_by_flow(key: str) -> None:
+    function, arrays, _ = CALLS[key]
+    results = len(expected(key, arrays))
+    for axis, index in product(range(max(x.ndim for x in arrays)), range(-1, len(arrays))):
+
+        def emptied(*xs: Any, axis: int = axis, index: int = index) -> Any:
+            chosen = [len(x.shape) > axis and index in (-1, i) for i, x in enumerate(xs)]
+            pairs = zip(xs, chosen, strict=True)
+            return function(*(without_elements(x, axis) if is_one else x for x, is_one in pairs))
+
+        flow.clear_default_session()
+        raised = refusal(emptied, arrays, results)
+        assert not isinstance(raised, PluginError), raised
+        assert raised is None or isinstance(raised.__cause__, FlowError | None), raised
+
+
+def refusal(function: Any, arrays: Any, results: int) -> FlowError | None:
+    """Return the error of a job of the function, or None."""
+    try:
+        computed(function, arrays, results, settings(("cpu", "0:0")))
+    except FlowError as error:
+        return error
+    return None
+
+
+def without_elements(x: Any, axis: int) -> Any:
+    """Return a part of a blob that has no elements: parameters of jobs must have some."""
+    return emit("split", x, axis=axis, sizes=(0, x.shape[axis]))[0]
 
 
 def test_tokens_are_numbered_as_they_come() -> None:

@@ -15,8 +15,4 @@ class TestInference(InferKit):
         **dict.fromkeys(("layer_norm", "normalization"), "statistics are at least float32"),
         "square_sum": "sums in float64 whatever the inputs are",
     }
-    gaps = (
-        Gap("python_kernel", "never", "is a function", ("types", "shapes_at_other_sizes")),
-        *(Gap(op, "notyet", "only a gradient rule creates the op", ("refuses_with_flow_errors",))
-          for op in ("distributed_partial_fc_sample_grad", "reflection_pad2d_grad")),
-    )  # fmt: skip
+    gaps = (Gap("python_kernel", "never", "is a function", ("types", "shapes_at_other_sizes")),)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 from onnx import NodeProto, helper
 
-from flow_core.authoring.specs import AttrValue, Op, TensorType
+from flow_core.authoring.specs import AttrValue, Graph, Op, TensorType, Value
 from flow_core.base.dtypes import DType
 from flow_core.base.shapes import Shape
 from flow_onnx.types import element_type
@@ -68,6 +68,8 @@ class Emission:
 
     Attributes:
         network: receives the nodes.
+        graph: the graph of the op.
+        names: names of the values before the op.
         op: the op.
         inputs: names of its inputs.
         types: types of its inputs.
@@ -77,6 +79,8 @@ class Emission:
     """
 
     network: Network
+    graph: Graph
+    names: Mapping[Value, str]
     op: Op
     inputs: tuple[str, ...]
     types: tuple[TensorType, ...]

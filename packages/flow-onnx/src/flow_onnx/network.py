@@ -71,6 +71,7 @@ def build(job: ExportedJob, graph: Graph, options: Options, open_axes: Open) -> 
         raise _unsupported(job, graph, gaps, options)
     built.kept = gaps
     _name_results(built, graph)
+    _drop_unread(built)
     return built
 
 
@@ -81,6 +82,8 @@ def _emit(
     network, outputs = built.network, graph.types[op.name]
     emission = Emission(
         network=network,
+        graph=graph,
+        names=built.values,
         op=op,
         inputs=tuple(built.values[v] for v in op.inputs),
         types=graph.input_types(op),
@@ -106,13 +109,14 @@ def _no_counterpart(e: Emission) -> str:
 
 
 def _name_outputs(built: Built, op: Op, names: tuple[str, ...], new: list[NodeProto]) -> None:
-    """Rename the outputs of an op's nodes after the op."""
+    """Rename the outputs of an op's nodes after the op; outputs without a node have no name."""
     made = {name for node in new for name in node.output}
     renamed: dict[str, str] = {}
     for i, name in enumerate(names):
         if name in made and name not in renamed:
             renamed[name] = built.network.unique(op.name if i == 0 else f"{op.name}:{i}")
-        built.values[Value(op.name, i)] = renamed.get(name, name)
+        if name:
+            built.values[Value(op.name, i)] = renamed.get(name, name)
     for node in new:
         for names_of in (node.input, node.output):
             names_of[:] = [renamed.get(name, name) for name in names_of]
@@ -175,6 +179,20 @@ def _name_results(built: Built, graph: Graph) -> None:
             nodes.append(helper.make_node("Identity", [name], [copy], name=copy))
             name = copy
         built.results.append(name)
+
+
+def _drop_unread(built: Built) -> None:
+    """Drop nodes whose outputs nothing reads, since one node may replace those of several ops."""
+    read, nodes = set(built.results), built.network.nodes
+    kept, gone = list[NodeProto](), set[str]()
+    for node in reversed(nodes):
+        if read.isdisjoint(node.output):
+            gone.update(node.output)
+        else:
+            read.update(node.input)
+            kept.append(node)
+    nodes[:] = reversed(kept)
+    built.values = {v: name for v, name in built.values.items() if name not in gone}
 
 
 def declared(

@@ -6,6 +6,8 @@ A node gives ONNX Runtime's numbers, or is refused.  Differences and refusals ar
 from __future__ import annotations
 
 import re
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -16,12 +18,14 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx_cases.backend import stored
+from onnx_cases.case import Case, model_of, versions
 from onnx_cases.models import loaded_results, run_model
-from onnx_cases.nodes import Case, all_cases, model_of, versions
+from onnx_cases.nodes import all_cases
 
 from flow_core.base.errors import FlowError
 from flow_onnx.importers import IMPORTERS
 
+PAGE = Path(__file__).parents[4] / "docs" / "onnx.md"
 NEWEST = 23
 """The newest opset of the emitters."""
 
@@ -67,6 +71,14 @@ REFUSED = (
     Row("ConvTranspose", "SAME|output_shape", "padding that follows from the size"),
     Row("Dropout", "True", "training mode"),
     Row("GatherND", "batch_dims': 1", "batch_dims=1"),
+    *(Row(op, text, reason)
+      for op in ("GRU", "LSTM")
+      for text, reason in (
+          ("Relu", "activations="), ("'clip'", "clip="), (r"input 4=\[3, 1]", "sequence_lens="),
+      )),
+    Row("GRU", "linear_before_reset': 0", "linear_before_reset=0"),
+    Row("LSTM", "input_forget': 1", "input_forget=1"),
+    Row("LSTM", "input 7", "input P"),
     Row("MaxPool", "dilations", "dilations"),
     Row("MaxPool", r"\[1, 2, 6\]", "the result 'y1'"),
     Row("ReduceLogSumExp", "int", "integers"),
@@ -83,6 +95,10 @@ COMPUTED = (
         r"=2(\.0)? input 2=1|=inf",
         "the result is the upper limit, as since opset 11",
         (1, 10),
+    ),
+    *(
+        Row(op, "layout|float64", "Runtime has float32 and the layout 0 alone")
+        for op in ("GRU", "LSTM")
     ),
     Row("ScatterElements", "float16", "Runtime does not add float16"),
     Row("ScatterND", "float16", "Runtime does not add float16"),
@@ -123,24 +139,36 @@ def close(found: list[Any], expected: list[Any]) -> bool:
     )
 
 
-def problem(case: Case, opset: int, known: bool, path: Path) -> str | None:
-    """Return how a node fails; "" for a node that is refused by both, None for equal results."""
+KINDS = ("equal", "refused by both", "refused by flow", "refused by Runtime", "different")
+
+
+def outcome(case: Case, opset: int, known: bool, path: Path) -> tuple[str, str]:
+    """Return which of `KINDS` a node is, or "wrong" and how it fails."""
     path.write_bytes(model_of(case, opset, known).SerializeToString())
     expected, reason = runtime(path, case, known)
     try:
         feeds = [] if known else [stored(x) for x in case.feeds.values()]
         found = loaded_results(path, feeds)
     except FlowError as error:
-        expected_reasons = rows(REFUSED, case, opset)
-        if expected is None or any(text in str(error) for text in expected_reasons):
-            return ""
-        return f"refused: {error}"
+        if expected is None:
+            return "refused by both", ""
+        listed = any(text in str(error) for text in rows(REFUSED, case, opset))
+        return ("refused by flow", "") if listed else ("wrong", f"refused: {error}")
     if expected is None:
         unknown = "NOT_IMPLEMENTED" in reason or rows(COMPUTED, case, opset)
-        return "" if unknown else f"computed {found}, which Runtime refuses: {reason:.300}"
-    if close(found, expected) or rows(DIFFERENT, case, opset):
-        return None
-    return f"computed {found}, Runtime {expected}"
+        text = f"computed {found}, which Runtime refuses: {reason:.300}"
+        return ("refused by Runtime", "") if unknown else ("wrong", text)
+    if close(found, expected):
+        return "equal", ""
+    text = f"computed {found}, Runtime {expected}"
+    return ("different", "") if rows(DIFFERENT, case, opset) else ("wrong", text)
+
+
+def outcomes(op: str, opset: int, mode: str, folder: Path) -> dict[str, tuple[str, str]]:
+    """Return the outcomes of the cases of an operator in an opset, by their texts."""
+    onnxruntime.set_default_logger_severity(4)
+    cases = [case for case in CASES[op] if case.opsets[0] <= opset <= case.opsets[1]]
+    return {str(c): outcome(c, opset, mode == "known", folder / "m.onnx") for c in cases}
 
 
 @pytest.mark.representative(
@@ -153,14 +181,30 @@ def problem(case: Case, opset: int, known: bool, path: Path) -> str | None:
 def test_an_operator_gives_the_numbers_of_onnx_runtime(
     op: str, opset: int, mode: str, tmp_path: Path
 ) -> None:
-    onnxruntime.set_default_logger_severity(4)
-    cases = [case for case in CASES[op] if case.opsets[0] <= opset <= case.opsets[1]]
-    found = {
-        str(case): problem(case, opset, mode == "known", tmp_path / "m.onnx") for case in cases
-    }
-    failed = [f"{case}: {text}" for case, text in found.items() if text]
+    found = outcomes(op, opset, mode, tmp_path)
+    failed = [f"{case}: {text}" for case, (kind, text) in found.items() if kind == "wrong"]
     assert not failed, "\n".join(failed)
-    assert None in found.values(), "no case is computed by both"
+    kinds = {kind for kind, _ in found.values()}
+    assert kinds & {"equal", "different"}, "no case is computed by both"
+
+
+@pytest.mark.exhaustive
+def test_the_page_has_the_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Print how many nodes have each outcome; docs/onnx.md has the same sentence."""
+    found = Counter(kind for name in names() for kind, _ in outcomes(*name, tmp_path).values())
+    types = {
+        x.dtype for cases in CASES.values() for case in cases for x in case.inputs if x is not None
+    }
+    equal, both, flow, runtime, different = (found[kind] for kind in KINDS)
+    text = (
+        f"Of {found.total():,} nodes of {len(CASES)} operators and {len(types)} element types in "
+        f"opsets 7 to {NEWEST}, {equal:,} give equal numbers; both refuse {both:,}, flow alone "
+        f"{flow:,}, for the reasons above; ONNX Runtime has no kernel for {runtime:,}, or refuses "
+        f"them; {different:,} differ as below; wrong: {found['wrong']}"
+    )
+    with capsys.disabled():
+        sys.stdout.write(f"\n{text}\n")
+    assert text in " ".join(PAGE.read_text(encoding="utf-8").split())
 
 
 def test_each_operator_has_cases() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ import pytest
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_dtype, float64
 from flow_core.base.errors import FlowError, PluginError
-from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.plugins.specs import KernelQuery, OpSpec, Sample
 from flow_core.testing.checks import cast_sample, evaluate_op, query, written
 from flow_core.testing.kit import Exceptions, Kit, Parameters, floating_inputs, is_castable
@@ -107,18 +107,20 @@ class InferKit(Kit):
         assert first == second, f"{name}: a second inference gives other types"
 
     def test_refuses_with_flow_errors(self, name: str) -> None:
-        """Check that inputs of wrong ranks, sizes and types raise a `FlowError`, if anything."""
+        """Check that wrong ranks, sizes, types and attributes raise a `FlowError`, if anything."""
         spec = self.shared_registry().ops[name]
         if spec.internal:
             pytest.skip("passes alone create the op")
         for asked, _ in (q for t in self.dtypes_of(spec)[:1] for q in self.queries(name, t)):
-            for types in _others(asked.inputs):
+            rows = [(types, asked.attrs) for types in _others(asked.inputs)]
+            rows += [(asked.inputs, attrs) for attrs in _other_attrs(asked.attrs)]
+            for types, attrs in rows:
                 blank = [np.broadcast_to(np.zeros((), t.dtype.numpy), t.shape) for t in types]
                 try:
-                    query(spec, blank, asked.attrs)
+                    query(spec, blank, attrs)
                 except Exception as error:
                     if isinstance(error, PluginError) or not isinstance(error, FlowError):
-                        text = f"{name} of {_text(types)} raises {error!r}"
+                        text = f"{name} of {_text(types)} with {dict(attrs)} raises {error!r}"
                         raise AssertionError(text) from error
 
     def test_other_types_are_needed(self, name: str) -> None:
@@ -198,11 +200,31 @@ def _text(types: Sequence[TensorType]) -> str:
 
 
 def _others(types: tuple[TensorType, ...]) -> Iterator[tuple[TensorType, ...]]:
-    """Yield the types with one input of another rank, size or element type."""
-    for i, t in enumerate(types):
-        larger, none = (tuple(map(change, t.shape)) for change in (lambda n: n + 1, lambda n: 0))
-        shapes = (s for s in ((), t.shape[1:], (*t.shape, 2), larger, none) if s != t.shape)
-        dtypes = (d for d in map(as_dtype, ("bool", "int8", "float64")) if d is not t.dtype)
-        changed = [tensor_type(s, t.dtype) for s in shapes]
-        changed += [tensor_type(t.shape, d) for d in dtypes]
-        yield from ((*types[:i], other, *types[i + 1 :]) for other in changed)
+    """Yield the types with one or all inputs of another rank, size or element type."""
+    columns = [_other(t) for t in types]
+    for i, (t, column) in enumerate(zip(types, columns, strict=True)):
+        yield from ((*types[:i], other, *types[i + 1 :]) for other in column if other != t)
+    yield from zip(*columns, strict=True)
+
+
+def _other(t: TensorType) -> list[TensorType]:
+    larger, none = (tuple(map(change, t.shape)) for change in (lambda n: n + 1, lambda n: 0))
+    shapes = ((), t.shape[1:], (*t.shape, 2), larger, none)
+    dtypes = map(as_dtype, ("bool", "int8", "float64"))
+    return [*(tensor_type(s, t.dtype) for s in shapes), *(tensor_type(t.shape, d) for d in dtypes)]
+
+
+def _other_attrs(attrs: Mapping[str, AttrValue]) -> Iterator[Mapping[str, AttrValue]]:
+    """Yield the attributes with other numbers, lengths or texts."""
+    for key, value in attrs.items():
+        others: tuple[AttrValue, ...] = ()
+        if isinstance(value, tuple) and value and all(isinstance(n, int) for n in value):
+            moved = (tuple(n + d for n in value) for d in (-99, -1, 99))
+            others = ((), value[1:], (*value, value[0]), *moved)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            others = (value - 99, -1, 0, value + 99)
+        elif isinstance(value, float):
+            others = (-1.0, 0.0, np.inf, np.nan)
+        elif isinstance(value, str):
+            others = ("", "nonsense")
+        yield from ({**attrs, key: other} for other in others)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def _tril(e: Emission) -> str:
 def _scaled_tril(e: Emission) -> str:
     scale = _number_attr(e, "scale")
     scaled = e.node("Mul", e.x, e.const(scale, e.dtype))
-    inner = Emission(e.network, e.op, (scaled,), e.types, e.outputs, e.used, e.open)
+    inner = replace(e, inputs=(scaled,))
     return _tril(inner)
 
 

@@ -127,6 +127,14 @@ def _reflection(x: Array, *, padding: Shape) -> Array:
     return np.pad(x, [(n, n) for n in padding], mode="reflect")
 
 
+def _image_padding(ctx: InferContext) -> Shape:
+    x, padding = ctx.inputs[0], ctx.attrs["padding"]
+    fits = len(x.shape) == len(padding) == 4 and (*padding[:2], min(padding)) == (0, 0, 0)
+    allowed = "a tensor (N, C, H, W) and padding (0, 0, of H, of W)"
+    ctx.check(fits, f"padding {padding} of {x}", allowed)
+    return tuple(padding)
+
+
 class ReflectionPad2d(OpDef):
     schema = "reflection_pad2d(x) -> y"
     attrs = {"padding": REQUIRED}
@@ -134,16 +142,10 @@ class ReflectionPad2d(OpDef):
     reference = staticmethod(_reflection)
 
     def infer(self, ctx: InferContext) -> Types:
-        x, padding = ctx.inputs[0], ctx.attrs["padding"]
-        ctx.check(
-            len(x.shape) == 4 and len(padding) == 4 and tuple(padding[:2]) == (0, 0),
-            f"padding {padding} of {x}",
-            "a tensor (N, C, H, W) and padding (0, 0, of H, of W)",
-        )
+        x, padding = ctx.inputs[0], _image_padding(ctx)
         (*lead, h, w), (pad_h, pad_w) = x.shape, padding[2:]
-        ctx.check(
-            0 <= pad_h < h and 0 <= pad_w < w, f"padding {padding} of {x}", f"less than {h} and {w}"
-        )
+        fits = pad_h < h and pad_w < w
+        ctx.check(fits, f"padding {padding} of {x}", f"less than {h} and {w}")
         return (tensor_type((*lead, h + 2 * pad_h, w + 2 * pad_w), x.dtype),)
 
     def gradient(self, g: GradContext) -> Gradients:
@@ -160,10 +162,10 @@ class ReflectionPad2dGrad(OpDef):
     sbp = staticmethod(_reflection_sbp)
 
     def infer(self, ctx: InferContext) -> Types:
-        dy, padding = ctx.inputs[0], ctx.attrs["padding"]
+        dy, padding = ctx.inputs[0], _image_padding(ctx)
         shape = tuple(n - 2 * pad for n, pad in zip(dy.shape, padding, strict=True))
-        fits = all(n > pad for n, pad in zip(shape, padding, strict=True))
-        ctx.check(len(shape) == 4 and fits, f"padding {padding} of gradient {dy}", "less than x")
+        fits = all(n > pad for n, pad in zip(shape[2:], padding[2:], strict=True))
+        ctx.check(fits, f"padding {padding} of gradient {dy}", "less than x")
         return (tensor_type(shape, dy.dtype),)
 
     def reference(self, dy: Array, *, padding: Shape) -> Array:

@@ -47,6 +47,8 @@ def _check_common(ctx: InferContext, dims: int) -> None:
     check_data_format(ctx)
     check_rank(ctx, dims)
     check_per_axis(ctx, dims, kernel_size=1, strides=1, dilation_rate=1, padding_before=0)
+    if ctx.attrs.get("padding_after") is not None:
+        check_per_axis(ctx, dims, padding_after=0)
     dtype = ctx.inputs[0].dtype
     ctx.check(
         dtype.is_floating and all(t.dtype is dtype for t in ctx.inputs),
@@ -145,8 +147,6 @@ class Conv(Convolution):
 
     def infer(self, ctx: InferContext) -> Types:
         _check_common(ctx, self.dims)
-        if ctx.attrs["padding_after"] is not None:
-            check_per_axis(ctx, self.dims, padding_after=0)
         x, weight = ctx.inputs
         attrs, form = ctx.attrs, ctx.attrs["data_format"]
         _check_weight(ctx, weight, x.shape[channel_axis(self.dims + 2, form)])

@@ -103,6 +103,8 @@ class Normalization(OpDef):
         (x,) = floating_like_input(ctx)
         axis = checked_axis(ctx, ctx.attrs["axis"], len(x.shape))
         vector = (x.shape[axis],)
+        holds = x.size or not x.shape[axis] or not ctx.attrs["training"]
+        ctx.check(holds, f"nothing to normalize in {x}", "at least one element per channel")
         _check_vectors(ctx, x, 1, "moving_mean moving_variance gamma beta", vector)
         _check_attribute(ctx, "epsilon", 0.0, float("inf"))
         _check_attribute(ctx, "momentum", 0.0, 1.0)
@@ -228,6 +230,14 @@ def _checked_layer_axis(ctx: InferContext, name: str) -> int:
     return checked_axis(ctx, ctx.attrs[name], len(ctx.inputs[0].shape))
 
 
+def _checked_rows(ctx: InferContext) -> int:
+    """Return the first axis over which rows are normalized; rows must have elements."""
+    x, norm = ctx.inputs[0], _checked_layer_axis(ctx, "begin_norm_axis")
+    found = f"nothing to normalize in {x}"
+    ctx.check(prod(x.shape[norm:]), found, "at least one element per row")
+    return norm
+
+
 def _layer_norm_dx(g: GradContext, dy: Sym, gamma: Sym | None) -> Sym:
     _, mean, inverse = g.outputs
     norm, _ = layer_axes(len(g.x.shape), g.attrs)
@@ -278,7 +288,7 @@ class LayerNorm(OpDef):
 
     def infer(self, ctx: InferContext) -> Types:
         (x,) = floating_like_input(ctx)
-        norm = _checked_layer_axis(ctx, "begin_norm_axis")
+        norm = _checked_rows(ctx)
         params = _checked_layer_axis(ctx, "begin_params_axis")
         rows = ("center", "beta"), ("scale", "gamma")
         wanted = [param for flag, param in rows if ctx.attrs[flag]]
@@ -287,8 +297,6 @@ class LayerNorm(OpDef):
             f"{len(ctx.inputs) - 1} parameters",
             f"{' and '.join(wanted) or 'no parameters'}, as center and scale say",
         )
-        found = f"nothing to normalize in {x}"
-        ctx.check(prod(x.shape[norm:]), found, "at least one element per row")
         _check_vectors(ctx, x, 1, " ".join(wanted), x.shape[params:])
         _check_attribute(ctx, "epsilon", 0.0, float("inf"))
         statistic = _statistic(x, x.shape[:norm])
@@ -349,7 +357,7 @@ class FromStatistics(OpDef):
     def infer(self, ctx: InferContext) -> Types:
         (dy,) = floating_like_input(ctx)
         ctx.check(ctx.inputs[1] == dy, f"x {ctx.inputs[1]} for dy {dy}", str(dy))
-        norm = _checked_layer_axis(ctx, "begin_norm_axis")
+        norm = _checked_rows(ctx)
         _check_vectors(ctx, dy, 2, "mean inv_variance", dy.shape[:norm])
         return (dy,)
 

@@ -16,7 +16,7 @@ from flow_core.base import philox
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import int32, int64
 from flow_core.base.errors import DataError
-from flow_core.ir.graph import AttrValue, tensor_type
+from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext
 from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.rules import signatures
@@ -31,13 +31,15 @@ def _classes(attrs: Mapping[str, AttrValue], rows: int) -> int:
     return int(rows if attrs["classes"] is None else attrs["classes"])
 
 
-def _sampled_rows(ctx: InferContext, rows: int, number: int) -> int:
-    """Return how many classes a device samples from its rows."""
+def _sampled_rows(ctx: InferContext, weight: TensorType) -> int:
+    """Return how many classes a device samples from its rows of the weights."""
+    ctx.check(weight.shape, f"weights {weight}", "a row per class")
+    rows, number = weight.shape[0], ctx.attrs["num_sample"]
     parts, classes = ctx.attrs["parts"], _classes(ctx.attrs, rows)
     fits = parts > 0 and classes % parts == 0 and number % parts == 0
     what = f"{number} samples of {classes} classes in {parts} parts"
     ctx.check(fits, what, "multiples of the number of parts")
-    whole = classes > 0 and rows % (classes // parts) == 0 and number <= classes
+    whole = min(classes, rows) > 0 and rows % (classes // parts) == 0 and number <= classes
     ctx.check(whole, f"{what}, {rows} rows here", "whole ranges, and no more samples than classes")
     return int(number * rows // classes)
 
@@ -113,10 +115,9 @@ class DistributedPartialFcSample(OpDef):
 
     def infer(self, ctx: InferContext) -> Types:
         weight, label = ctx.inputs
-        ctx.check(weight.shape, f"weights {weight}", "a row per class")
         index = label.dtype in (int32, int64) and len(label.shape) == 1
         ctx.check(index, f"labels {label}", "int32 or int64 of rank 1")
-        rows = _sampled_rows(ctx, weight.shape[0], ctx.attrs["num_sample"])
+        rows = _sampled_rows(ctx, weight)
         sampled = tensor_type((rows, *weight.shape[1:]), weight.dtype)
         return label, tensor_type((rows,), label.dtype), sampled
 
@@ -181,7 +182,7 @@ class DistributedPartialFcSampleGrad(OpDef):
 
     def infer(self, ctx: InferContext) -> Types:
         dy, chosen, weight = ctx.inputs
-        rows = _sampled_rows(ctx, weight.shape[0], ctx.attrs["num_sample"])
+        rows = _sampled_rows(ctx, weight)
         fits = dy == tensor_type((rows, *weight.shape[1:]), weight.dtype) and chosen.shape == (
             rows,
         )

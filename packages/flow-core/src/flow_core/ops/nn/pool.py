@@ -119,7 +119,8 @@ def _check(ctx: InferContext, dims: int, floating: bool) -> None:
     ctx.check(padding in PADDINGS, f"padding={padding!r}", ", ".join(PADDINGS))
     if padding == "customized":
         check_per_axis(ctx, dims, padding_before=0, padding_after=0)
-    dtype = ctx.inputs[0].dtype
+    space, dtype = _space(ctx.inputs[0], ctx.attrs["data_format"]), ctx.inputs[0].dtype
+    ctx.check(min(space) > 0, f"input {ctx.inputs[0]}", "at least one element per axis of space")
     ctx.check(
         dtype.is_floating or not (floating or dtype is bool_),
         f"input {ctx.inputs[0]}",

@@ -147,6 +147,7 @@ class MovingAverageMinMaxObserver(OpDef):
 
     def infer(self, ctx: InferContext) -> Types:
         x = _check(ctx)
+        ctx.check(x.size or not ctx.attrs["training"], f"an input of type {x}", "elements")
         kept = tensor_type((1,), x.dtype)
         _, step, *moving = ctx.inputs
         fits = step == tensor_type((1,), int64) and all(t == kept for t in moving)

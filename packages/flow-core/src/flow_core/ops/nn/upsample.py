@@ -58,7 +58,9 @@ def _check(ctx: InferContext) -> TensorType:
     method = attrs["interpolation"]
     ctx.check(method in METHODS, f"interpolation={method!r}", " or ".join(METHODS))
     for name in SCALES:
-        ctx.check(attrs[name] >= 1, f"{name}={attrs[name]}", "at least 1")
+        ctx.check(
+            1 <= attrs[name] < np.inf, f"{name}={attrs[name]}", "a finite number of at least 1"
+        )
     return x
 
 

@@ -51,7 +51,9 @@ class SspVariableProxy(OpDef):
     def infer(self, ctx: InferContext) -> Types:
         var, ring, count = ctx.inputs
         fits = ring.shape[1:] == var.shape and ring.dtype is var.dtype
-        ctx.check(fits and ring.shape[0] > 0, f"a ring {ring} for {var}", "copies of the variable")
+        ctx.check(
+            fits and ring.shape[:1] > (0,), f"a ring {ring} for {var}", "copies of the variable"
+        )
         ctx.check(count == tensor_type((1,), int64), f"a count {count}", "int64[1]")
         return (var,)
 

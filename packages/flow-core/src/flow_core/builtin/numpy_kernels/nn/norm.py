@@ -92,7 +92,7 @@ class _Channels:
         block = self.blocks[k]
         if self.inner == 1:
             return column_dots(x[block, :, 0], y[block, :, 0], scratch[k])
-        rows = (-1, self.inner)
+        rows = (len(x[block]) * self.channels, self.inner)
         return row_dots(x[block].reshape(rows), y[block].reshape(rows), scratch[block].reshape(-1))
 
 
@@ -278,7 +278,7 @@ def _normalize_rows(x: Array, y: Array, mean: Array, inverse: Array, epsilon: fl
 def _affine(y: Array, gamma: Any, beta: Any) -> Iterator[Launch]:
     for function, vector in ((np.multiply, gamma), (np.add, beta)):
         if vector is not None:
-            rows = y.reshape(-1, vector.size)
+            rows = y.reshape(y.size // max(vector.size, 1), vector.size)
             yield call(function, rows, vector, out=rows)
 
 
@@ -349,7 +349,7 @@ def _layer_norm_gamma_grad(ctx: BindContext) -> Launches:
     for k, (dy_part, x, mean, inverse) in enumerate(zip(*parts, strict=True)):
         values = normal[: x.shape[0]]
         rows = values.reshape(-1, prod(dy.shape[norm:]))
-        width = (-1, sums.shape[1])
+        width = dy_part.size // max(sums.shape[1], 1), sums.shape[1]
         launches += (
             call(np.subtract, x.reshape(rows.shape), mean.reshape(-1, 1), out=rows),
             call(np.multiply, rows, inverse.reshape(-1, 1), out=rows),
