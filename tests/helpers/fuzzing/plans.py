@@ -8,6 +8,7 @@ import types
 import typing
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,17 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.annotations.parsing import parse_placeholder, parse_result
 from flow_core.base.errors import AnnotationError
+from flow_core.costs.collectives import exchange_seconds
+from flow_core.costs.links import Link, LinkModel
+from flow_core.costs.model import DEFAULT
+from flow_core.costs.topology_file import read_topology, topology_text
 from flow_core.observe.diff import diff_tables
 from flow_core.observe.document import PlanDocument, document
 from flow_core.observe.page import page
 from flow_core.observe.tables import joined
 from flow_core.observe.text import plan_tables
 from flow_core.plan import Plan
+from flow_core.sharding.topology import Device
 from flow_typing.plugin import SPECS
 from fuzzing.mutations import TEXTS, mutate_bytes, mutate_document
 from fuzzing.target import Target
@@ -139,7 +145,26 @@ def _open_annotation(folder: Path) -> Callable[[bytes, int], object]:
     return read
 
 
+def _topologies() -> list[bytes]:
+    groups = Link("bridge", "2 devices", 1e-6, 1e11), Link("net", "all", 1e-5, 1e9, 1e10)
+    models = (DEFAULT, replace(DEFAULT, links=LinkModel(groups), measures=True))
+    return [topology_text(model).encode() for model in models]
+
+
+def _open_topology(folder: Path) -> Callable[[bytes, int], object]:
+    path = folder / "links.toml"
+
+    def read(data: bytes, number: int) -> None:
+        path.write_bytes(data)
+        found = read_topology(path)
+        pair = [Device("gpu", number % 3, 0), Device("gpu", number % 2, 1)]
+        assert exchange_seconds("all_reduce", pair, 64.0, found.links) >= 0
+
+    return read
+
+
 TARGETS = (
+    Target("topology", _topologies, _open_topology, weight=0.5),
     Target("plan", _plans, _open_plan, mutate_document, weight=0.5),
     Target(
         "annotation",

@@ -87,6 +87,7 @@ class EventLoop(Generic[Item]):
         seconds: returns the duration of an item, if it shares no resource.
         rank: orders items that end at the same time.
         shared: the resources that an item shares with others.
+        limit: the number of queues that may be busy at the same time; 0 for no limit.
     """
 
     def __init__(
@@ -97,10 +98,13 @@ class EventLoop(Generic[Item]):
         seconds: Callable[[Item], float],
         rank: Callable[[Item], float],
         shared: Mapping[Item, Sequence[str]] | None = None,
+        limit: int = 0,
     ) -> None:
         self._progress, self._queues, self._queues_of = progress, queues, queues_of
         self._seconds, self._rank, self._shared = seconds, rank, shared or {}
         self._number = {name: i for i, name in enumerate(queues)}
+        self._limit = limit or len(queues)
+        self._held_back: set[str] = set()
         self._busy: dict[str, Item] = {}
         self._running: list[tuple[float, float, Item]] = []
         self._sharing: dict[Item, float] = {}
@@ -125,7 +129,11 @@ class EventLoop(Generic[Item]):
 
     def _start(self, touched: Iterable[str]) -> None:
         """Let idle queues take items; start the items that all of their queues have taken."""
-        for name in sorted(set(touched), key=self._number.__getitem__):
+        asking, self._held_back = self._held_back.union(touched), set()
+        for name in sorted(asking, key=self._number.__getitem__):
+            if len(self._busy) >= self._limit:
+                self._held_back.add(name)
+                continue
             item = None if name in self._busy else self._queues[name].take()
             if item is None:
                 continue

@@ -130,6 +130,14 @@ class LinkModel:
         """Return the number of the first class with a group that has both devices."""
         return next(i for i, c in enumerate(self.classes) if c.group(a) == c.group(b))
 
+    def groups(self, devices: tuple[Device, ...]) -> tuple[tuple[int, ...], ...]:
+        """Return, for each class, a number for the group of each device.
+
+        >>> LinkModel().groups((Device("gpu", 3, 0), Device("gpu", 3, 1)))
+        ((3, 3), (0, 0))
+        """
+        return _groups(self, devices)
+
     def flows(self, devices: Sequence[Device]) -> list[tuple[int, ...]]:
         """Return, for each device and class, how many of the devices share the device's uplink."""
         if not any(link.uplink for link in self.classes):
@@ -144,6 +152,20 @@ class LinkModel:
     def without_latency(self) -> LinkModel:
         """Return the links with zero latency."""
         return _without_latency(self)
+
+
+@lru_cache(maxsize=256)
+def _groups(links: LinkModel, devices: tuple[Device, ...]) -> tuple[tuple[int, ...], ...]:
+    found = []
+    for link in links.classes:
+        kind, size = group_size(link.joins)
+        if kind == "all":
+            found.append((0,) * len(devices))
+        elif kind == "machines":
+            found.append(tuple([device.machine // size for device in devices]))
+        else:
+            found.append(tuple([device.machine << 32 | device.index // size for device in devices]))
+    return tuple(found)
 
 
 @lru_cache(maxsize=8)

@@ -98,6 +98,7 @@ def _check(found: _File) -> None:
         if word not in ALGORITHMS:
             raise Mismatch(f"{word!a:.60}", ", ".join(ALGORITHMS)).within(".algorithms")
     rows = [(f".devices.{kind}", asdict(d)) for kind, d in found.devices.items()]
+    rows += [("", {"step": found.step})]
     rows += [(f".links[{i}]", asdict(link)) for i, link in enumerate(found.links)]
     for where, numbers in rows:
         for name, number in numbers.items():

@@ -62,24 +62,22 @@ Ends = tuple[Sequence[Device], Sequence[int]]
 
 def _times(own: Ends, others: Ends, itemsize: int, links: LinkModel) -> list[float]:
     """Return the time that each device of one end needs for its transfers with the other end."""
-    classes = links.classes
-    counts: list[dict[tuple[int, ...], Counter[int]]] = [{} for _ in classes]
-    for device, factor in zip(*others, strict=True):
-        for link, groups in zip(classes, counts, strict=True):
-            groups.setdefault(link.group(device), Counter())[factor] += 1
-    flows = links.flows(own[0])
+    columns = []
+    pairs = zip(links.groups(tuple(own[0])), links.groups(tuple(others[0])), strict=True)
+    for mine, theirs in pairs:
+        counts: dict[int, Counter[int]] = {}
+        for (group, factor), count in Counter(zip(theirs, others[1], strict=True)).items():
+            counts.setdefault(group, Counter())[factor] = count
+        columns.append([counts.get(group, _NONE) for group in mine])
     itself = dict(zip(*others, strict=True))
     known: dict[tuple[object, ...], float] = {}
     found = []
-    for i, (device, factor) in enumerate(zip(*own, strict=True)):
-        near = [
-            groups.get(c.group(device), _NONE) for c, groups in zip(classes, counts, strict=True)
-        ]
-        key = *map(id, near), factor, itself.get(device), flows[i]
+    rows = zip(*own, zip(*columns, strict=True), links.flows(own[0]), strict=True)
+    for device, factor, near, flows in rows:
+        key = *map(id, near), factor, itself.get(device), flows
         time = known.get(key)
         if time is None:
-            time = _time(near, factor, itself.get(device), itemsize, links, flows[i])
-            known[key] = time
+            time = known[key] = _time(near, factor, itself.get(device), itemsize, links, flows)
         found.append(time)
     return found
 

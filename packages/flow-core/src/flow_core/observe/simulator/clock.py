@@ -85,7 +85,7 @@ def simulate_step(
     queues = {name: InOrder(items) for name, items in order.items()}
     loop = EventLoop(
         Dependencies(before), queues, dict(enumerate(lanes)), seconds.__getitem__, float,
-        _shared_uplinks(costs),
+        _shared_uplinks(costs), plan.workers if _on_threads(costs, processes) else 0,
     )  # fmt: skip
     run = loop.run()
     if len(run.end) != len(plan.tasks):
@@ -101,6 +101,13 @@ def simulate_step(
     return Step(costs, spans, tuple(lane for lane in found if lane.computing), path, total)
 
 
+def _on_threads(costs: TaskCosts, processes: int) -> bool:
+    """Return whether threads of one process run the streams of all devices."""
+    plan = costs.plan
+    hosted = all(costs.is_hosted(arena.device) for arena in plan.arenas)
+    return plan.workers > 1 and processes == 1 and hosted
+
+
 def _lanes(costs: TaskCosts, processes: int) -> list[tuple[str, ...]]:
     """Return the lanes of each task."""
     plan = costs.plan
@@ -112,8 +119,10 @@ def _lanes(costs: TaskCosts, processes: int) -> list[tuple[str, ...]]:
             return device.machine * processes // machines
         return device.machine * each + device.index % each
 
+    on_threads = _on_threads(costs, processes)
+
     def names(task: Task) -> tuple[str, ...]:
-        if not costs.is_hosted(task.device) or (plan.workers > 1 and processes == 1):
+        if not costs.is_hosted(task.device) or on_threads:
             return (plan.streams[task.stream] if plan.streams else str(task.device),)
         found = dict.fromkeys(map(process, costs.devices(task)))
         return tuple(f"process {number}" for number in found)
