@@ -8,7 +8,9 @@ over all positions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -71,6 +73,7 @@ class _Recurrent(OpDef):
 
 
 class _Forward(_Recurrent):
+    reference: Callable[..., Any]
     own: slice
     """The inputs that the gradient reads beside the results."""
 
