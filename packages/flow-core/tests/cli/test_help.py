@@ -12,8 +12,8 @@ from flow_core.cli.app import cli
 VERBS = frozenset(
     [
         *("Also", "Compare", "Continue", "Count", "Create", "Draw", "Emulate", "Evaluate", "Let"),
-        *("List", "Measure", "Print", "Reach", "Report", "Reserve", "Restart", "Send", "Show"),
-        *("Shuffle", "Start", "Stop", "Use", "Write"),
+        *("List", "Measure", "Print", "Reach", "Read", "Report", "Reserve", "Restart", "Send"),
+        *("Show", "Shuffle", "Simulate", "Start", "Stop", "Use", "Write"),
     ]
 )
 

@@ -123,7 +123,11 @@ def sparse_reference(rule: str) -> Callable[..., tuple[Array, ...]]:
         model: Array, index: Array, rows: Array, *more: Array, axis: int, first: int, **attrs: float
     ) -> tuple[Array, ...]:
         diff = row_sums(model, index, rows, first)
-        return update_reference(BY_TYPE[rule])(model, diff, *more, **{**PLAIN, **attrs})
+        new, *states = update_reference(BY_TYPE[rule])(model, diff, *more, **{**PLAIN, **attrs})
+        if not states:  # the kernel leaves rows without gradients alone, even if the rate is NaN
+            untouched = ~np.isin(np.arange(first, first + len(model)), index)
+            new[untouched] = model[untouched]
+        return new, *states
 
     return reference
 

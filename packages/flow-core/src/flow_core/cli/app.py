@@ -309,7 +309,7 @@ def plan(
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="The number of machines of the processes that run --probe.",
+    help="Count the processes that run --probe as those of this number of machines.",
 )
 @click.option("--measured", is_flag=True, help="Let plans use the measured kernels of --simulate.")
 @click.option(

@@ -103,7 +103,7 @@ FUNCTIONS: Mapping[str, Any] = {
     "is_zero": _test("equal"), "is_positive": _test("greater"),
 }  # fmt: skip
 """The functions that the texts of numbers call, of graph values."""
-OF_ELEMENTS = {"divide": "broadcast_div", "positive": "relu"}
+ELEMENTWISE = {"divide": "broadcast_div", "positive": "relu"}
 """The ops of functions of elements that have another name."""
 
 
@@ -137,7 +137,7 @@ def _apart(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
         if atom == ONE:
             return factor
         args = [total(arg) for arg in atom.args]
-        type_ = OF_ELEMENTS.get(atom.name, atom.name)
+        type_ = ELEMENTWISE.get(atom.name, atom.name)
         value = maker.one(type_, *args) if args else elements[atom.name]
         return value if factor == 1.0 else value * factor
 
