@@ -23,7 +23,7 @@ _packages = [
 ]  # fmt: skip
 """Packages whose frames are skipped, including numpy, which calls methods of flow's objects."""
 
-READABLE = "flow_zoo"
+_ZOO = "flow_zoo"
 """The skipped package whose lines are of interest, too: they tell the layer of a network."""
 
 
@@ -33,7 +33,7 @@ class SourceLine:
 
     Attributes:
         file, line: the place.
-        inner: the line of `READABLE` that the line calls; empty for other calls.
+        inner: the line of `_ZOO` that the line calls; empty for other calls.
 
     >>> str(SourceLine("train.py", 12)), str(SourceLine("train.py", 3, "flow_zoo/resnet.py:70"))
     ('train.py:12', 'train.py:3 via flow_zoo/resnet.py:70')
@@ -49,7 +49,7 @@ class SourceLine:
     @classmethod
     def parsed(cls, text: str) -> SourceLine | None:
         """Return the line of a text that ``str`` made, or None for other texts."""
-        found = re.fullmatch(rf"(.+?):(\d+)(?: via ({READABLE}/\w+\.py:\d+))?", text)
+        found = re.fullmatch(rf"(.+?):(\d+)(?: via ({_ZOO}/\w+\.py:\d+))?", text)
         return found and cls(found[1], int(found[2]), found[3] or "")
 
 
@@ -133,8 +133,8 @@ def _user_line_from(frame: FrameType | None) -> SourceLine | None:
     while frame is not None:
         if not _is_own_frame(frame):
             return SourceLine(frame.f_code.co_filename, frame.f_lineno, inner)
-        if not inner and frame.f_globals.get("__name__", "").startswith(f"{READABLE}."):
-            inner = f"{READABLE}/{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        if not inner and frame.f_globals.get("__name__", "").startswith(f"{_ZOO}."):
+            inner = f"{_ZOO}/{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return None
 
