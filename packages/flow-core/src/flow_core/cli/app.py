@@ -256,6 +256,59 @@ def plan(
         show(plan_tables(found) if full else summary_tables(found, times, width(WIDTH)))
 
 
+@cli.command(short_help="Show which forms of a job fit into a device's memory.")
+@click.option(
+    "--memory",
+    required=True,
+    metavar="SIZE",
+    help="Use this size, such as 80GiB, as the memory of each device.",
+)
+@click.option(
+    "--devices",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Emulate N gpus, and distribute a job for one device over them.",
+)
+@click.option("--measure", is_flag=True, help="Measure the memory of a step on random inputs.")
+@click.option("--json", "as_json", is_flag=True, help="Print all buffers and forms as JSON.")
+@click.argument("target", metavar="SCRIPT.PY[:JOB]")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
+@click.pass_context
+def fit(
+    ctx: click.Context,
+    memory: str,
+    devices: int | None,
+    measure: bool,
+    as_json: bool,
+    target: str,
+    args: tuple[str, ...],
+) -> None:
+    """Show what a job's step holds in memory, and the fastest forms of the job that fit.
+
+    The devices need not exist, and no step runs unless --measure runs one.  If the job does not
+    fit, it is compiled with layouts by cost, with weights and optimizer states in parts, with
+    activations computed again, in micro-batches, and with several of these.  SCRIPT.PY is imported
+    as by `flow plan`.  Exits with status 1 if no form fits.
+    """
+    from flow_core.base.config import read_bytes
+
+    limit = read_bytes(memory, "reading --memory")
+    if devices is not None:
+        os.environ.setdefault("ONEFLOW_EMULATE_GPUS", str(devices))
+    planning.begin()
+    from flow_core.observe.memory.fit import fit as fitted
+    from flow_core.observe.memory.fit import fit_tables
+    from flow_core.observe.summary.screen import WIDTH
+
+    with progress() as show_progress:
+        found = fitted(job_of(target, args), limit, devices, show_progress, measure)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        show(fit_tables(found, width(WIDTH)))
+    ctx.exit(0 if found.ok else 1)
+
+
 @cli.command(short_help="Verify a job's plan against one device, op by op.")
 @click.option(
     "--devices",

@@ -186,6 +186,28 @@ class JobFunction(Generic[P, R]):
                 session.declared = declared
         return traced
 
+    def traced_with(self, config: FunctionConfig) -> Variant:
+        """Trace the job with other settings, without any effect on the job and its session.
+
+        Raises:
+            FlowError: the job cannot be traced with these settings.
+        """
+        session = self.active_session()
+        with session.compiling:
+            declared = dict(session.declared)
+            try:
+                return Variant(
+                    session,
+                    self.function,
+                    self.signature,
+                    self._build(session, config),
+                    lambda: self._build(session, config),
+                    self._feed().declared,
+                    lambda *_: None,
+                )
+            finally:
+                session.declared = declared
+
     def compile(self) -> Compiled:
         """Trace and compile the job; of several plans, return that of the last call."""
         return self._variant().compile()
@@ -282,11 +304,12 @@ class JobFunction(Generic[P, R]):
                 self.name, self.line, PLANS_KEPT,
             )  # fmt: skip
 
-    def _build(self, session: Session) -> JobBuild:
-        placement = default_placement(self.config) or session.default_placement
+    def _build(self, session: Session, config: FunctionConfig | None = None) -> JobBuild:
+        config = config or self.config
+        placement = default_placement(config) or session.default_placement
         methods = BlobMethods(evaluate_blob, parallel_cast, hierarchical_parallel_cast)
         ops, kind = session.registry.ops, self._declared_kind
-        return JobBuild(self.name, kind, ops, placement, self.config, session, methods)
+        return JobBuild(self.name, kind, ops, placement, config, session, methods)
 
     def _executable(self, variant: Variant) -> Executable:
         return variant.bind(self._step, self._ready)
