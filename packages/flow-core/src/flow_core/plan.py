@@ -250,6 +250,8 @@ class Plan:
         cores: number of threads of each worker for its kernels, and of the loaders.
         settings: kernel settings of the session and the job; see
             `flow_core.plugins.specs.KernelQuery`.
+        regions: the regions of the parts of logical values, by "op:output" of the tasks that
+            compute them; only in plans whose results are checked for NaN and infinities.
     """
 
     job: str
@@ -273,6 +275,7 @@ class Plan:
     derived: tuple[Task, ...] = ()
     cores: Cores = NOT_DIVIDED
     settings: Mapping[str, AttrValue] = NO_ATTRS
+    regions: Mapping[str, Region] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return the job's name and the sizes of the plan."""
