@@ -37,6 +37,17 @@ def in_a_folder(ctx: click.Context, option: click.Parameter, file: str | None) -
     return file
 
 
+def device_counts(
+    ctx: click.Context, option: click.Parameter, text: str | None
+) -> list[int] | None:
+    """Return the numbers in a text such as "4:3,2,1"."""
+    first, _, others = (text or "").partition(":")
+    counts = [first, *others.split(",")]
+    if text is not None and not all(count.isdigit() and int(count) for count in counts):
+        raise click.BadParameter(f"{text!r} is not such as 4:3,2,1", ctx, option)
+    return None if text is None else [*map(int, counts)]
+
+
 class FlowGroup(click.Group):
     """The commands of core and of plugins.
 
@@ -324,6 +335,12 @@ def fit(
     help="Compare this number of steps.",
 )
 @click.option("--seed", type=int, default=0, help="Draw the random inputs with this seed.")
+@click.option(
+    "--resume",
+    metavar="N:N,...",
+    callback=device_counts,
+    help="Continue from a checkpoint of N devices on other numbers of devices, as in 4:3,2,1.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict of each op as JSON.")
 @click.argument("target", metavar="SCRIPT.PY[:JOB]")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
@@ -333,6 +350,7 @@ def verify(
     devices: int | None,
     steps: int,
     seed: int,
+    resume: list[int] | None,
     as_json: bool,
     target: str,
     args: tuple[str, ...],
@@ -342,7 +360,15 @@ def verify(
     Inputs are random.  SCRIPT.PY is imported as by `flow plan`: it stops before its first call of
     a job, and flow writes nothing.  Exits with status 1 if rounding does not explain a difference,
     and names the first wrong op with its source line.
+
+    With --resume, a train job is saved after --steps steps and resumed on other numbers of devices.
+    Exits with status 1 if variables change, samples are lost or come twice, or further steps differ
+    from those without a checkpoint.
     """
+    if resume is not None:
+        from flow_core.cli.resuming import status
+
+        ctx.exit(status(target, args, resume, steps, seed, as_json))
     if devices is not None:
         os.environ.setdefault("ONEFLOW_EMULATE_GPUS", str(devices))
     planning.begin()

@@ -48,7 +48,7 @@ from flow_core.frontend.trace.job_build import (
 )
 from flow_core.frontend.trace.results import Pending as PendingStep
 from flow_core.frontend.trace.sbp_hints import hierarchical_parallel_cast, parallel_cast
-from flow_core.ir.graph import GraphBuilder
+from flow_core.ir.graph import GraphBuilder, Value
 from flow_core.passes.optimizer_placement import Owned
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
@@ -164,6 +164,14 @@ class JobFunction(Generic[P, R]):
     def prepare(self) -> Traced:
         """Trace and differentiate the job, which declares its variables; later calls do nothing."""
         return self._variant().traced
+
+    @property
+    def results(self) -> list[Value]:
+        """The values that each step computes for its caller; reports may append to them.
+
+        What is appended before the job is compiled, the executable returns as well.
+        """
+        return self._variant().fetches.values
 
     def retraced(self, parameters: Mapping[str, Placeholders], before: GraphBuilder) -> Traced:
         """Trace the job for other placeholders, without any effect on the job and its session.

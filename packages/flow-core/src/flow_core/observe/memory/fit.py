@@ -7,7 +7,6 @@ devices that share no memory.
 
 from __future__ import annotations
 
-import copy
 import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,7 @@ from flow_core.frontend.job.host_fallback import compile_with_fallback
 from flow_core.frontend.job.memory_fallback import CHANGES, Change, changed_job, cheapest
 from flow_core.frontend.job.variant import Variant
 from flow_core.frontend.trace.job_build import JobBuild
-from flow_core.ir.graph import GraphBuilder
+from flow_core.frontend.trace.move import device_count, moved
 from flow_core.observe.measure import arranged
 from flow_core.observe.memory.measured import MeasuredMemory, measure_memory
 from flow_core.observe.memory.parts import DeviceMemory, device_bytes, device_memory
@@ -45,7 +44,7 @@ from flow_core.observe.tables import (
     shortened,
 )
 from flow_core.plan import Plan
-from flow_core.sharding.topology import Device, Placement
+from flow_core.sharding.topology import Device
 
 COUNTS = (2, 4, 8, 16)
 """The numbers of micro-batches that are tried."""
@@ -228,25 +227,17 @@ class _Forms:
 
     def _spread(self, build: JobBuild) -> JobBuild:
         """Distribute a job that is placed on one device over several devices."""
-        count, graph = self.devices or 1, build.builder.build()
-        used = max((op.placement.size for op in graph.ops.values()), default=1)
-        if self.devices is None or count == used:
+        used = device_count(build)
+        if self.devices is None or self.devices == used:
             return build
         if used > 1:
             raise JobError(
-                f"fitting job {self.job.name!r} into {count} devices",
+                f"fitting job {self.job.name!r} into {self.devices} devices",
                 at=self.job.line,
                 found=f"a job that is placed on {used} devices",
                 allowed=f"--devices {used}, or a job on one device",
             )
-        ids = f"0:0-{count - 1}"
-        ops = {
-            name: replace(op, placement=Placement.parse(op.placement.device_type, ids), sbp=())
-            for name, op in graph.ops.items()
-        }
-        spread = copy.copy(build)
-        spread.builder = GraphBuilder(replace(graph, ops=ops))
-        return spread
+        return moved(build, self.devices)
 
     def _request(self, count: int, build: JobBuild) -> CompileRequest:
         variant: Variant = self.variants[count]
