@@ -450,3 +450,18 @@ def test_oneflow_s_tests_of_two_machines(count: int, tmp_path: Path) -> None:
     done = processes.run(command, env={**os.environ, **machines})
     assert done.returncode == 0, done.stderr
     assert "OK (skipped=1)" in done.stderr
+
+
+@pytest.mark.parametrize("micro_batches", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_all_processes_name_the_element_that_is_not_finite(micro_batches: int) -> None:
+    """In the whole tensor, with the rank that computed it and the replay of the step."""
+    script, argument = SCRIPTS / "programs" / "run_nan.py", str(micro_batches)
+    found = on_many(2, script, argument, FLOW_CHECK_FINITE="all")
+    assert re.search(r"^log\S*@3 1 gpu:0:3 checking log 'log\S*@3' in step 1", found)
+    assert "on gpu:0:3 of rank 1, by numpy.log (at " in found
+    assert "run_nan.py:23)" in found
+    assert "1 NaN of 2 numbers of the part [6:8, 0:1], the first at [6, 0]" in found
+    assert "from -" in found
+    assert "replay of the step: the same numbers at the same op" in found
+    assert "variables as before: True" in found
+    assert "fed array 'x': 2 NaN of 4 numbers of the part [6:8, 0:2], the first at [6, 0]" in found

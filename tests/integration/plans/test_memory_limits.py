@@ -100,7 +100,7 @@ def test_another_plan_must_do_with_what_is_left() -> None:
 @pytest.mark.representative(r"\[20000-", "a limit below every form")
 @pytest.mark.parametrize(
     ("limit", "fits", "others"),
-    [(4_000_000, ("in parts on", "by cost"), ()), (20_000, (), ("by cost", "again"))],
+    [(4_000_000, ("in parts:", "by cost"), ()), (20_000, (), ("by cost", "again"))],
 )
 def test_a_refusal_names_owners_and_the_forms_that_fit(
     limit: int, fits: tuple[str, ...], others: tuple[str, ...]

@@ -84,6 +84,26 @@ def test_the_first_op_with_its_step_line_and_ranges(devices: str) -> None:
 
 
 @pytest.mark.usefixtures("checking")
+@pytest.mark.parametrize(("devices", "part"), [("0:0-1", "[4:8, 0:1]"), ("0:0-2", "[3:6, 0:1]")])
+def test_the_element_is_named_in_the_whole_tensor(devices: str, part: str) -> None:
+    x = ones()
+    x[5] = -1
+    with pytest.raises(NonFiniteError) as caught:
+        training(devices)(x)
+    assert caught.value.device == "cpu:0:1"
+    assert f"of the part {part}, the first at [5, 0]" in str(caught.value.found)
+
+
+def test_plans_have_the_regions_of_parts_only_for_checks() -> None:
+    assert training().plan().regions == {}
+    flow.clear_default_session()
+    with settings(check_finite="all"):
+        plan = training().plan()
+    assert plan.regions["log@1:0"] == ((4, 8), (0, 1))
+    assert type(plan).from_json(plan.to_json()) == plan
+
+
+@pytest.mark.usefixtures("checking")
 def test_variables_are_those_before_the_step() -> None:
     job = training("0:0")
     steps: list[Any] = []

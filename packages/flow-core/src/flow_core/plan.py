@@ -253,6 +253,8 @@ class Plan:
         settings: kernel settings of the session and the job; see
             `flow_core.plugins.specs.KernelQuery`.
         costs: the cost model of all predicted times, and its source.
+        regions: the regions of the parts of logical values, by "op:output" of the tasks that
+            compute them; only in plans whose results are checked for NaN and infinities.
     """
 
     job: str
@@ -277,6 +279,7 @@ class Plan:
     cores: Cores = NOT_DIVIDED
     settings: Mapping[str, AttrValue] = NO_ATTRS
     costs: str = ""
+    regions: Mapping[str, Region] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return the job's name and the sizes of the plan."""

@@ -95,6 +95,7 @@ def main() -> None:
     type=click.Path(dir_okay=False),
     help="Write a trace of all steps of all ranks, which https://ui.perfetto.dev opens.",
 )
+@click.option("--nan", is_flag=True, help="Stop at the first task that computes NaN or infinity.")
 @_limit("beat", "Send a heartbeat every S seconds.")
 @_limit("silence", "Count a process as lost after S seconds without a heartbeat.")
 @_limit("exchange", "Let one exchange between processes take at most S seconds.")
@@ -117,6 +118,7 @@ def run(
     ray: bool,
     each: str,
     trace: str | None,
+    nan: bool,
     script: str,
     args: tuple[str, ...],
     **limits: float,
@@ -127,10 +129,12 @@ def run(
     status of the process at fault.  Options precede SCRIPT.
 
     With --trace, each rank writes a file when it ends, and these files are combined.  Ranks on
-    hosts that share no folder with this one leave their files there.
+    hosts that share no folder with this one leave their files there.  --nan is `flow debug --nan`.
     """
     check_script(script)
     _check_ray(ray, hosts, agent, mpiexec, each)
+    settings = {"FLOW_TRACE": os.path.abspath(trace)} if trace else {}
+    settings |= {"FLOW_CHECK_FINITE": "all"} if nan else {}
     job = Job(
         script,
         args,
@@ -142,7 +146,7 @@ def run(
         agent,
         address,
         Limits(**limits),
-        settings={"FLOW_TRACE": os.path.abspath(trace)} if trace else {},
+        settings=settings,
     )
     with _merged(trace):
         status = _run_on_ray(job, each) if ray else supervise(job)

@@ -140,13 +140,23 @@ _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
 def _bytes(env: Mapping[str, str], name: str) -> int | None:
     """Read a number of bytes; None if the environment variable is unset."""
     text = env.get(name, "").strip()
-    if not text:
-        return None
+    return read_bytes(text, f"setting {name}") if text else None
+
+
+def read_bytes(text: str, attempted: str) -> int:
+    """Return the number of bytes that a text such as "2GiB" names.
+
+    Raises:
+        ConfigError: the text names no number of bytes; ``attempted`` says what it was read for.
+
+    >>> read_bytes("1.5 kB", "reading a size")
+    1500
+    """
     match = _BYTES.fullmatch(text)
     unit = None if match is None else UNITS.get(match[2].lower())
     if match is None or unit is None:
         allowed = "a number of bytes, such as 800MB or 2GiB"
-        raise ConfigError(f"setting {name}", found=repr(text), allowed=allowed)
+        raise ConfigError(attempted, found=repr(text), allowed=allowed)
     return int(float(match[1]) * unit)
 
 

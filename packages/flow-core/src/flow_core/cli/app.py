@@ -38,6 +38,17 @@ def in_a_folder(ctx: click.Context, option: click.Parameter, file: str | None) -
     return file
 
 
+def device_counts(
+    ctx: click.Context, option: click.Parameter, text: str | None
+) -> list[int] | None:
+    """Return the numbers in a text such as "4:3,2,1"."""
+    first, _, others = (text or "").partition(":")
+    counts = [first, *others.split(",")]
+    if text is not None and not all(count.isdigit() and int(count) for count in counts):
+        raise click.BadParameter(f"{text!r} is not such as 4:3,2,1", ctx, option)
+    return None if text is None else [*map(int, counts)]
+
+
 class FlowGroup(click.Group):
     """The commands of core and of plugins.
 
@@ -339,6 +350,59 @@ def topology(probe: bool, machines: int, measured: bool, output: str | None) -> 
         click.echo(command.write(output, text_of_probe))
 
 
+@cli.command(short_help="Show which forms of a job fit into a device's memory.")
+@click.option(
+    "--memory",
+    required=True,
+    metavar="SIZE",
+    help="Use this size, such as 80GiB, as the memory of each device.",
+)
+@click.option(
+    "--devices",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Emulate N gpus, and distribute a job for one device over them.",
+)
+@click.option("--measure", is_flag=True, help="Measure the memory of a step on random inputs.")
+@click.option("--json", "as_json", is_flag=True, help="Print all buffers and forms as JSON.")
+@click.argument("target", metavar="SCRIPT.PY[:JOB]")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
+@click.pass_context
+def fit(
+    ctx: click.Context,
+    memory: str,
+    devices: int | None,
+    measure: bool,
+    as_json: bool,
+    target: str,
+    args: tuple[str, ...],
+) -> None:
+    """Show what a job's step holds in memory, and the fastest forms of the job that fit.
+
+    The devices need not exist, and no step runs unless --measure runs one.  If the job does not
+    fit, it is compiled with layouts by cost, with weights and optimizer states in parts, with
+    activations computed again, in micro-batches, and with several of these.  SCRIPT.PY is imported
+    as by `flow plan`.  Exits with status 1 if no form fits.
+    """
+    from flow_core.base.config import read_bytes
+
+    limit = read_bytes(memory, "reading --memory")
+    if devices is not None:
+        os.environ.setdefault("ONEFLOW_EMULATE_GPUS", str(devices))
+    planning.begin()
+    from flow_core.observe.memory.fit import fit as fitted
+    from flow_core.observe.memory.fit import fit_tables
+    from flow_core.observe.summary.screen import WIDTH
+
+    with progress() as show_progress:
+        found = fitted(job_of(target, args), limit, devices, show_progress, measure)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        show(fit_tables(found, width(WIDTH)))
+    ctx.exit(0 if found.ok else 1)
+
+
 @cli.command(short_help="Verify a job's plan against one device, op by op.")
 @click.option(
     "--devices",
@@ -354,6 +418,12 @@ def topology(probe: bool, machines: int, measured: bool, output: str | None) -> 
     help="Compare this number of steps.",
 )
 @click.option("--seed", type=int, default=0, help="Draw the random inputs with this seed.")
+@click.option(
+    "--resume",
+    metavar="N:N,...",
+    callback=device_counts,
+    help="Continue from a checkpoint of N devices on other numbers of devices, as in 4:3,2,1.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict of each op as JSON.")
 @click.argument("target", metavar="SCRIPT.PY[:JOB]")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
@@ -363,6 +433,7 @@ def verify(
     devices: int | None,
     steps: int,
     seed: int,
+    resume: list[int] | None,
     as_json: bool,
     target: str,
     args: tuple[str, ...],
@@ -372,7 +443,15 @@ def verify(
     Inputs are random.  SCRIPT.PY is imported as by `flow plan`: it stops before its first call of
     a job, and flow writes nothing.  Exits with status 1 if rounding does not explain a difference,
     and names the first wrong op with its source line.
+
+    With --resume, a train job is saved after --steps steps and resumed on other numbers of devices.
+    Exits with status 1 if variables change, samples are lost or come twice, or further steps differ
+    from those without a checkpoint.
     """
+    if resume is not None:
+        from flow_core.cli.resuming import status
+
+        ctx.exit(status(target, args, resume, steps, seed, as_json))
     if devices is not None:
         os.environ.setdefault("ONEFLOW_EMULATE_GPUS", str(devices))
     planning.begin()

@@ -14,7 +14,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from flow_core.compiler.checks import check_placements
-from flow_core.compiler.distribute.physical_graph import Physical, to_physical
+from flow_core.compiler.distribute.physical_graph import (
+    Physical,
+    local_origins,
+    to_physical,
+)
 from flow_core.compiler.host_fallback import explained
 from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.pass_list import logical_pipeline, physical_pipeline
@@ -29,7 +33,7 @@ from flow_core.passes.base import PassTiming
 from flow_core.passes.gradient_accumulation import micro_inputs
 from flow_core.passes.optimizer_placement import owners
 from flow_core.plan import Plan, Transfer
-from flow_core.sharding.sbp import B
+from flow_core.sharding.sbp import B, Region
 
 
 @contextmanager
@@ -86,7 +90,7 @@ def compile_plan(request: CompileRequest) -> Compiled:
     stages = Stages(optimized, graph, timings, physical)
     return Compiled(
         request=request,
-        plan=_annotated(plan, physical, parts),
+        plan=_annotated(plan, physical, parts, _regions(request, optimized, physical)),
         inputs=inputs,
         variables=_variables(optimized, physical.layouts),
         shared=sharing.decided,
@@ -122,11 +126,23 @@ def _residency(request: CompileRequest, physical: Physical) -> Callable[..., boo
     return is_resident
 
 
-def _annotated(plan: Plan, physical: Physical, parts: int) -> Plan:
-    """Return the plan with records of its shards, micro-batches and ledger."""
+def _regions(request: CompileRequest, graph: Graph, physical: Physical) -> dict[str, Region]:
+    """Return the regions of the parts of logical values, if checks of numbers need them."""
+    if request.settings.get("check_finite", "off") == "off":
+        return {}
+    found: dict[str, Region] = {}
+    for value, layout in physical.layouts.items():
+        shape = graph.type_of(value).shape
+        for rank, part in enumerate(local_origins(graph, value.op, layout.placement)):
+            found[f"{part}:{value.index}"] = layout.region(shape, rank)
+    return found
+
+
+def _annotated(plan: Plan, physical: Physical, parts: int, regions: Mapping[str, Region]) -> Plan:
+    """Return the plan with records of its shards, regions, micro-batches and ledger."""
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
     ledger = tuple(map(_transfer, physical.ledger))
-    return replace(plan, shards=shards, micro_batches=parts, ledger=ledger)
+    return replace(plan, shards=shards, regions=regions, micro_batches=parts, ledger=ledger)
 
 
 def _transfer(entry: BoxingEntry) -> Transfer:

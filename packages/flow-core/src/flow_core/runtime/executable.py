@@ -271,6 +271,11 @@ class Executable:
             self.comm.after_step()
         if self._world is not None:
             results = self._shared(self._world, results)
+        self._notify(started)
+        return results
+
+    def _notify(self, started: float) -> None:
+        """Call the observers of a finished step, which started at a time of ``perf_counter``."""
         for observer in self._finished:
             seconds = time.perf_counter() - started
             try:
@@ -278,7 +283,6 @@ class Executable:
             except Exception:
                 with self._blame.observer(observer):
                     raise
-        return results
 
     def _windows(self) -> Iterator[tuple[int, Any]]:
         """Yield the elements of `windows`; micro-batches are slices of axis 0."""

@@ -6,29 +6,64 @@ may overwrite are copied before it runs, so that the error can state the ranges 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.base.errors import NonFiniteError
-from flow_core.device import Launch
+from flow_core.base.errors import NonFiniteError, SourceLine
+from flow_core.device import Launch, World
 from flow_core.plan import Buffer, Plan, Task
 from flow_core.runtime.executable import Executable
 from flow_core.runtime.failures import line_of
+from flow_core.sharding.sbp import Region
 
 HINT = (
     "look at the ranges of the inputs: bound arguments of log, division, sqrt and exp; lower the "
     "learning rate or clip the gradients if weights or gradients grow from step to step"
 )
 
+START_HINT = "correct the data or the loaded weights before the first step"
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """The first number of a step that is not finite, as the processes tell each other.
+
+    Attributes:
+        position: the position of the task in the plan; -1 for fed arrays and variables.
+        attempted, found, file, line: parts of the error.
+        op, device: attributes of the error.
+    """
+
+    position: int
+    attempted: str
+    found: str
+    file: str = ""
+    line: int = 0
+    op: str = ""
+    device: str = ""
+
+    def error(self, step: int, allowed: str, replay: str) -> NonFiniteError:
+        """Return the error, with what the replay of the step gave."""
+        at = SourceLine(self.file, self.line) if self.file else None
+        hint = HINT if self.op else START_HINT
+        found = f"{self.found}\n    {replay}" if replay else self.found
+        error = NonFiniteError(self.attempted, at=at, found=found, allowed=allowed, hint=hint)
+        error.op, error.step, error.device = self.op, step, self.device
+        return error
+
 
 class CheckedExecutable(Executable):
-    """A loaded plan whose steps end at the first task that computes NaN or an infinity.
+    """A loaded plan whose steps fail if a task computes NaN or an infinity.
 
-    In a single process, a failing step is run again from the same feeds and variables, to find out
-    whether it fails in the same way.
+    The error names the first such task in the order of the plan.  A failing step is completed, so
+    that no other process waits for this one, and run again from the same feeds and variables, to
+    find out whether it fails in the same way.  All processes raise the same error, and leave the
+    variables as they were before the step.
     """
 
     sync_always: ClassVar[bool] = True
@@ -36,6 +71,7 @@ class CheckedExecutable(Executable):
 
     def __init__(self, plan: Plan, *args: Any, **kwargs: Any) -> None:
         self._started = False
+        self._finding: _Finding | None = None
         super().__init__(plan, *args, **kwargs)
 
     # ------------------------------------------------------------------------ checks of tasks
@@ -61,10 +97,13 @@ class CheckedExecutable(Executable):
             copies.update((i, self._host(i).copy()) for i in kept)
 
         def check() -> None:
+            if self._finding is not None and self._finding.position <= position:
+                return
             for i in results:
                 array = self._host(i)
                 if self._is_bad(array):
-                    raise self._error(task, i, array, copies)
+                    self._finding = self._of_task(position, i, array, copies)
+                    return
 
         return (keep, *launches, check)
 
@@ -81,10 +120,10 @@ class CheckedExecutable(Executable):
         device = self.plan.buffers[buffer].memory
         return np.asarray(self._driver(device).copy_out(self._arrays[buffer]))
 
-    def _error(
-        self, task: Task, buffer: int, array: Array, copies: Mapping[int, Array]
-    ) -> NonFiniteError:
-        found = self.plan.buffers[buffer]
+    def _of_task(
+        self, position: int, buffer: int, array: Array, copies: Mapping[int, Array]
+    ) -> _Finding:
+        task, found = self.plan.tasks[position], self.plan.buffers[buffer]
         outputs = {i: f"output {k}" for k, i in enumerate(task.outputs)}
         which = outputs.get(buffer, f"variable {found.name}")
         inputs = [
@@ -93,48 +132,86 @@ class CheckedExecutable(Executable):
             for i in dict.fromkeys(task.inputs)
             if self._is_checked(i)
         ]
-        error = NonFiniteError(
+        line, text = line_of(task), described(array, self._region(buffer, task))
+        return _Finding(
+            position,
             f"checking {task.type} {task.op!r} in step {int(self.step)} of job {self.plan.job!r} "
-            f"on {found.device}, by {task.kernel or 'an exchange'}",
-            at=line_of(task),
-            found="\n".join([f"{which}: {described(array)}; inputs:", *inputs]),
-            allowed="numbers other than NaN" if self.only_nan else "finite numbers",
-            hint=HINT,
+            f"on {found.device}{self._of_rank()}, by {task.kernel or 'an exchange'}",
+            "\n".join([f"{which}: {text}; inputs:", *inputs]),
+            "" if line is None else line.file,
+            0 if line is None else line.line,
+            task.op,
+            str(found.device),
         )
-        error.op, error.step, error.device = task.op, int(self.step), str(found.device)
-        return error
+
+    def _of_rank(self) -> str:
+        return "" if self._world is None else f" of rank {self._world.rank}"
+
+    def _region(self, buffer: int, task: Task | None = None) -> Region | None:
+        """Return the region of the logical value in a buffer; None for the whole value.
+
+        Args:
+            buffer: the buffer, in which a task may have overwritten another value.
+            task: the task, if the value may be a result of it.
+        """
+        if task is not None and buffer in task.outputs:
+            return self.plan.regions.get(f"{task.op}:{task.outputs.index(buffer)}")
+        return self.plan.shards.get(self.plan.buffers[buffer].op, ("", None))[1]
 
     # --------------------------------------------------------------------------------- steps
 
     def run(self, feeds: Sequence[Array]) -> tuple[Array, ...]:
         """Run one step; if it fails, run it again from the same feeds and variables."""
-        self._check_feeds(feeds)
-        if not self._started:
-            self._check_variables()
-            self._started = True
-        before = {} if self._world else self._variables()
-        try:
-            return super().run(feeds)
-        except NonFiniteError as error:
-            if self._world is None:
-                raise error.with_context(
-                    found=f"{error.found}\n    {self._replay(error, feeds, before)}"
-                ) from None
-            raise
+        self._finding = self._at_start(feeds)
+        self._started = True
+        step, before = int(self.step), self._variables()
+        results, first = self._checked_run(feeds)
+        if first is None:
+            return results
+        replay = ""
+        if first.op:
+            self._restore(before, step)
+            self._finished, observers = (), self._finished
+            replay = _outcome(first, self._checked_run(feeds)[1])
+            self._finished = observers
+        self._restore(before, step)
+        raise self._error(first, step, replay)
 
-    def _replay(
-        self, error: NonFiniteError, feeds: Sequence[Array], before: Mapping[int, Array]
-    ) -> str:
-        """Run a step again from the same feeds and variables, and describe the result."""
-        for i, array in before.items():
-            self._driver(self.plan.buffers[i].memory).copy_in(self._arrays[i], array)
+    def _checked_run(self, feeds: Sequence[Array]) -> tuple[tuple[Array, ...], _Finding | None]:
+        """Run one step; return its results, and the first finding of all processes."""
+        if self._world is None and self._finding is not None:  # before the first task
+            return (), self._finding
         try:
-            super().run(feeds)
-        except NonFiniteError as again:
-            if (again.op, again.found) == (error.op, error.found):
-                return "replay of the step: the same numbers at the same op"
-            return f"replay of the step: {again.attempted} instead; the step is not deterministic"
-        return "replay of the step: all numbers are finite; the step is not deterministic"
+            results = super().run(feeds)
+        except Exception as error:  # perhaps a kernel that refuses the number
+            if self._finding is None:
+                raise
+            if self._world is None:
+                return (), self._finding
+            raise self._error(self._finding, int(self.step), "") from error
+        return results, self._finding if self._world is None else self._first_of(self._world)
+
+    def _notify(self, started: float) -> None:
+        if self._finding is None:
+            super()._notify(started)
+
+    def _error(self, found: _Finding, step: int, replay: str) -> NonFiniteError:
+        return found.error(
+            step, "numbers other than NaN" if self.only_nan else "finite numbers", replay
+        )
+
+    def _first_of(self, world: World) -> _Finding | None:
+        """Return the first finding of all processes in the order of the plan."""
+        mine = b"" if self._finding is None else json.dumps(asdict(self._finding)).encode()
+        roots, what = range(world.size), f"the checks of job {self.plan.job!r}"
+        sizes = [np.array([len(mine) * (rank == world.rank)], np.int64) for rank in roots]
+        world.share(sizes, roots, what)
+        texts = [np.empty(int(size[0]), np.uint8) for size in sizes]
+        texts[world.rank][...] = np.frombuffer(mine, np.uint8)
+        told = [rank for rank in roots if texts[rank].size]
+        world.share([texts[rank] for rank in told], told, what)
+        found = [_Finding(**json.loads(texts[rank].tobytes())) for rank in told]
+        return min(found, key=lambda f: f.position, default=None)
 
     def _variables(self) -> dict[int, Array]:
         """Return copies of the variables, by buffer."""
@@ -144,31 +221,43 @@ class CheckedExecutable(Executable):
         ]
         return {i: self._host(i).copy() for i in local}
 
-    def _check_variables(self) -> None:
-        for name, i in self.plan.variables.items():
-            if self._is_checked(i) and self._is_bad(array := self._host(i)):
-                raise self._start_error(f"variable {name!r}", array)
+    def _restore(self, before: Mapping[int, Array], step: int) -> None:
+        """Set the variables and the step to those before a step."""
+        for i, array in before.items():
+            self._driver(self.plan.buffers[i].memory).copy_in(self._arrays[i], array)
+        self.step[...], self._finding = step, None
 
-    def _check_feeds(self, feeds: Sequence[Array]) -> None:
-        for name, array in self._fed(feeds):
+    def _at_start(self, feeds: Sequence[Array]) -> _Finding | None:
+        """Check the fed arrays and, before the first step, the variables."""
+        for name, array, region in self._fed(feeds):
             if array.dtype.kind not in "OSUbiu" and self._is_bad(array):
-                raise self._start_error(f"fed array {name!r}", array)
+                return self._of_start(f"fed array {name!r}: {described(array, region)}")
+        for name, i in () if self._started else self.plan.variables.items():
+            if self._is_checked(i) and self._is_bad(array := self._host(i)):
+                return self._of_start(f"variable {name!r}: {described(array, self._region(i))}")
+        return None
 
-    def _fed(self, feeds: Sequence[Array]) -> Iterator[tuple[str, Array]]:
+    def _fed(self, feeds: Sequence[Array]) -> Iterator[tuple[str, Array, Region | None]]:
+        """Yield the names, arrays and regions of the fed parts."""
         local = [i for i, array in enumerate(self.feeds) if array is not None]
         for position, (index, window) in zip(local, self.windows, strict=True):
             name = self.plan.buffers[self.plan.feeds[position]].op
-            yield name.removeprefix("Input_"), feeds[index][window]
+            region = None if window is ... else tuple((w.start, w.stop) for w in window)
+            parameter = name.removeprefix("Input_").partition("@")[0].partition("/micro_")[0]
+            yield parameter, feeds[index][window], region
 
-    def _start_error(self, what: str, array: Array) -> NonFiniteError:
-        error = NonFiniteError(
-            f"starting step {int(self.step)} of job {self.plan.job!r}",
-            found=f"{what}: {described(array)}",
-            allowed="numbers other than NaN" if self.only_nan else "finite numbers",
-            hint="correct the data or the loaded weights before the first step",
-        )
-        error.step = int(self.step)
-        return error
+    def _of_start(self, found: str) -> _Finding:
+        attempted = f"starting step {int(self.step)} of job {self.plan.job!r}{self._of_rank()}"
+        return _Finding(-1, attempted, found)
+
+
+def _outcome(first: _Finding, again: _Finding | None) -> str:
+    """Describe the replay of a step."""
+    if again is None:
+        return "replay of the step: all numbers are finite; the step is not deterministic"
+    if (again.op, again.found) == (first.op, first.found):
+        return "replay of the step: the same numbers at the same op"
+    return f"replay of the step: {again.attempted} instead; the step is not deterministic"
 
 
 class NaNCheckedExecutable(CheckedExecutable):
@@ -185,13 +274,19 @@ def overlap(a: Buffer, b: Buffer) -> bool:
     return a.memory == b.memory and not apart
 
 
-def described(array: Array) -> str:
+def described(array: Array, region: Region | None = None) -> str:
     """Describe the range of an array's numbers, and those that are not finite.
+
+    Args:
+        array: the array.
+        region: the region of a larger array that it is; None if it is no part.
 
     >>> described(np.array([1.0, 2.5]))
     'from 1 to 2.5'
     >>> described(np.array([[1.0, np.nan], [np.inf, 0.0]]))
     '1 NaN and 1 infinite of 4 numbers, the first at [0, 1], the others from 0 to 1'
+    >>> described(np.array([0.0, np.nan]), ((6, 8),))
+    '1 NaN of 2 numbers of the part [6:8], the first at [7], the others from 0 to 0'
     """
     with np.errstate(all="ignore"):
         wide = np.asarray(array).astype(np.complex128 if array.dtype.kind == "c" else np.float64)
@@ -200,9 +295,12 @@ def described(array: Array) -> str:
     limits = f"from {good.min():.6g} to {good.max():.6g}" if good.size else ""
     if finite.all():
         return limits or "no numbers"
-    first = [int(i) for i in np.argwhere(~finite)[0]]
+    starts = [0] * wide.ndim if region is None else [low for low, _ in region]
+    where = np.argwhere(~finite)[0]
+    first = [int(i) + start for i, start in zip(where, starts, strict=True)]
     nans = int(np.isnan(wide).sum())
     kinds = ((nans, "NaN"), (int((~finite).sum()) - nans, "infinite"))
     counts = " and ".join(f"{n:,} {kind}" for n, kind in kinds if n)
+    part = "" if region is None else f" of the part [{', '.join(f'{a}:{b}' for a, b in region)}]"
     rest = f", the others {limits}" if limits else ""
-    return f"{counts} of {wide.size:,} numbers, the first at {first}{rest}"
+    return f"{counts} of {wide.size:,} numbers{part}, the first at {first}{rest}"

@@ -49,7 +49,7 @@ from flow_core.frontend.trace.job_build import (
 )
 from flow_core.frontend.trace.results import Pending as PendingStep
 from flow_core.frontend.trace.sbp_hints import hierarchical_parallel_cast, parallel_cast
-from flow_core.ir.graph import GraphBuilder
+from flow_core.ir.graph import GraphBuilder, Value
 from flow_core.passes.optimizer_placement import Owned
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
@@ -166,6 +166,14 @@ class JobFunction(Generic[P, R]):
         """Trace and differentiate the job, which declares its variables; later calls do nothing."""
         return self._variant().traced
 
+    @property
+    def results(self) -> list[Value]:
+        """The values that each step computes for its caller; reports may append to them.
+
+        What is appended before the job is compiled, the executable returns as well.
+        """
+        return self._variant().fetches.values
+
     def retraced(self, parameters: Mapping[str, Placeholders], before: GraphBuilder) -> Traced:
         """Trace the job for other placeholders, without any effect on the job and its session.
 
@@ -186,6 +194,28 @@ class JobFunction(Generic[P, R]):
             finally:
                 session.declared = declared
         return traced
+
+    def traced_with(self, config: FunctionConfig) -> Variant:
+        """Trace the job with other settings, without any effect on the job and its session.
+
+        Raises:
+            FlowError: the job cannot be traced with these settings.
+        """
+        session = self.active_session()
+        with session.compiling:
+            declared = dict(session.declared)
+            try:
+                return Variant(
+                    session,
+                    self.function,
+                    self.signature,
+                    self._build(session, config),
+                    lambda: self._build(session, config),
+                    self._feed().declared,
+                    lambda *_: None,
+                )
+            finally:
+                session.declared = declared
 
     def compile(self) -> Compiled:
         """Trace and compile the job; of several plans, return that of the last call."""
@@ -306,11 +336,12 @@ class JobFunction(Generic[P, R]):
                 self.name, self.line, PLANS_KEPT,
             )  # fmt: skip
 
-    def _build(self, session: Session) -> JobBuild:
-        placement = default_placement(self.config) or session.default_placement
+    def _build(self, session: Session, config: FunctionConfig | None = None) -> JobBuild:
+        config = config or self.config
+        placement = default_placement(config) or session.default_placement
         methods = BlobMethods(evaluate_blob, parallel_cast, hierarchical_parallel_cast)
         ops, kind = session.registry.ops, self._declared_kind
-        return JobBuild(self.name, kind, ops, placement, self.config, session, methods)
+        return JobBuild(self.name, kind, ops, placement, config, session, methods)
 
     def _executable(self, variant: Variant) -> Executable:
         return variant.bind(self._step, self._ready)

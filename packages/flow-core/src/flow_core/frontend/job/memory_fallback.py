@@ -8,8 +8,8 @@ error lists variants of the job that would fit, which are compiled for that purp
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import isqrt
 
 from flow_core.base.errors import FlowError, OutOfMemoryError
@@ -37,15 +37,19 @@ def compile_within_memory(build: JobBuild, request: MakeRequest, compiled: Compi
         OutOfMemoryError: no plan fits; the error names variants of the job that would fit.
     """
     try:
-        return _cheapest(request(build), compiled)
+        return cheapest(request(build), compiled)
     except OutOfMemoryError as error:
         raise error.with_context(
             hint=_advice(error, tuple(_compiled_variants(build, request)))
         ) from None
 
 
-def _cheapest(request: CompileRequest, compiled: Compile = compile_with_fallback) -> Compiled:
-    """Return the first plan that fits, trying increasing prices of memory."""
+def cheapest(request: CompileRequest, compiled: Compile = compile_with_fallback) -> Compiled:
+    """Return the first plan that fits, trying increasing prices of memory.
+
+    Raises:
+        OutOfMemoryError: no plan fits.
+    """
     try:
         return compiled(request)
     except OutOfMemoryError as first:
@@ -66,6 +70,21 @@ def _on_several_devices(build: JobBuild) -> bool:
 
 
 # --------------------------------------------------------------------------------- variants
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a job that may lower the memory that it needs.
+
+    Attributes:
+        name: a short name.
+        text: what to change in the program.
+        apply: returns the changed job, or None if the job is in that form already or cannot be.
+    """
+
+    name: str
+    text: str
+    apply: Callable[[JobBuild], JobBuild | None]
 
 
 def _set(build: JobBuild, values: Mapping[str, object]) -> JobBuild:
@@ -106,36 +125,42 @@ def _recomputed(build: JobBuild) -> JobBuild | None:
     return changed
 
 
-def _sharded_and_recomputed(build: JobBuild) -> JobBuild | None:
-    split = _sharded_states(build)
-    return None if split is None else _recomputed(split)
-
-
-VARIANTS: tuple[tuple[str, Callable[[JobBuild], JobBuild | None]], ...] = (
-    ('layouts by cost: function_config.sbp_selector("optimal")', _selected_by_cost),
-    (
-        "weights and optimizer states in parts on the devices: "
-        'function_config.optimizer_placement_optimization_mode("distributed_split")',
-        _sharded_states,
-    ),
-    (
-        "activations computed again: flow.experimental.scope.config(checkpointing=True) around "
-        "blocks of the network",
-        _recomputed,
-    ),
-    ("states in parts and activations computed again", _sharded_and_recomputed),
+LAYOUTS = Change("layouts by cost", 'function_config.sbp_selector("optimal")', _selected_by_cost)
+SHARDED = Change(
+    "weights and optimizer states in parts",
+    'function_config.optimizer_placement_optimization_mode("distributed_split")',
+    _sharded_states,
 )
-"""Descriptions of variants, and functions that return a job's variant, or None if the job is in
-that form already or cannot be."""
+RECOMPUTED = Change(
+    "activations computed again",
+    "flow.experimental.scope.config(checkpointing=True) around blocks of the network",
+    _recomputed,
+)
+CHANGES = (LAYOUTS, SHARDED, RECOMPUTED)
+VARIANTS = ((LAYOUTS,), (SHARDED,), (RECOMPUTED,), (SHARDED, RECOMPUTED))
+"""The changes that are tried together for a job that does not fit."""
+
+
+def changed_job(build: JobBuild, changes: Iterable[Change]) -> JobBuild | None:
+    """Return a job with several changes, or None if one of them is not applicable."""
+    for change in changes:
+        changed = change.apply(build)
+        if changed is None:
+            return None
+        build = changed
+    return build
 
 
 def _compiled_variants(build: JobBuild, request: MakeRequest) -> Iterator[tuple[str, int | None]]:
     """Compile the variants, and yield for each the bytes that it needs (None if it fits)."""
-    for text, change in VARIANTS:
-        changed = change(build)
+    for changes in VARIANTS:
+        changed = changed_job(build, changes)
         if changed is not None:
+            text = " and ".join(change.name for change in changes)
+            if len(changes) == 1:
+                text += f": {changes[0].text}"
             try:
-                _cheapest(request(changed))
+                cheapest(request(changed))
             except OutOfMemoryError as error:
                 yield text, error.nbytes
             except FlowError:
