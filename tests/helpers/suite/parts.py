@@ -29,7 +29,8 @@ PARTS = {
                        "tests/integration/checkpoints", "tests/integration/data"),
     "training and plans": ("tests/integration", "packages/flow-fit", "packages/flow-zoo"),
     "examples of docstrings": tuple(f"packages/flow-{name}/src" for name in (
-        "core", "cuda", "data", "dist", "fit", "onednn", "onnx", "typing", "zoo")),
+        "core", "cuda", "data", "dist", "fit", "onednn", "onnx", "serve", "typing",
+        "zoo")),
     "compiler and runtime": ("packages",),
     "the project": ("tests",),
 }  # fmt: skip
