@@ -405,6 +405,16 @@ def zoo(session: nox.Session) -> None:
         session.run("pytest", "-v", "packages/flow-zoo/tests", *session.posargs, env=env)
 
 
+@nox.session(python=PYTHONS[0])
+@timed
+def triton(session: nox.Session) -> None:
+    """Send requests to `flow serve` with Triton's HTTP client, which it installs."""
+    sync(session, "--all-packages", "--group", "test")
+    session.install("tritonclient[http]>=2.50")
+    tests = "packages/flow-serve/tests/test_triton.py"
+    session.run("pytest", "-v", tests, *session.posargs, env=QUIET)
+
+
 @functools.cache
 def wheels() -> Path:
     """Build the wheels of all members into a new folder."""

@@ -1,8 +1,8 @@
 """A worker process: computes batches, one at a time, with all models of the server.
 
-The program of a worker, such as `flow_serve.models`, gets the number of a connected socket.  The first message to the worker lists the models; the
-worker answers with what it has loaded, then with the outputs of each batch.  It ends with the
-connection.
+The program of a worker, such as `flow_serve.models`, gets the number of a connected socket.  The
+first message to the worker lists the models; the worker answers with what it has loaded, then with
+the outputs of each batch.  It ends with the connection.
 """
 
 from __future__ import annotations
