@@ -5,8 +5,8 @@
 Four servers run at the same time, and are loaded in turn, so that other load on the machine affects
 all of them: flow and ONNX Runtime, with and without batches.  Their workers compute the same
 network with the same random weights; the process that answers requests and forms batches is the
-same program.  Clients are connections of one other process, each of which sends its next request when it
-has the answer to the last one.
+same program.  Clients are connections of one other process, each of which sends its next request
+when it has the answer to the last one.
 """
 
 import argparse
