@@ -18,7 +18,8 @@ OPTION = "--parts"
 PARTS = {
     "pages and programs": ("tests/test_docs", "tests/integration/api",
                            "tests/integration/notebooks"),
-    "several processes": ("packages/flow-dist", "tests/integration/multiprocess"),
+    "several processes": ("packages/flow-dist", "packages/flow-serve",
+                          "tests/integration/multiprocess"),
     "commands and plugins": ("tests/plugins", "packages/flow-core/tests/cli",
                              "packages/flow-core/tests/plugins"),
     "ops and numpy kernels": ("packages/flow-core/tests/ops", "packages/flow-core/tests/builtin"),

@@ -440,7 +440,7 @@ class InferenceSession:
     def mixed_rows(self, job_name: str) -> str:
         """Return the first op of a job that may mix the rows of a batch, or "" if there is none.
 
-        Without such an op, a batch may have rows of several callers, or rows that nobody reads.
+        Without such an op, a batch may have rows of several callers, or rows that no caller reads.
         """
         return mixed_rows(self._job(job_name).function)
 
