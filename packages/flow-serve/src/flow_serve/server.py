@@ -39,7 +39,8 @@ class Connection(HttpToolsProtocol):
         """Start to watch the client; refuse it if there are too many connections."""
         super().connection_made(transport)
         self._head_since: float | None = self.loop.time()
-        self._head_bytes = self._unread = 0
+        self._head_bytes = self._answers = 0
+        self._seen = (0, 0)
         self._watch = self.loop.call_later(self.limits.client_seconds, self._check)
         if len(self.connections) > self.limits.connections:
             self._refuse(Refused("overloaded", "too many connections"))
@@ -51,14 +52,19 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Note when the head of a request begins."""
-        if self._head_since is None and (self.cycle is None or self.cycle.response_complete):
+        if self._head_since is None and self._is_idle:
             self._head_since = self.loop.time()
         super().data_received(data)
 
+    @property
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
     def on_message_begin(self) -> None:
-        """Count the bytes of a head from 0."""
+        """Count the bytes of a head from 0, also of one that follows another request."""
         super().on_message_begin()
         self._head_bytes = 0
+        self._head_since = self._head_since or self.loop.time()
 
     def on_url(self, url: bytes) -> None:
         """Bound the request target."""
@@ -74,6 +80,13 @@ class Connection(HttpToolsProtocol):
         """Note the end of the head."""
         self._head_since = None
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Note that the client has read most of the earlier answers."""
+        self._answers += 1
+        if self._head_since is not None:
+            self._head_since = self.loop.time()
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP."""
@@ -96,13 +109,14 @@ class Connection(HttpToolsProtocol):
 
     def _check(self) -> None:
         seconds, now = self.limits.client_seconds, self.loop.time()
-        if self._head_since is not None and now - self._head_since >= seconds:
+        late = self._head_since is not None and now - self._head_since >= seconds
+        if late and self._is_idle:
             self._refuse(Refused("slow_client", f"no request within {seconds:g} s"))
-        unread = self.transport.get_write_buffer_size()
-        if self._unread and unread > max(0, self._unread - READ_BYTES):
+        unread, (answers, before) = self.transport.get_write_buffer_size(), self._seen
+        if answers == self._answers and unread > max(0, before - READ_BYTES) and before:
             self.transport.abort()
             return
-        self._unread = unread
+        self._seen = (self._answers, unread)
         self._watch = self.loop.call_later(seconds, self._check)
 
 
