@@ -25,6 +25,7 @@ from predict_bench import SHAPES, feeds, predict_job
 
 ROWS = 8
 SECONDS = 3.0
+SHOWN = ("p50_ms", "p99_ms", "cpu_ms")
 
 
 # ----------------------------------------------------------------------------- models and workers
@@ -154,6 +155,14 @@ def work():
         print(json.dumps({"times": times, "seconds": spent}), flush=True)
 
 
+def cpu_seconds(pid):
+    """Return the CPU time of a process and its children, on Linux."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(map(cpu_seconds, map(int, children)))
+
+
 # ------------------------------------------------------------------------------------------ tables
 
 
@@ -169,12 +178,14 @@ def compare(workload, counts, rounds, threads, seconds):
         clients = subprocess.Popen(worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
         def measured(cell, count, seconds):
-            print(json.dumps((workload, servers[cell][1], count, seconds)),
-                  file=clients.stdin, flush=True)  # fmt: skip
-            return json.loads(clients.stdout.readline())
+            process, port = servers[cell]
+            before = cpu_seconds(process.pid)
+            print(json.dumps((workload, port, count, seconds)), file=clients.stdin, flush=True)
+            found = json.loads(clients.stdout.readline())
+            return found | {"cpu": cpu_seconds(process.pid) - before}
 
         for count in counts:
-            times, rates = {cell: [] for cell in cells}, {cell: [] for cell in cells}
+            times, rates, cpu = ({cell: [] for cell in cells} for _ in range(3))
             for cell in cells:
                 measured(cell, count, 0.5)
             for _ in range(rounds):
@@ -182,6 +193,7 @@ def compare(workload, counts, rounds, threads, seconds):
                     result = measured(cell, count, seconds)
                     times[cell] += result["times"]
                     rates[cell].append(len(result["times"]) / result["seconds"])
+                    cpu[cell].append(result["cpu"] / len(result["times"]))
             for rows in (1, ROWS):
                 record = {"workload": workload, "clients": count, "batch": rows}
                 for kind in ("flow", "onnxruntime"):
@@ -190,6 +202,7 @@ def compare(workload, counts, rounds, threads, seconds):
                         "per_s": statistics.median(rates[kind, rows]),
                         "p50_ms": 1e3 * ordered[len(ordered) // 2],
                         "p99_ms": 1e3 * ordered[int(len(ordered) * 0.99)],
+                        "cpu_ms": 1e3 * min(cpu[kind, rows]),
                     }
                 found.append(record)
         clients.communicate()
@@ -211,8 +224,9 @@ def main():
     args = parser.parse_args()
     found = []
     print("| network | clients | rows of a batch | requests/s: flow | ONNX Runtime | ratio "
-          "| p50, ms: flow | ONNX Runtime | p99, ms: flow | ONNX Runtime |")  # fmt: skip
-    print("|---" * 10 + "|")
+          "| p50, ms: flow | ONNX Runtime | p99, ms: flow | ONNX Runtime "
+          "| CPU, ms: flow | ONNX Runtime |")  # fmt: skip
+    print("|---" * 12 + "|")
     for workload in args.workload.split(","):
         counts = list(map(int, args.clients.split(",")))
         for record in compare(workload, counts, args.rounds, args.threads, args.seconds):
@@ -221,7 +235,7 @@ def main():
             cells = [f"`{workload}`", record["clients"], record["batch"]]
             cells += [f"{flow['per_s']:.1f}", f"{ort['per_s']:.1f}"]
             cells.append(f"{flow['per_s'] / ort['per_s']:.2f}")
-            cells += [f"{each[k]:.2f}" for k in ("p50_ms", "p99_ms") for each in (flow, ort)]
+            cells += [f"{each[k]:.2f}" for k in SHOWN for each in (flow, ort)]
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
     if args.json:
         args.json.write_text(json.dumps(found, indent=1))

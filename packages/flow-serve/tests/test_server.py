@@ -190,11 +190,16 @@ def test_a_reload_replaces_the_models(
     async def check(connect: Connect) -> None:
         models = tmp_path / "models"
         assert await index(connect) == ["double/1"]
+        reader, writer = await connect()
+        request = INFER.replace(b"77", b"21")
+        writer.write(request[:-9])
         (models / "double" / "2").mkdir()
         (models / "double" / "2" / "model.onnx").touch()
         os.kill(os.getpid(), signal.SIGUSR1)
         while await index(connect) != ["double/2"]:
             await asyncio.sleep(0.001)
+        writer.write(request[-9:])
+        assert (await answer(reader))[1]["model_version"] == "2"
         (models / "unknown" / "1").mkdir(parents=True)
         (models / "unknown" / "1" / "model.onnx").touch()
         os.kill(os.getpid(), signal.SIGUSR1)

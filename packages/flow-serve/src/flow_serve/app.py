@@ -87,7 +87,8 @@ class App:
         try:
             answer = await self._answer(scope, headers, body)
         except Refused as error:
-            await body.skip()
+            if error.reason != "slow_client":
+                await body.skip()
             if not body.is_counted:
                 self._metrics.errors.labels(error.reason).inc()
             answer = error_answer(error, close=not body.is_read)
@@ -190,16 +191,18 @@ class App:
                 return self._ready()
             case ["infer"]:
                 _check_method(method, "POST")
-                return await self._counted(pool, info, headers, body)
+                return await self._counted(info, version, headers, body)
             case _:
                 raise Refused("unknown_path", "allowed: infer, ready, or nothing behind the model")
 
-    async def _counted(self, pool: Pool, info: ModelInfo, headers: Headers, body: _Body) -> Answer:
+    async def _counted(
+        self, info: ModelInfo, version: str, headers: Headers, body: _Body
+    ) -> Answer:
         """Infer, and count the request by its result."""
         result, body.is_counted = "internal", True
         try:
             async with asyncio.timeout(self._limits.seconds):
-                answer = await self._infer(pool, info, headers, body)
+                answer = await self._infer(info.name, version, headers, body)
             result = "ok"
             return answer
         except TimeoutError:
@@ -216,8 +219,10 @@ class App:
         finally:
             self._metrics.requests.labels(info.name, info.version, result).inc()
 
-    async def _infer(self, pool: Pool, info: ModelInfo, headers: Headers, body: _Body) -> Answer:
+    async def _infer(self, name: str, version: str, headers: Headers, body: _Body) -> Answer:
         data = await body.read(headers)
+        pool = self.pool  # a reload may have replaced it since the head was read
+        info = _chosen(pool, name, version)
         started = time.monotonic()
         head = headers.get(LENGTH)
         request = read_request(data, None if head is None else head.decode("latin-1"), info)

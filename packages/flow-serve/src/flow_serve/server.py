@@ -239,6 +239,7 @@ class _Reloads:
         self._app, self._folder, self._setup = app, folder, setup
         self._versions, self._metrics = versions, metrics
         self._task: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._again = False
 
     def begin(self) -> None:
@@ -260,11 +261,14 @@ class _Reloads:
             old, self._app.pool = self._app.pool, pool
             names = [f"{s.name}/{s.version}" for s in sources]
             _log.info("reloaded: %s", json.dumps(names))
-            await old.close()
+            self._closing = asyncio.create_task(old.close())
+            await asyncio.shield(self._closing)
 
     async def end(self) -> None:
-        """Cancel a reload that has not replaced the pool."""
+        """Cancel a reload; wait for the end of workers that it has replaced."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        if self._closing is not None:
+            await self._closing

@@ -16,7 +16,7 @@ class Limits:
         bodies: bytes of the bodies of all requests that are not answered yet.
         connections: open connections.
         queue: requests that wait for a worker, per version of a model.
-        seconds: time from the first byte of a request's body to its answer.
+        seconds: time from the end of a request's head to its answer.
         client_seconds: time in which a client must send the head of a request; and, once an answer
             fills the socket's buffer, the time in which it must read at least `READ_BYTES`.
         run_seconds: time of a batch in a worker, which is killed if it takes longer.
