@@ -1,9 +1,7 @@
-"""The command ``flow serve``."""
+"""The command ``flow serve``, which imports what it needs when it runs."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import sys
 from pathlib import Path
@@ -26,8 +24,8 @@ def _seconds(default: float, text: str) -> Any:
     return {"type": click.FloatRange(min=0), "default": default, "show_default": True, "help": text}
 
 
-def _count(default: int, text: str, least: int = 1) -> Any:
-    kind = click.IntRange(min=least)
+def _count(default: int, text: str, most: int | None = None) -> Any:
+    kind = click.IntRange(1, most)
     return {"type": kind, "default": default, "show_default": True, "metavar": "N", "help": text}
 
 
@@ -42,7 +40,9 @@ def _count(default: int, text: str, least: int = 1) -> Any:
 @click.option("--device", type=click.Choice(("cpu", "gpu")), default="cpu", show_default=True)
 @click.option("--workers", **_count(1, "Processes that compute; each has all models."))
 @click.option("--versions", **_count(1, "Serve the N latest versions of each model."))
-@click.option("--max-batch", **_count(_BATCHING.rows, "Rows of a batch; 1 turns batching off."))
+@click.option(
+    "--max-batch", **_count(_BATCHING.rows, "Rows of a batch; 1 turns batching off.", 4096)
+)
 @click.option("--batch-wait", metavar="MS", **_seconds(0.0, "Time a request may wait for others."))
 @click.option("--max-body", **_count(_DEFAULT.body // MIB, "MiB of the body of a request."))
 @click.option("--max-bodies", **_count(_DEFAULT.bodies // MIB, "MiB of all bodies together."))
@@ -64,6 +64,9 @@ def serve_command(folder: str, host: str, port: int, **options: Any) -> None:
     """
     if sys.platform == "win32":
         raise click.ClickException("flow serve needs a POSIX system")
+    import asyncio
+    import logging
+
     from flow_serve.pool import Setup
     from flow_serve.server import bind, check_token, serve
 
