@@ -65,16 +65,6 @@ ROUNDS, LOOPS = 3, 8
 # A loop ends with the process that started it.
 LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 
-BENCHMARKS = (
-    ("flow_bench.py", "--workload", "mlp,lenet,overhead"),
-    ("breakdown.py", "--workload", "mlp,lenet"),
-    ("devices_bench.py",),
-    ("streams_bench.py",),
-    ("selection.py",),
-    ("loading.py",),
-    ("bench_ddp.py",),
-)
-
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "uv"
 
@@ -405,6 +395,16 @@ def zoo(session: nox.Session) -> None:
         session.run("pytest", "-v", "packages/flow-zoo/tests", *session.posargs, env=env)
 
 
+@nox.session(python=PYTHONS[0])
+@timed
+def triton(session: nox.Session) -> None:
+    """Send requests to `flow serve` with Triton's HTTP client, which it installs."""
+    sync(session, "--all-packages", "--group", "test")
+    session.install("tritonclient[http]>=2.50")
+    tests = "packages/flow-serve/tests/test_triton.py"
+    session.run("pytest", "-v", tests, *session.posargs, env=QUIET)
+
+
 @functools.cache
 def wheels() -> Path:
     """Build the wheels of all members into a new folder."""
@@ -593,7 +593,7 @@ def examples(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 @timed
 def bench(session: nox.Session) -> None:
-    """Run the benchmarks without peers; or one: ``-- flow_bench.py --workload mlp``."""
+    """Compare ratios with the last table; ``-- report.py --record`` makes a new table."""
     sync(session, "--all-packages", "--extra", "mpich", "--group", "bench")
-    for script, *arguments in [session.posargs] if session.posargs else BENCHMARKS:
-        session.run("python", str(ROOT / "benchmarks" / script), *arguments)
+    script, *arguments = session.posargs or ["report.py"]
+    session.run("python", str(ROOT / "benchmarks" / script), *arguments)

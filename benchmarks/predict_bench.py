@@ -20,6 +20,7 @@ from pathlib import Path
 SHAPES = {
     "mlp": (784,), "lenet": (1, 28, 28), "resnet50": (3, 224, 224), "mobilenet": (3, 224, 224),
 }  # fmt: skip
+SHOWN = ("p50_ms", "p99_ms", "least_ms", "cpu_ms")
 CALLS = {"mlp": 1000, "lenet": 300, "resnet50": 12, "mobilenet": 40, "bert_base": 10}
 """Calls per round with batch 1."""
 
@@ -134,7 +135,7 @@ def work(kind, workload, path, threads):
 
 
 def compare(workload, batch, pythons, rounds, threads):
-    """Print a row of the table per program."""
+    """Return a record per program."""
     env = dict(os.environ)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         env[name] = str(threads)
@@ -160,11 +161,15 @@ def compare(workload, batch, pythons, rounds, threads):
                 cpu[kind].append(found["cpu"])
         for process in running.values():
             process.communicate()
+    records = []
     for kind in running:
         found = sorted(times[kind])
-        shown = [found[len(found) // 2], found[int(len(found) * 0.99)], found[0], min(cpu[kind])]
-        cells = [f"`{workload}`", str(batch), kind, *(f"{1e3 * t:.3f}" for t in shown)]
-        print(f"| {' | '.join(cells)} |", flush=True)
+        seconds = [found[len(found) // 2], found[int(len(found) * 0.99)], found[0], min(cpu[kind])]
+        records.append(
+            {"workload": workload, "batch": batch, "program": kind}
+            | dict(zip(SHOWN, (1e3 * t for t in seconds), strict=True))
+        )
+    return records
 
 
 def main():
@@ -174,15 +179,24 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--openvino", help="a Python interpreter whose environment has OpenVINO")
+    parser.add_argument("--json", type=Path, help="write the records to this file, too")
     args = parser.parse_args()
     pythons = dict.fromkeys(("flow", "onnxruntime"), sys.executable)
     if args.openvino or importlib.util.find_spec("openvino"):
         pythons["openvino"] = args.openvino or sys.executable
     print("| network | batch | program | p50, ms | p99, ms | least, ms | CPU time per call, ms |")
     print("|---|---|---|---|---|---|---|")
+    records = []
     for workload in args.workload.split(","):
         for batch in map(int, args.batch.split(",")):
-            compare(workload, batch, pythons, args.rounds, args.threads)
+            found = compare(workload, batch, pythons, args.rounds, args.threads)
+            records += found
+            for each in found:
+                cells = [f"`{workload}`", str(batch), each["program"]]
+                cells += [f"{each[name]:.3f}" for name in SHOWN]
+                print(f"| {' | '.join(cells)} |", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(records))
 
 
 if __name__ == "__main__":

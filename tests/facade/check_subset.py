@@ -17,7 +17,7 @@ SUBSETS = {
     "core": (),
     "core+typing": ("typing",),
     "core+typing+data": ("typing", "data"),
-    "all": ("typing", "data", "cuda", "dist", "onednn", "onnx"),
+    "all": ("typing", "data", "cuda", "dist", "onednn", "onnx", "serve"),
 }
 FACADE_PIECES = ("typing", "data")  # those with a module in oneflow
 HEAVY = (

@@ -8,6 +8,7 @@ from fuzzing import (
     caches,
     columns,
     foreign,
+    kserve,
     models,
     networks,
     pictures,
@@ -22,7 +23,7 @@ from fuzzing.target import Target
 
 GROUPS = {
     "data": (records, columns, pictures, tables, tokens),
-    "plans and wire": (plans, caches, wire),
+    "plans and wire": (plans, caches, wire, kserve),
     "checkpoints": (states, foreign, models),
     "networks": (networks,),
 }

@@ -18,7 +18,8 @@ OPTION = "--parts"
 PARTS = {
     "pages and programs": ("tests/test_docs", "tests/integration/api",
                            "tests/integration/notebooks"),
-    "several processes": ("packages/flow-dist", "tests/integration/multiprocess"),
+    "several processes": ("packages/flow-dist", "packages/flow-serve",
+                          "tests/integration/multiprocess"),
     "commands and plugins": ("tests/plugins", "packages/flow-core/tests/cli",
                              "packages/flow-core/tests/plugins"),
     "ops and numpy kernels": ("packages/flow-core/tests/ops", "packages/flow-core/tests/builtin"),
@@ -29,7 +30,8 @@ PARTS = {
                        "tests/integration/checkpoints", "tests/integration/data"),
     "training and plans": ("tests/integration", "packages/flow-fit", "packages/flow-zoo"),
     "examples of docstrings": tuple(f"packages/flow-{name}/src" for name in (
-        "core", "cuda", "data", "dist", "fit", "onednn", "onnx", "typing", "zoo")),
+        "core", "cuda", "data", "dist", "fit", "onednn", "onnx", "serve", "typing",
+        "zoo")),
     "compiler and runtime": ("packages",),
     "the project": ("tests",),
 }  # fmt: skip

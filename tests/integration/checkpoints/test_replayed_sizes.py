@@ -135,3 +135,54 @@ def test_tracing_for_other_sizes_leaves_the_session_alone(tmp_path: Path) -> Non
 
     save(function, tmp_path)
     assert "other" not in flow.get_all_variables()
+
+
+def any_size(path: Path) -> Any:
+    option = flow.serving.SessionOption()
+    option.device_tag = "cpu"
+    session = flow.serving.InferenceSession(option)
+    session.set_job_batch_size("job", -1)
+    session.load_saved_model(str(path))
+    session.launch()
+    return session
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_rows_are_independent_where_a_job_of_one_row_computes_the_same(
+    name: str, tmp_path: Path
+) -> None:
+    save(SIZED[name], tmp_path)
+    with any_size(tmp_path) as session:
+        rows = batch(5)
+        (whole,) = session.run("job", x=rows)
+        parts = [session.run("job", x=rows[i : i + 1])[0] for i in range(5)]
+        same = all(
+            part.shape == (1, *whole.shape[1:])
+            and whole.shape[:1] == (5,)
+            and np.allclose(part, whole[i : i + 1], rtol=1e-5, atol=1e-6)
+            for i, part in enumerate(parts)
+        )
+        mixed = session.mixed_rows("job")
+        assert same is (not mixed), mixed
+
+
+def test_a_job_that_updates_a_variable_mixes_rows(tmp_path: Path) -> None:
+    def function(x: Any) -> Any:
+        seen = flow.get_variable("seen", (ROWS, batch_functions.WIDTH), trainable=False)
+        flow.assign(seen, x)
+        return flow.nn.relu(x)
+
+    save(function, tmp_path)
+    option = flow.serving.SessionOption()
+    option.device_tag = "cpu"
+    with flow.serving.InferenceSession(option) as session:
+        session.load_saved_model(str(tmp_path))
+        assert session.mixed_rows("job")
+
+
+def test_a_size_that_a_program_does_not_define_is_refused_by_the_call(tmp_path: Path) -> None:
+    save(lambda x: flow.reshape(flow.concat([x, x], 1), (-1, 8)), tmp_path)
+    with any_size(tmp_path) as session:
+        assert session.run("job", x=batch(2))[0].shape == (3, 8)
+        with pytest.raises(JobError):
+            session.run("job", x=batch(3))

@@ -19,7 +19,7 @@ from typing import Self
 
 _packages = [
     "flow_core", "oneflow", "flow_typing", "flow_data", "flow_cuda", "flow_dist", "flow_fit",
-    "flow_onnx", "flow_zoo", "numpy",
+    "flow_onnx", "flow_serve", "flow_zoo", "numpy",
 ]  # fmt: skip
 """Packages whose frames are skipped, including numpy, which calls methods of flow's objects."""
 

@@ -138,7 +138,7 @@ def _check_holds(found: BatchSizes, graph: Graph, other: Graph, size: int) -> No
         if op is None or again is None or not _alike(op, again):
             raise _Unknown(f"{_odd(graph, [other], op, [again])} differs for {size} rows")
         if op.type != "input" and found.attrs(op, size) != again.attrs:
-            raise _Unknown(f"{_where(graph, op)} has other numbers for {size} rows")
+            raise _Unknown(f"{where(graph, op)} has other numbers for {size} rows")
 
 
 class _Unknown(Exception):
@@ -157,7 +157,7 @@ def _numbers(
             continue
         for name in op.attrs:
             values = [o.attrs[name] for o in others]
-            what = f"{name} of {_where(graph, op)}"
+            what = f"{name} of {where(graph, op)}"
             entries = tuple(_entries(what, op.attrs[name], values, sizes, ()))
             if entries:
                 found.setdefault(op.name, {})[name] = entries
@@ -169,7 +169,7 @@ def _numbers(
 def _odd(graph: Graph, graphs: Sequence[Graph], op: Op | None, others: Sequence[Op | None]) -> str:
     """Describe an op of one graph that has no counterpart in another."""
     pairs = zip((graph, *graphs), (op, *others), strict=True)
-    return next(_where(owner, found) for owner, found in pairs if found is not None)
+    return next(where(owner, found) for owner, found in pairs if found is not None)
 
 
 def _alike(op: Op, other: Op) -> bool:
@@ -177,7 +177,8 @@ def _alike(op: Op, other: Op) -> bool:
     return same == (other.name, other.type, other.inputs, other.attrs.keys())
 
 
-def _where(graph: Graph, op: Op) -> str:
+def where(graph: Graph, op: Op) -> str:
+    """Return the type and name of an op, and its line if it is known."""
     line = graph.lines.get(op.name)
     return f"{op.type} {op.name!r}" + (f" at {line}" if line else "")
 

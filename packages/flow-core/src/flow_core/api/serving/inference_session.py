@@ -29,6 +29,7 @@ from flow_core.annotations import placeholder
 from flow_core.api.arguments import checked_count
 from flow_core.api.serving.batch_sizes import BatchSizes
 from flow_core.api.serving.model_file import FILE, SavedGraph, Signature, read_model, versions
+from flow_core.api.serving.rows import mixed_rows
 from flow_core.api.session.train import checked_path
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType
@@ -42,6 +43,7 @@ from flow_core.base.errors import (
     located,
     user_line,
 )
+from flow_core.base.shapes import Shape
 from flow_core.checkpoint import store
 from flow_core.frontend.job.function import JobFunction
 from flow_core.frontend.session.session import Session
@@ -51,6 +53,10 @@ from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value
 from flow_core.ir.text import parse_graph
 
 __all__ = ["InferenceSession", "ModelVersionPolicy", "SessionOption"]
+
+
+OPEN = -1
+"""The batch size of jobs whose calls may have different batch sizes."""
 
 
 class ModelVersionPolicy(enum.Enum):
@@ -121,6 +127,27 @@ def replayed(
     if missing:
         raise CheckpointError("replaying a saved graph", found=f"the result {missing[0]}")
     return tuple(BlobDef(job, values[value]) for value in graph.results)
+
+
+def _attrs_for(
+    job: str, batch: BatchSizes, graph: Graph, shapes: Mapping[str, Shape]
+) -> Callable[[Op], Attrs]:
+    """Return a function from an op to its attributes for the shapes of the ``input`` ops."""
+    if all(shape == graph.types[op][0].shape for op, shape in shapes.items()):
+        return lambda op: op.attrs
+    size = next(shape[0] for shape in shapes.values() if shape)
+    try:
+        batch.check(size)
+        new = {name: batch.attrs(op, size) for name, op in graph.ops.items()}
+    except ValueError as error:
+        raise JobError(
+            f"loading job {job!r} with a batch size of {size}",
+            at=user_line(),
+            found=f"a job that is not defined for this batch size: {error}",
+            allowed="jobs whose program defines them for any batch size",
+            hint="derive sizes from blob.shape, or pass -1 to flow.reshape, and save again",
+        ) from None
+    return lambda op: new[op.name]
 
 
 def _output_names(blobs: Sequence[BlobDef]) -> dict[str, int]:
@@ -213,12 +240,19 @@ class InferenceSession:
     def set_job_batch_size(self, job_name: str, batch_size: int) -> None:
         """Set the size of the first axis of all inputs of a job that is not loaded yet.
 
-        Loading the job raises `JobError` if its program does not define a job of this size.
+        Loading the job, or with -1 a call of `run`, raises `JobError` if the job's program does not
+        define a job of this size.
 
-        Raises: ConfigError: the size is not a positive integer.
+        Args:
+            job_name: name of the job.
+            batch_size: a size, or -1 for that of the arrays of each call: the session then has a
+                plan per size, made by the first call of that size.
+
+        Raises: ConfigError: the size is neither -1 nor a positive integer.
         """
         what = "InferenceSession.set_job_batch_size"
-        self._batch[job_name] = checked_count(what, batch_size, most=1 << 40)
+        is_open = type(batch_size) is int and batch_size == OPEN
+        self._batch[job_name] = OPEN if is_open else checked_count(what, batch_size, most=1 << 40)
 
     @contextmanager
     def open(
@@ -253,18 +287,20 @@ class InferenceSession:
         _check_inputs(parsed, graph)
         parameters = {f"input{i}": op for i, op in enumerate(graph.inputs.values())}
         types = {op: self._resized(name, parsed.types[op][0]) for op in parameters.values()}
-
-        attrs = self._attrs(name, graph.batch, parsed, types)
+        if self._batch.get(name) != OPEN:
+            _attrs_for(name, graph.batch, parsed, {op: t.shape for op, t in types.items()})
 
         def run(**blobs: BlobDef) -> tuple[BlobDef, ...]:
-            return replayed(parsed, {op: blobs[key] for key, op in parameters.items()}, attrs)
+            given = {op: blobs[key] for key, op in parameters.items()}
+            shapes = {op: blob.shape for op, blob in given.items()}
+            return replayed(parsed, given, _attrs_for(name, graph.batch, parsed, shapes))
 
         run.__name__ = run.__qualname__ = name
         run.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
             inspect.Parameter(
                 key,
                 inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                default=placeholder("numpy", types[op].shape, types[op].dtype, 0),
+                default=placeholder("numpy", self._declared(name, types[op]), types[op].dtype, 0),
             )
             for key, op in parameters.items()
         ])  # fmt: skip
@@ -275,27 +311,12 @@ class InferenceSession:
         batch = self._batch.get(job)
         if batch is None or not type_.shape:
             return type_
-        return TensorType((batch, *type_.shape[1:]), type_.dtype)
+        return TensorType((1 if batch == OPEN else batch, *type_.shape[1:]), type_.dtype)
 
-    def _attrs(
-        self, job: str, batch: BatchSizes, graph: Graph, types: Mapping[str, TensorType]
-    ) -> Callable[[Op], Attrs]:
-        """Return a function from an op to its attributes at the batch size of the job."""
-        size = self._batch.get(job)
-        if size is None or all(types[op] == graph.types[op][0] for op in types):
-            return lambda op: op.attrs
-        try:
-            batch.check(size)
-            new = {name: batch.attrs(op, size) for name, op in graph.ops.items()}
-        except ValueError as error:
-            raise JobError(
-                f"loading job {job!r} with a batch size of {size}",
-                at=user_line(),
-                found=f"a job that is not defined for this batch size: {error}",
-                allowed="jobs whose program defines them for any batch size",
-                hint="derive sizes from blob.shape, or pass -1 to flow.reshape, and save again",
-            ) from None
-        return lambda op: new[op.name]
+    def _declared(self, job: str, type_: TensorType) -> tuple[int | None, ...]:
+        """Return the shape of a placeholder."""
+        is_open = type_.shape and self._batch.get(job) == OPEN
+        return (None, *type_.shape[1:]) if is_open else type_.shape
 
     def _named(
         self,
@@ -415,6 +436,13 @@ class InferenceSession:
     def output_info(self, output_name: str, job_name: str | None = None) -> dict[str, Any]:
         """Return the shape and the dtype of an output, as a dict."""
         return _info(self._job(job_name).output_types, output_name)
+
+    def mixed_rows(self, job_name: str) -> str:
+        """Return the first op of a job that may mix the rows of a batch, or "" if there is none.
+
+        Without such an op, a batch may have rows of several callers, or rows that no caller reads.
+        """
+        return mixed_rows(self._job(job_name).function)
 
     def print_job_set(self) -> None:
         """Print the names of the jobs and their ops."""
