@@ -1,5 +1,6 @@
-"""The API for op specs: named inference and SBP rules."""
+"""The API for op specs: ops as classes, and named inference and SBP rules."""
 
+from flow_core.ops.declare import OpDef, specs
 from flow_core.ops.rules import (
     any_partial,
     broadcast_sbp,
@@ -23,6 +24,7 @@ from flow_core.ops.rules import (
 )
 
 __all__ = [
+    "OpDef",
     "any_partial",
     "broadcast_sbp",
     "broadcast_type",
@@ -37,6 +39,7 @@ __all__ = [
     "nonincreasing",
     "product_work",
     "same_inputs",
+    "specs",
     "split_all_axes",
     "split_axes",
     "with_nondecreasing",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
+from flow_core.authoring.op_rules import OpDef
 from flow_core.authoring.specs import (
     AttrValue,
     InferContext,
     LocalContext,
-    OpSpec,
     S,
     SbpContext,
     Signature,
@@ -30,8 +29,12 @@ def local_region(ctx: LocalContext) -> Mapping[str, AttrValue]:
     return {"region": ctx.outputs[0].region} if "region" in ctx.attrs else {}
 
 
-row_op = partial(OpSpec, sbp=split_rows, localize=local_region, host=True)
-"""The spec of a host op that processes the rows of a batch independently."""
+class RowOp(OpDef):
+    """A host op that processes the rows of a batch independently."""
+
+    host = True
+    sbp = staticmethod(split_rows)
+    localize = staticmethod(local_region)
 
 
 def require_dtype(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -87,19 +87,16 @@ def _whole_steps(name: str, value: Any) -> int:
     return int(value)
 
 
-def _selector(name: str, value: object) -> str:
-    if value not in SELECTORS:
-        raise _wrong(name, value, " or ".join(map(repr, SELECTORS)))
-    return str(value)
+def _one_of(values: Collection[str]) -> Callable[[str, object], str]:
+    def check(name: str, value: object) -> str:
+        if value not in values:
+            raise _wrong(name, value, " or ".join(map(repr, values)))
+        return str(value)
+
+    return check
 
 
 MATH_MODES = ("float32", "bfloat16")
-
-
-def _math_mode(name: str, value: object) -> str:
-    if value not in MATH_MODES:
-        raise _wrong(name, value, " or ".join(map(repr, MATH_MODES)))
-    return str(value)
 
 
 def _number(name: str, value: object) -> float:
@@ -119,18 +116,6 @@ def _seconds(name: str, value: object) -> float:
     if seconds <= 0:
         raise _wrong(name, value, "more than 0 seconds")
     return seconds
-
-
-def _check_feeds(name: str, value: object) -> str:
-    if value not in CHECK_FEEDS:
-        raise _wrong(name, value, " or ".join(map(repr, CHECK_FEEDS)))
-    return str(value)
-
-
-def _host_fallback(name: str, value: object) -> str:
-    if value not in HOST_FALLBACK:
-        raise _wrong(name, value, " or ".join(map(repr, HOST_FALLBACK)))
-    return str(value)
 
 
 def _mapping(name: str, value: object) -> dict[str, Any]:
@@ -164,12 +149,6 @@ def _switch(name: str, value: object) -> bool:
     if not isinstance(value, Integral | np.bool_) or value not in (0, 1):
         raise _wrong(name, value, "True or False")
     return bool(value)
-
-
-def _optimizer_mode(name: str, value: object) -> str:
-    if value not in MODES:
-        raise _wrong(name, value, " or ".join(map(repr, MODES)))
-    return str(value)
 
 
 def _placement(name: str, value: object) -> Any:
@@ -241,7 +220,7 @@ CUDNN: tuple[Setting, ...] = (
 )
 
 MATH_MODE = Setting(
-    "math_mode", MATH_MODES[0], "the type to which products may round float32", _math_mode
+    "math_mode", MATH_MODES[0], "the type to which products may round float32", _one_of(MATH_MODES)
 )
 
 EFFECTIVE: tuple[Setting, ...] = (
@@ -261,12 +240,19 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("train.primary_lr", None, "learning rate of train.model_update_conf", _number),
     Setting("train.model_update_conf", None, "optimizer of older programs", _mapping),
     Setting("train.loss_scale_factor", None, "factor on the losses of older programs", _number),
-    Setting("sbp_selector", "auto", "the algorithm of SBP selection on several devices", _selector),
+    Setting(
+        "sbp_selector",
+        "auto",
+        "the algorithm of SBP selection on several devices",
+        _one_of(SELECTORS),
+    ),
     Setting("sbp_selector_seconds", 10.0, "search budget of the optimal selector", _seconds),
     Setting("share_replicas", True, "whether devices with shared memory share replicas", _switch),
     MATH_MODE,
-    Setting("check_feeds", None, "how often processes compare their feeds", _check_feeds),
-    Setting("host_fallback", None, "whether ops without a kernel run on the CPU", _host_fallback),
+    Setting("check_feeds", None, "how often processes compare their feeds", _one_of(CHECK_FEEDS)),
+    Setting(
+        "host_fallback", None, "whether ops without a kernel run on the CPU", _one_of(HOST_FALLBACK)
+    ),
     Setting("random_seed", 0, "seed of the job's random ops", _whole),
     Setting(
         "enable_all_reduce_group", True, "whether all-reduces of gradients are bucketed", _switch
@@ -279,7 +265,7 @@ EFFECTIVE: tuple[Setting, ...] = (
         Setting(f"{group}optimizer_placement_optimization_{name}", default, effect, check)
         for group in ("", "train.")
         for name, default, effect, check in (
-            ("mode", None, "how weights and optimizer states are sharded", _optimizer_mode),
+            ("mode", None, "how weights and optimizer states are sharded", _one_of(MODES)),
             ("threshold", THRESHOLD, "smallest number of elements per device to shard", _whole),
         )
     ),
