@@ -42,15 +42,13 @@ def read_archive(
     with open_regular(path) as file:
         try:
             with zipfile.ZipFile(file) as archive:
-                members = {_name(member): member for member in archive.infolist()}
+                members = {
+                    member.filename.removesuffix(".npy"): member for member in archive.infolist()
+                }
                 wanted = members if names is None else names
                 return {name: _array(archive, members, name) for name in wanted}
         except Exception as error:  # zipfile and numpy raise many types
             raise ValueError(f"{type(error).__name__}: {ascii(str(error))[1:-1]}") from error
-
-
-def _name(member: zipfile.ZipInfo) -> str:
-    return member.filename.removesuffix(".npy")
 
 
 def _array(archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: str) -> Array:

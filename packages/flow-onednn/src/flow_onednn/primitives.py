@@ -191,7 +191,7 @@ def _reproducible(
 def _trial_outputs(primitive: Primitive, count: int, roles: Roles) -> list[bytes]:
     """Return the contents of all arguments after a run on trial data with both signs."""
     mds = {role: primitive.md(role) if md is None else md for role, md in roles.items()}
-    arrays = {role: _trial_data(nbytes(md)) for role, md in mds.items()}
+    arrays = {role: np.resize(_trial_values(), nbytes(md)) for role, md in mds.items()}
     scratchpad = np.empty(primitive.scratchpad, np.uint8)
     tensors = {role: (md, address(arrays[role])) for role, md in mds.items()}
     with threads.limited(count):
@@ -207,10 +207,6 @@ def _trial_values() -> Array:
     """
     drawn = np.random.default_rng(0).standard_normal(16381, np.float32)
     return (drawn.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
-
-
-def _trial_data(size: int) -> Array:
-    return np.resize(_trial_values(), size)
 
 
 def _created(kind: str, arguments: Sequence[Any], post: PostOps, math: str) -> Primitive | None:

@@ -80,12 +80,10 @@ class _Parse:
         """Return the only spec that matches an annotation, None for none; several are an error."""
         known = [spec for spec in self.specs if spec.matches(annotation)]
         if len(known) > 1:
-            self.fail(annotation, "one meaning", f"claimed by {_listed(s.name for s in known)}")
+            self.fail(
+                annotation, "one meaning", f"claimed by {', '.join(sorted(s.name for s in known))}"
+            )
         return known[0] if known else None
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(sorted(names))
 
 
 def annotation_name(annotation: object) -> str:

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import Any
 
 import pluggy
 
@@ -317,14 +316,12 @@ def hook_arguments() -> Mapping[str, tuple[str, ...]]:
     return MappingProxyType(
         {
             name: tuple(inspect.signature(function).parameters)
-            for name, function in sorted(functions, key=lambda item: _line(item[1]))
+            for name, function in sorted(
+                functions, key=lambda item: item[1].__code__.co_firstlineno
+            )
             if name.startswith("flow_")
         }
     )
-
-
-def _line(function: Any) -> int:
-    return int(function.__code__.co_firstlineno)
 
 
 def signature(hook: str) -> str:

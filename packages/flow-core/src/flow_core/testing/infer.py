@@ -180,14 +180,14 @@ def _is_type(inferred: DType, found: Any, cast: DType | None, asked: KernelQuery
         return is_same or bool(cast and cast.is_integer and found.kind == inferred.kind)
     if cast is None:
         return is_same or bool(found == np.float64)
-    named = {a.name if isinstance(a, DType) else a for a in asked.attrs.values() if _is_name(a)}
+    named = {
+        a.name if isinstance(a, DType) else a
+        for a in asked.attrs.values()
+        if isinstance(a, DType | str)
+    }
     if inferred is cast or inferred.name in named:
         return is_same or bool(found.kind == "f" or found == cast.numpy)
     return is_same and inferred is not float64
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, DType | str)
 
 
 def _contrast(result: Array, type_: TensorType) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 
 from flow_core.authoring.backends import BOXING, Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, load
-from flow_core.base.arrays import Array, NumpyType
+from flow_core.base.arrays import Array
 from flow_core.base.philox import op_seed
 from flow_data.instances import RowError
 from flow_data.loading.body import Member, copies, decode
@@ -56,7 +56,7 @@ class Slot:
         stats: LoaderStats,
     ) -> None:
         self.step = np.zeros((), np.int64)
-        self.arrays = [[_buffer(t.shape, t.dtype.numpy) for t in m.outputs] for m in members]
+        self.arrays = [[np.empty(t.shape, t.dtype.numpy) for t in m.outputs] for m in members]
         self._sources = sources
         stages = [
             Stage(i, m.name, launch)
@@ -159,10 +159,6 @@ def _read(source: Source, ref: Any, row: int, arrays: Sequence[Array]) -> None:
     except RowError as error:
         error.row = row
         raise
-
-
-def _buffer(shape: tuple[int, ...], dtype: NumpyType) -> Array:
-    return np.empty(shape, dtype)
 
 
 def _query(member: Member, ctx: BindContext) -> KernelQuery:

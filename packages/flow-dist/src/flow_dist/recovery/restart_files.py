@@ -227,16 +227,15 @@ def _piece(entry: Mapping[str, Any]) -> Piece:
     kind = stored_type(entry["shape"], dtype)
     if not isinstance(name, str) or kind is None:
         raise ValueError(f"{name!r:.60} of type {dtype!r:.60} and shape {entry['shape']!r:.60}")
-    ends = [(_number(low, 0, n), high, n) for (low, high), n in _pairs(entry["region"], kind.shape)]
+    ends = [
+        (_number(low, 0, n), high, n)
+        for (low, high), n in zip(entry["region"], kind.shape, strict=True)
+    ]
     region = tuple((low, _number(high, low, n)) for low, high, n in ends)
     numbers = [_number(entry[key], 0) for key in ("offset", "nbytes", "crc")]
     if numbers[1] != num_elements(region_shape(region)) * kind.dtype.itemsize:
         raise ValueError(f"{numbers[1]} bytes for {region!r:.100} of {name!r:.60}")
     return Piece(name, kind.dtype.name, kind.shape, region, *numbers)
-
-
-def _pairs(region: Any, shape: Sequence[int]) -> Iterator[tuple[Any, int]]:
-    return zip(region, shape, strict=True)
 
 
 def _covers(regions: Collection[Region], shape: Sequence[int]) -> bool:

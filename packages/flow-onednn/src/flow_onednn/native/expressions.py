@@ -175,10 +175,6 @@ def write(loop: Loop, scalars: Sequence[float]) -> str:
     return "\n".join([*lines, "}", "", CDEF.replace(";", " {"), units, RUN])
 
 
-def _scalar_count(step: Step) -> int:
-    return len(SCALARS.get(step.op, ()))
-
-
 def _outer(loop: Loop, inner: int, body: Sequence[str]) -> list[str]:
     """Return the loop over all but the last axis, with the offset of each input."""
     lines = [
@@ -209,7 +205,7 @@ def _body(loop: Loop, inner: int) -> list[str]:
     scalars = (f"c{k}" for k in itertools.count())
     for m, step in enumerate(loop.steps):
         names = [f"v{r}" if r >= 0 else f"a{-1 - r}" for r in step.refs]
-        names += itertools.islice(scalars, _scalar_count(step))
+        names += itertools.islice(scalars, len(SCALARS.get(step.op, ())))
         lines.append(f"float v{m} = {TABLE[step.op](names)};")
     for k, (m, t) in enumerate(zip(loop.outputs, loop.results, strict=True)):
         lines.append(f"{y}{k}[i] = {f'f32_to_bf16(v{m})' if t == HALF else f'v{m}'};")

@@ -135,11 +135,9 @@ def acc(one: Blob, max_acc_num: int, name: str | None = None) -> BlobDef:
     def added(blob: PeriodBlob) -> BlobDef:
         if len(blob.periods) % max_acc_num:
             _fail("acc", line, f"{blob!r} for max_acc_num={max_acc_num}", "a number that divides")
-        sums = [_sum(group, name) for group in groups(blob, max_acc_num)]
+        sums = [
+            emit_one("add_n", *group, name=name or "acc") for group in groups(blob, max_acc_num)
+        ]
         return sums[0] if len(sums) == 1 else PeriodBlob(sums)
 
     return innermost(one, added)
-
-
-def _sum(values: tuple[Blob, ...], name: str | None) -> BlobDef:
-    return emit_one("add_n", *values, name=name or "acc")

@@ -41,7 +41,7 @@ def differentiate(traced: Traced) -> dict[Value, Value]:
     if build.kind == "train":
         scale_losses(build, _train_requests(build, line))
         requests = build.train_requests
-        placement = requests[0].placement or _placement_of(build, requests[0].losses[0])
+        placement = requests[0].placement or build.builder.ops[requests[0].losses[0].op].placement
         _add_step_variable(build, _of_numbers(build, placement))
         _quantize(build, traced.fetched)
         gradients = _add_training(build, requests, placement)
@@ -98,10 +98,6 @@ def _of_numbers(build: JobBuild, placement: Placement) -> Placement:
     """Return the devices that compute step numbers and learning rates for a placement."""
     on_host = placement.device_type in build.session.registry.host_numbers
     return placement.on_host() if on_host else placement
-
-
-def _placement_of(build: JobBuild, value: Value) -> Placement:
-    return build.builder.ops[value.op].placement
 
 
 def _step_value(build: JobBuild) -> Value:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from flow_core.ir.graph import Op, Value
 from flow_core.passes.rewriting.layouts import LAST, TO_LAST, Layouts, wide_type
 from flow_core.passes.rewriting.rewriter import like_op
@@ -54,13 +52,10 @@ def reduce(work: Layouts, op: Op) -> bool:
     kept = [a for a in range(4) if a not in {b % 4 for b in axes}]
     if not set(kept) <= {0, 1}:
         return False
-    new = like_op(op, op.type, op.attrs.with_(axis=_moved_to_last(axes)), (work.nhwc[x],))
+    moved = tuple(sorted(TO_LAST.index(a % 4) for a in axes))
+    new = like_op(op, op.type, op.attrs.with_(axis=moved), (work.nhwc[x],))
     work.rewriter.replace(op, new)
     return True
-
-
-def _moved_to_last(axes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(TO_LAST.index(a % 4) for a in axes))
 
 
 def broadcast_like(work: Layouts, op: Op) -> bool:

@@ -60,12 +60,11 @@ def _divide_workspace(query: KernelQuery) -> int:
     return 0 if result.dtype.is_floating else result.nbytes
 
 
-def _divide_kernel(op: str) -> KernelSpec:
-    return kernel(op, _divide, workspace=_divide_workspace)
-
-
 def _quotient_kernels() -> tuple[KernelSpec, ...]:
-    return tuple(_divide_kernel(op) for op in ("broadcast_div", "scalar_div_by_tensor"))
+    return tuple(
+        kernel(op, _divide, workspace=_divide_workspace)
+        for op in ("broadcast_div", "scalar_div_by_tensor")
+    )
 
 
 def _operand_kernel(op: str, function: Callable[..., object]) -> KernelSpec:

@@ -84,14 +84,10 @@ def _find(group: KernelQuery, member: KernelQuery) -> KernelSpec:
     return group.find(member)
 
 
-def _member_query(member: Member, inputs: tuple[TensorType, ...]) -> KernelQuery:
-    return KernelQuery(member.type, Attrs(member.attrs), inputs, (member.result,))
-
-
 def _member_queries(query: KernelQuery, members: Sequence[Member]) -> Iterator[KernelQuery]:
     for m in members:
         types = tuple(members[r].result if r >= 0 else query.inputs[-1 - r] for r in m.refs)
-        yield _member_query(m, types)
+        yield KernelQuery(m.type, Attrs(m.attrs), types, (m.result,))
 
 
 def _tile_type(type_: TensorType, tiling: _Tiling) -> TensorType:
