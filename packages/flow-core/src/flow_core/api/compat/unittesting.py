@@ -166,55 +166,19 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
-def _skip_unless(nodes: int, devices: int) -> Decorator[Any]:
-    if (env.node_size(), env.device_num()) == (nodes, devices):
-        return lambda item: item
-    return unittest.skip(f"only runs with {nodes} machine(s) of {devices} device(s)")
+def _skipper(nodes: int, devices: int) -> Callable[[], Decorator[Any]]:
+    def skip() -> Decorator[Any]:
+        if (env.node_size(), env.device_num()) == (nodes, devices):
+            return lambda item: item
+        return unittest.skip(f"only runs with {nodes} machine(s) of {devices} device(s)")
+
+    skip.__name__ = skip.__qualname__ = name = f"skip_unless_{nodes}n{devices}d"
+    skip.__doc__ = (
+        f"Skip a test unless the run has {nodes} machine(s) with {devices} device(s) each.\n\n"
+        f">>> test = flow.unittest.{name}()(lambda: None)"
+    )
+    return skip
 
 
-def skip_unless_1n1d() -> Decorator[Any]:
-    """Skip a test unless the run has one machine and one device.
-
-    >>> test = flow.unittest.skip_unless_1n1d()(lambda: None)
-    """
-    return _skip_unless(1, 1)
-
-
-def skip_unless_1n2d() -> Decorator[Any]:
-    """Skip a test unless the run has one machine and two devices.
-
-    >>> test = flow.unittest.skip_unless_1n2d()(lambda: None)
-    """
-    return _skip_unless(1, 2)
-
-
-def skip_unless_1n4d() -> Decorator[Any]:
-    """Skip a test unless the run has one machine and four devices.
-
-    >>> test = flow.unittest.skip_unless_1n4d()(lambda: None)
-    """
-    return _skip_unless(1, 4)
-
-
-def skip_unless_2n1d() -> Decorator[Any]:
-    """Skip a test unless the run has two machines with one device each.
-
-    >>> test = flow.unittest.skip_unless_2n1d()(lambda: None)
-    """
-    return _skip_unless(2, 1)
-
-
-def skip_unless_2n2d() -> Decorator[Any]:
-    """Skip a test unless the run has two machines with two devices each.
-
-    >>> test = flow.unittest.skip_unless_2n2d()(lambda: None)
-    """
-    return _skip_unless(2, 2)
-
-
-def skip_unless_2n4d() -> Decorator[Any]:
-    """Skip a test unless the run has two machines with four devices each.
-
-    >>> test = flow.unittest.skip_unless_2n4d()(lambda: None)
-    """
-    return _skip_unless(2, 4)
+skip_unless_1n1d, skip_unless_1n2d, skip_unless_1n4d = (_skipper(1, n) for n in (1, 2, 4))
+skip_unless_2n1d, skip_unless_2n2d, skip_unless_2n4d = (_skipper(2, n) for n in (1, 2, 4))
