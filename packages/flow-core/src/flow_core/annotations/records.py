@@ -231,15 +231,9 @@ class FetchOf:
 
 
 Fetch = (
-    FetchLeaf
-    | FetchTuple
-    | FetchList
-    | FetchDict
-    | FetchBundle
-    | FetchCallback
-    | FetchNone
+    FetchLeaf | FetchTuple | FetchList | FetchDict | FetchBundle | FetchCallback | FetchNone
     | FetchOf
-)
+)  # fmt: skip
 
 UNANNOTATED = FetchBundle(FetchLeaf("blob"))
 """The result of a job without a return annotation: handles, nested as the job returns blobs."""

@@ -9,6 +9,7 @@ Raises: UnsupportedError: always.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 from flow_core.base.errors import UnsupportedError, user_line
@@ -46,33 +47,20 @@ def _no_tensorrt(name: str) -> NoReturn:
     )
 
 
-def get_include() -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: there are no C++ headers."""
-    _nothing_to_link("get_include")
+def _nothing_to_link(name: str, reason: str) -> Callable[[], NoReturn]:
+    def refuse() -> NoReturn:
+        found = "a build of an op in C++ against OneFlow's headers"
+        _refuse(f"flow.sysconfig.{name}", found, "ops and kernels of plugins", PLUGIN)
+
+    refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = f"Raise an `UnsupportedError` that names the alternative: there {reason}."
+    return refuse
 
 
-def get_lib() -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: there is no C++ library."""
-    _nothing_to_link("get_lib")
-
-
-def get_compile_flags() -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: there are no C++ headers."""
-    _nothing_to_link("get_compile_flags")
-
-
-def get_link_flags() -> NoReturn:
-    """Raise an `UnsupportedError` that names the alternative: there is no C++ library."""
-    _nothing_to_link("get_link_flags")
-
-
-def _nothing_to_link(name: str) -> NoReturn:
-    _refuse(
-        f"flow.sysconfig.{name}",
-        "a build of an op in C++ against OneFlow's headers",
-        "ops and kernels of plugins",
-        PLUGIN,
-    )
+get_include = _nothing_to_link("get_include", "are no C++ headers")
+get_lib = _nothing_to_link("get_lib", "is no C++ library")
+get_compile_flags = _nothing_to_link("get_compile_flags", "are no C++ headers")
+get_link_flags = _nothing_to_link("get_link_flags", "is no C++ library")
 
 
 def init_worker(scp_binary: bool = True, use_uuid: bool = True, ssh_port: int = 22) -> None:

@@ -28,6 +28,11 @@ def _is(value: object, *kinds: type) -> bool:
     return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
 
 
+def _check_ends(what: str, ends: tuple[float, float], kind: type, allowed: str) -> None:
+    _check(all(_is(x, kind) for x in ends), what, ends, allowed)
+    _check(ends[0] <= ends[1], what, ends, "the smaller number first")
+
+
 class IntegerRange:
     """Integers from ``min_value`` to ``max_value``.
 
@@ -41,11 +46,8 @@ class IntegerRange:
     """
 
     def __init__(self, min_value: int, max_value: int) -> None:
-        ends = (min_value, max_value)
-        _check(all(_is(x, int) for x in ends), "IntegerRange", ends, "whole numbers")
-        _check(min_value <= max_value, "IntegerRange", ends, "the smaller number first")
-        self.min_value = min_value
-        self.max_value = max_value
+        _check_ends("IntegerRange", (min_value, max_value), int, "whole numbers")
+        self.min_value, self.max_value = min_value, max_value
 
 
 class RealRange:
@@ -61,11 +63,8 @@ class RealRange:
     """
 
     def __init__(self, min_value: float, max_value: float) -> None:
-        ends = (min_value, max_value)
-        _check(all(_is(x, float) for x in ends), "RealRange", ends, "floats")
-        _check(min_value <= max_value, "RealRange", ends, "the smaller number first")
-        self.min_value = min_value
-        self.max_value = max_value
+        _check_ends("RealRange", (min_value, max_value), float, "floats")
+        self.min_value, self.max_value = min_value, max_value
 
 
 class ValueSet:
