@@ -38,11 +38,10 @@ __all__ = [
 def user_op_builder(op_name: str) -> UserOpBuilder:
     """Return a builder of an op whose name is below the current name scope; see `UserOpBuilder`.
 
-    >>> @flow.global_function()
-    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-    ...     op = flow.user_op_builder("positive").Op("relu").Input("in", [x]).Output("out").Build()
+    >>> def relu(x):
+    ...     op = flow.user_op_builder("a").Op("relu").Input("in", [x]).Output("out").Build()
     ...     return op.InferAndTryRun().SoleOutputBlob()
-    >>> job([-1, 2])
+    >>> run(relu, [-1, 2])
     array([0., 2.], dtype=float32)
     """
     current_job("user_op_builder")
@@ -52,17 +51,10 @@ def user_op_builder(op_name: str) -> UserOpBuilder:
 def consistent_user_op_builder(op_name: str) -> UserOpBuilder:
     """Do the same as `user_op_builder`, but always in the consistent view.
 
-    >>> @flow.global_function()
-    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-    ...     op = (
-    ...         flow.consistent_user_op_builder("positive")
-    ...         .Op("relu")
-    ...         .Input("in", [x])
-    ...         .Output("out")
-    ...         .Build()
-    ...     )
-    ...     return op.InferAndTryRun().SoleOutputBlob()
-    >>> job([-1, 2])
+    >>> def relu(x):
+    ...     op = flow.consistent_user_op_builder("a").Op("relu").Input("in", [x]).Output("out")
+    ...     return op.Build().InferAndTryRun().SoleOutputBlob()
+    >>> run(relu, [-1, 2])
     array([0., 2.], dtype=float32)
     """
     current_job("consistent_user_op_builder")

@@ -37,11 +37,7 @@ def unpack(input: Blob, unpack_num: int, name: str | None = None) -> BlobDef:
 
     Raises: InferenceError: ``unpack_num`` does not divide the size of axis 0.
 
-    >>> @flow.global_function()
-    ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-    ...     parts = flow.unpack(x, 2)
-    ...     return flow.pack(2 * parts, 2)
-    >>> job([1, 2, 3, 4])
+    >>> run(lambda x: flow.pack(2 * flow.unpack(x, 2), 2), [1, 2, 3, 4])
     array([2., 4., 6., 8.], dtype=float32)
     """
     _check_number("unpack", unpack_num)
@@ -68,11 +64,7 @@ def pack(input: Blob, pack_num: int, name: str | None = None) -> BlobDef:
 
     Raises: InferenceError: the number of periods is not ``pack_num``, or ``input`` is a scalar.
 
-    >>> @flow.global_function()
-    ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-    ...     parts = flow.unpack(x, 2)
-    ...     return flow.pack(2 * parts, 2)
-    >>> job([1, 2, 3, 4])
+    >>> run(lambda x: flow.pack(2 * flow.unpack(x, 2), 2), [1, 2, 3, 4])
     array([2., 4., 6., 8.], dtype=float32)
     """
     input = checked_blob(input)
@@ -121,11 +113,7 @@ def acc(one: Blob, max_acc_num: int, name: str | None = None) -> BlobDef:
 
     Raises: InferenceError: ``max_acc_num`` does not divide the number of periods.
 
-    >>> @flow.global_function()
-    ... def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-    ...     parts = flow.unpack(x, 2)
-    ...     return flow.acc(parts, 2)
-    >>> job([1, 2, 3, 4])
+    >>> run(lambda x: flow.acc(flow.unpack(x, 2), 2), [1, 2, 3, 4])
     array([4., 6.], dtype=float32)
     """
     one = checked_blob(one)
