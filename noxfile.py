@@ -35,7 +35,7 @@ ONEDNN_WHEELS = ("2024.0.0", "2026.1.0")
 # The external tests import these.  They are not a dependency group: TensorFlow's bounds on
 # its dependencies would apply to the whole workspace.
 PROGRAMS = (
-    "imageio", "matplotlib", "opencv-python-headless", "pillow", "scikit-learn", "scipy", "six",
+    "imageio", "matplotlib", "opencv-python-headless", "pillow", "scikit-learn", "six", "tqdm",
 )  # fmt: skip
 CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
 PEERS = ("safetensors", "torch", "torchvision", "transformers>=5")

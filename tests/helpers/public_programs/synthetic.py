@@ -90,7 +90,8 @@ def boxes(folder: Path) -> None:
         Image.fromarray(rng.integers(0, 256, (120, 160, 3), dtype=np.uint8)).save(path)
         rows = [(rng.integers(0, 80), *rng.uniform(0.2, 0.6, 4)) for _ in range(3)]
         text = "\n".join(" ".join(f"{x:.4g}" for x in row) for row in rows)
-        (folder / "synthetic" / "labels" / f"{i}.txt").write_text(text)
+        for part in ("labels", "images"):  # the programs look for them in one or the other
+            (folder / "synthetic" / part / f"{i}.txt").write_text(text)
         paths.append(str(path.absolute()))
     (folder / "synthetic" / "train.txt").write_text("\n".join(paths))
     (folder / "oneflow_yolov3" / "liboneflow_yolov3.so").write_bytes(b"")
