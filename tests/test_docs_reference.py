@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 import tomllib
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import flow_zoo
 import oneflow as flow
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +23,7 @@ from reference_pages.__main__ import linked  # noqa: E402
 from reference_pages.compact import compact  # noqa: E402
 from reference_pages.names import entries  # noqa: E402
 from reference_pages.signatures import signature  # noqa: E402
+from reference_pages.tasks import by_task  # noqa: E402
 
 
 def text_of(name: str) -> str:
@@ -78,7 +81,7 @@ def test_ops_are_found_by_running_the_example() -> None:
     with ops.recorded(call.__code__) as found:
         ops.run(documented)
     assert found == ["identity", "relu"]
-    text = "\n".join(ops.facts(found, 2))
+    text = "\n".join(ops.facts(found))
     assert "- `(S(0)) -> S(0)`" in text
     assert re.search(r"\| `cpu` \| .*`float32`", text)
 
@@ -116,6 +119,36 @@ def test_sections_and_doctests_of_docstrings() -> None:
 def test_long_signatures_have_a_line_per_parameter() -> None:
     text = signature("flow.nn.conv2d", flow.nn.conv2d)
     assert text.splitlines()[1].startswith("    input:")
+
+
+def test_long_defaults_are_shown_by_the_name_of_their_constant() -> None:
+    text = signature("flow_zoo.gpt2", flow_zoo.gpt2)
+    assert "config: GPT2Config = GPT2" in text
+    assert "model_distribute: Distribution = BROADCAST" in text_of("flow.layers.dense")
+
+
+def test_the_index_groups_all_names_by_task() -> None:
+    tasks = by_task(entries())
+    assert sum(map(len, tasks.values())) == len(entries())
+    assert all(tasks.values())
+    index = dict(public.pages([e for e in entries() if e.name == "flow.nn.conv2d"]))[
+        "reference/index.md"
+    ]
+    assert "## Convolution and pooling\n\n[`nn.conv2d`](flow.nn.conv2d.md)\n" in index
+
+
+def test_pages_of_functions_have_a_side_menu() -> None:
+    names = json.loads(public.menu(entries()).split(";\n", 1)[0].removeprefix("const NAMES = "))
+    assert "conv2d" in names["flow.nn"]
+    assert {f"{space}.{name}" for space in names for name in names[space]} == {
+        name for entry in entries() for name in (entry.name, *entry.others)
+    }
+
+
+def test_the_search_finds_functions_and_not_their_ops() -> None:
+    """Each heading is a page of its own for the search."""
+    headings = re.findall("^#+ .*conv2d.*$", text_of("flow.nn.conv2d"), re.M)
+    assert headings == ["# flow.nn.conv2d"]
 
 
 def test_names_in_text_become_links() -> None:

@@ -26,7 +26,9 @@ DECISION = re.compile(r"^ *- adr/\d.*\n", re.M)
 def write(folder: Path) -> int:
     """Write the site's configuration and all pages into a new folder; return the page count."""
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("*.py", "*.toml", "__*"))
+    shutil.copytree(
+        DOCS, folder / "docs", ignore=shutil.ignore_patterns("*.py", "*.toml", "*.txt", "__*")
+    )
     found = entries()
     targets = {n: public.page_of(n) for e in found for n in (e.name, *e.others)}
     generated = {**dict(public.pages(found)), **dict(modules.pages())}
@@ -35,6 +37,7 @@ def write(folder: Path) -> int:
         path = folder / "docs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    (folder / "docs" / "theme" / "menu.js").write_text(public.menu(found))
     pages = list((folder / "docs").rglob("*.md"))
     for path in pages:
         name = path.relative_to(folder / "docs").as_posix()

@@ -92,14 +92,15 @@ def recorded(code: Any) -> Iterator[list[str]]:
         emission._emit = original
 
 
-def facts(types: list[str], level: int) -> Iterator[str]:
-    """Yield Markdown about ops: shapes, element types per device, gradient and SBP signatures."""
+def facts(types: list[str]) -> Iterator[str]:
+    """Yield Markdown about ops: shapes, element types per device, gradient and SBP signatures.
+
+    It has no headings, which the search would find before the pages of functions.
+    """
     registry = default_registry()
     for type_ in types:
         entry = op_entry(registry, type_)
-        yield from (f"{'#' * level} Op `{type_}`", "")
-        if entry.doc:
-            yield from (entry.doc, "")
+        yield from (f"**Op `{type_}`.** {entry.doc}".rstrip(), "")
         example = sample_types(registry, type_)
         if example:
             yield from (f"For example, `{example}`.", "")

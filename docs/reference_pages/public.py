@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import tomllib
 from collections import defaultdict
@@ -14,6 +15,7 @@ from typing import Any
 from reference_pages import docstrings, ops
 from reference_pages.names import Entry, element_types
 from reference_pages.signatures import signature
+from reference_pages.tasks import by_task
 
 FOLDER = "reference"
 IMPORTS = {
@@ -48,7 +50,7 @@ def pages(entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
     for space, members in spaces.items():
         yield f"{FOLDER}/{space}/index.md", "\n".join(_namespace(space, members)) + "\n"
     yield f"{FOLDER}/dtypes.md", "\n".join(_dtypes()) + "\n"
-    yield f"{FOLDER}/index.md", "\n".join(_index(spaces)) + "\n"
+    yield f"{FOLDER}/index.md", "\n".join(_index(entries, list(spaces))) + "\n"
 
 
 def namespaces(entries: Sequence[Entry]) -> dict[str, list[tuple[str, Entry]]]:
@@ -79,7 +81,7 @@ def _entry(entry: Entry) -> Iterator[str]:
     yield from _with_imports(docstrings.sections(doc, 2))
     types = ops.emitted(entry.object)
     if types:
-        yield from ops.facts(types, 2)
+        yield from ops.facts(types)
     yield from _shared(entry)
 
 
@@ -187,14 +189,26 @@ def _dtypes() -> Iterator[str]:
         yield f"| `{name}` | `{numpy}` | {size} |"
 
 
-def _index(spaces: dict[str, list[tuple[str, Entry]]]) -> Iterator[str]:
+def _index(entries: Sequence[Entry], spaces: Sequence[str]) -> Iterator[str]:
     yield from ("# Reference", "")
     yield "Every public function and class has a page under its public name. `import oneflow as"
-    yield from ("flow` is assumed.", "", "| namespace | names |", "|---|---|")
-    for space, members in spaces.items():
-        links = ", ".join(f"[`{n.removeprefix(space + '.')}`]({n}.md)" for n, _ in members)
-        yield f"| [`{space}`]({space}/index.md) | {links} |"
-    yield from ("", "See also [element types](dtypes.md), [ops](ops.md), [errors](errors.md),")
+    yield "flow` is assumed, and left out of the names here. See also"
+    yield "[element types](dtypes.md), [ops](ops.md), [errors](errors.md),"
     yield "[flow_fit](flow_fit.md) (training loops), [flow_zoo](flow_zoo.md) (networks), the"
     yield "[API for plugins](plugins/index.md) and, for contributors, the"
     yield "[modules of the packages](internals/index.md)."
+    for title, members in by_task(entries).items():
+        links = (f"[`{e.name.removeprefix('flow.')}`]({e.name}.md)" for e in members)
+        yield from ("", f"## {title}", "", ",\n".join(links))
+    yield from ("", "## By namespace", "")
+    yield ",\n".join(f"[`{space}`]({space}/index.md)" for space in spaces)
+
+
+def menu(entries: Sequence[Entry]) -> str:
+    """Return the script of the side menu of the functions' pages."""
+    names = {
+        space: [name.removeprefix(f"{space}.") for name, _ in members]
+        for space, members in namespaces(entries).items()
+    }
+    script = (Path(__file__).parents[1] / "theme" / "menu.js").read_text()
+    return f"const NAMES = {json.dumps(names)};\n{script}"
