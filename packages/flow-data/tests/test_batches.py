@@ -63,6 +63,11 @@ def test_rows_of_arrays(shuffle: bool) -> None:
     assert [*joined] == [4, 4, 2]
 
 
+def test_batches_say_how_many_they_are() -> None:
+    assert repr(flow.data.batches((X,), 4)) == "<3 batches of 4, epoch 0>"
+    assert repr(flow.data.batches(iter(X), 4)) == "<batches of 4, epoch 0>"
+
+
 def test_an_epoch_can_be_chosen() -> None:
     made = flow.data.batches(np.arange(10), 10, shuffle=True)
     first, second = [*made], [*made]

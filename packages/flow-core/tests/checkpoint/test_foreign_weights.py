@@ -57,6 +57,16 @@ def test_a_file_of_torch(tmp_path: Path) -> None:
     assert flow.checkpoint.get(path)["block0/query"].shape == (4, 3)
 
 
+def test_a_notebook_shows_what_is_missing_first() -> None:
+    loaded = {f"v{i}": f"a{i}" for i in range(40)}
+    text = flow.weights.Report(loaded, ["<w>"], ["other"])._repr_html_()
+    assert "40 variables loaded, 1 missing, 1 arrays unused" in text
+    assert text.index("&lt;w&gt;") < text.index("other") < text.index("a0")
+    assert "a27" in text
+    assert "a28" not in text
+    assert "and 12 more: print() shows all" in text
+
+
 def test_files_that_torch_writes(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     module = torch.nn.Linear(3, 4)

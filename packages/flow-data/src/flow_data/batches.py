@@ -88,6 +88,10 @@ class Batches:
         count = len(self._source)
         return count // self._size if self._drop else -(-count // self._size)
 
+    def __repr__(self) -> str:
+        count = f"{len(self)} " if hasattr(self._source, "__len__") else ""
+        return f"<{count}batches of {self._size}, epoch {self._epoch}>"
+
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch, such as that at which an interrupted run resumes."""
         self._epoch = epoch

@@ -33,6 +33,9 @@ from flow_core.ir.graph import TensorType
 __all__ = ["Report", "Rule", "load"]
 
 
+SHOWN = 30
+"""How many rows of a report a notebook shows."""
+
 ANY, NONE = r"(?s:.*)", r"(?!)"
 """Regular expressions that match all names, and none."""
 
@@ -99,6 +102,22 @@ class Report:
         for what, names in (("missing", self.missing), ("unused", self.unused)):
             lines += [f"{len(names)} {what}", *(f"  {name}" for name in names)] if names else []
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return what is missing or unused, and the first variables, for notebooks."""
+        from flow_core.base.formats.html_table import html_table
+
+        rows = [("missing", name, "") for name in self.missing]
+        rows += [("unused", "", name) for name in self.unused]
+        rows += [("loaded", *pair) for pair in self.loaded.items()]
+        more = len(rows) - SHOWN
+        return html_table(
+            f"{len(self.loaded)} variables loaded, {len(self.missing)} missing, "
+            f"{len(self.unused)} arrays unused",
+            rows[:SHOWN],
+            ("", "variable", "array"),
+            note=f"and {more:,} more: print() shows all" if more > 0 else "",
+        )
 
 
 def load(
