@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from zoo_cases import CASES, arrays, record
 
 import flow_zoo
 import oneflow as flow
+from flow_core.base.errors import SourceLine
 
 RECORD = record()
 TOLERANCES = {flow.float32: 1e-5, flow.double: 1e-11}
@@ -39,6 +42,16 @@ def test_results_are_those_of_the_published_networks(name: str, kind: Any) -> No
         assert found.dtype == kind.numpy
         np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCES[kind])
         assert np.std(expected) > 0.05
+
+
+def test_lines_are_those_of_the_program_and_of_the_network() -> None:
+    lines = CASES["resnet18"].job().prepare().build.builder.lines
+    found = [line for name, line in lines.items() if "layer1.0.conv1" in name]
+    assert found
+    for line in found:
+        assert Path(line.file).parent.name == "zoo_cases"
+        assert re.fullmatch(r"flow_zoo/resnet\.py:\d+", line.inner)
+        assert SourceLine.parsed(str(line)) == line
 
 
 def trained(name: str, devices: int) -> dict[str, Any]:

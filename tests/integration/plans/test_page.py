@@ -311,6 +311,42 @@ def test_the_first_view_marks_transfers_and_works_by_keyboard(
     assert found["back"] == color
 
 
+def nested(layers: int) -> Any:
+    """A train job of a network within a scope, of layers that are scopes."""
+
+    @flow.global_function(type="train")
+    def job(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
+        with flow.scope.namespace("network"):
+            for i in range(layers):
+                begin = flow.random_normal_initializer()
+                name = f"{'abcdefghijklmnopqrstuvwxyz'[i]}_layer"
+                x = flow.layers.dense(x, 4, flow.math.tanh, kernel_initializer=begin, name=name)
+        loss = flow.math.reduce_mean(x, name="loss")
+        flow.optimizer.Adam(0.1).minimize(loss)
+        return loss
+
+    return job
+
+
+OPEN = """
+<script>
+const keep = () => { document.body.dataset.open = document.querySelector("canvas").dataset.open; };
+setTimeout(keep, 100);
+</script>
+</body>"""
+
+
+@needs_chromium
+def test_the_first_view_opens_what_the_user_wrote(tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(page(document(nested(12))).replace("</body>", OPEN), encoding="utf-8")
+    dom, _ = browse(file, "--dump-dom", "--window-size=1280,800")
+    (found,) = re.findall('<body[^>]* data-open="([^"]*)"', dom)
+    opened = found.split()
+    assert opened.count("forward") > opened.count("backward")
+    assert opened.count("forward") > opened.count("update")
+
+
 @needs_chromium
 def test_a_large_graph_can_be_opened_and_searched(tmp_path: Path) -> None:
     file = tmp_path / "page.html"

@@ -106,7 +106,8 @@ def test_it_says_what_ran() -> None:
     text = report(doc, Measured(spans, 3, 2.0))
     assert "No step was run" not in text
     assert "3 steps ran on random inputs" in text
-    assert "median of 3 steps" in text
+    assert "median of 3 steps\n" in text
+    assert "median of 1 step: not representative\n" in report(doc, Measured(spans, 1, 2.0))
 
 
 def test_warnings_are_shown() -> None:

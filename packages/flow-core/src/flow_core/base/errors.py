@@ -7,12 +7,13 @@ is allowed and a next step.  The parts are available as attributes for tools.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Self
 
@@ -22,20 +23,34 @@ _packages = [
 ]  # fmt: skip
 """Packages whose frames are skipped, including numpy, which calls methods of flow's objects."""
 
+_READABLE = "flow_zoo"
+"""The skipped package whose lines are of interest, too: they tell the layer of a network."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
     """A line of the user's program.
 
-    >>> str(SourceLine("train.py", 12))
-    'train.py:12'
+    Attributes:
+        file, line: the place.
+        inner: the line of flow-zoo that the line calls; empty for other calls.
+
+    >>> str(SourceLine("train.py", 12)), str(SourceLine("train.py", 3, "flow_zoo/resnet.py:70"))
+    ('train.py:12', 'train.py:3 via flow_zoo/resnet.py:70')
     """
 
     file: str
     line: int
+    inner: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return f"{self.file}:{self.line}" + (f" via {self.inner}" if self.inner else "")
+
+    @classmethod
+    def parsed(cls, text: str) -> SourceLine | None:
+        """Return the line of a text that ``str`` made, or None for other texts."""
+        found = re.fullmatch(rf"(.+?):(\d+)(?: via ({_READABLE}/\w+\.py:\d+))?", text)
+        return found and cls(found[1], int(found[2]), found[3] or "")
 
 
 _own_files: dict[str, bool] = {}
@@ -114,9 +129,12 @@ def user_line_of_thread(thread: threading.Thread) -> SourceLine | None:
 
 
 def _user_line_from(frame: FrameType | None) -> SourceLine | None:
+    inner = ""
     while frame is not None:
         if not _is_own_frame(frame):
-            return SourceLine(frame.f_code.co_filename, frame.f_lineno)
+            return SourceLine(frame.f_code.co_filename, frame.f_lineno, inner)
+        if not inner and frame.f_globals.get("__name__", "").startswith(f"{_READABLE}."):
+            inner = f"{_READABLE}/{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return None
 

@@ -159,7 +159,7 @@ _GRAPH = {"ops", *_TABLES}
 
 _FORMS: Mapping[type, Callable[[Any], object]] = {
     Attrs: lambda attrs: attrs.literals,
-    SourceLine: lambda line: [line.file, line.line],
+    SourceLine: lambda line: [line.file, line.line, line.inner],
     **dict.fromkeys((Placement, TensorType, Split, Broadcast, Partial), str),
 }
 """JSON values that identify a part of a graph among those of its class."""

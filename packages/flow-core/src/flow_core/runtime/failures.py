@@ -53,8 +53,7 @@ _DEFERRED = (
 
 def line_of(task: Task) -> SourceLine | None:
     """Return the user's line of a task, or None if it is unknown."""
-    file, _, number = task.line.rpartition(":")
-    return SourceLine(file, int(number)) if number.isdigit() else None
+    return SourceLine.parsed(task.line)
 
 
 def allocated(driver: Driver, device: Device, nbytes: int, source: KernelSource) -> Arena:

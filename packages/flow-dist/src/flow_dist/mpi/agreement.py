@@ -310,8 +310,7 @@ def _common_place(events: Mapping[int, Description], ranks: Sequence[int]) -> st
 
 
 def _line(event: Description) -> SourceLine | None:
-    file, _, line = str(event["at"]).rpartition(":")
-    return SourceLine(file, int(line)) if file and line.isdigit() else None
+    return SourceLine.parsed(str(event["at"]))
 
 
 def _other_events(own: Description, events: Mapping[int, Description]) -> ProcessesDifferError:

@@ -39,10 +39,11 @@ function openFirst() {
     for (const node of level) node.open = node.op < 0;
     place();
     if (scaleOfAll() < LEGIBLE) {
-      const order = {update: Infinity, forward: -1}; // forward is what the user wrote
-      const rank = (n) => order[n.label] ?? n.w * n.h;
-      for (const node of [...level].sort((a, b) => rank(b) - rank(a))) {
-        if (scaleOfAll() >= (node.label === "forward" ? LEGIBLE / 2 : LEGIBLE)) break;
+      const order = {update: 2, backward: 1, forward: 0}; // forward is what the user wrote
+      const rank = (n) => order[phase(n).label];
+      const folds = (a, b) => rank(b) - rank(a) || b.w * b.h - a.w * a.h;
+      for (const node of [...level].sort(folds)) {
+        if (scaleOfAll() >= (rank(node) ? LEGIBLE : LEGIBLE / 2)) break;
         node.open = false;
         place();
       }
@@ -347,6 +348,8 @@ function paintGraph(c, v, width, height) {
   graph.canvas.dataset.marks = new Set(badges.flatMap(([of]) => [...of])).size;
   graph.canvas.dataset.nodes = count;
   graph.canvas.dataset.links = drawn.length;
+  graph.canvas.dataset.open = visible.filter((node) => node.open && node.parent >= 0)
+    .map((node) => phase(node).label).sort().join(" ");
 }
 
 // The ranks of expensive transfers, in a circle or a longer shape.
@@ -513,7 +516,8 @@ function detail(node) {
         + "→ the SBP that the reader needs, and the bytes that cross devices; dashed edges send "
         + "nothing. Numbers mark the most expensive transfers." }),
       element("p", {text: "Click a scope to open or close it, an op to see its neighbors; drag "
-        + "to move, turn the wheel to zoom, type / to search. Keys: arrows, Enter, +, -, 0."}));
+        + "to move, turn the wheel to zoom, type / to search. Keys: arrows, Enter, +, -, 0; left "
+        + "and right go from tab to tab."}));
     if (data.selection.length) side.append(element("h3", {text: "Choice of SBP"}));
     for (const row of data.selection) side.append(element("p", {text: row.join(": ")}));
     return;

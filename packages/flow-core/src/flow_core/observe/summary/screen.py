@@ -105,6 +105,7 @@ def _times(plan: Plan, measured: Measured) -> Table:
             f"time of a step: {duration(measured.seconds)}, {duration(total)} of tasks, "
             f"median of {_count(measured.steps, 'step')}"
         )
+        title += ": not representative" if measured.steps == 1 else ""
     return Table(title, ("class of ops", "tasks", "time", "share", "op types"), tuple(rows))
 
 
@@ -140,7 +141,7 @@ def _peak(arena: ArenaPlan) -> Table:
 
 
 def _at(line: str) -> str:
-    return shortened(place(line), LINE)
+    return shortened(place(line).rpartition(" via ")[2], LINE)
 
 
 def _transfers(plan: Plan) -> Iterator[Table]:
