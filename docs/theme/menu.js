@@ -1,8 +1,9 @@
 // The names of a namespace beside each of its pages.  A menu within each page would double the
-// size of the site; NAMES is written below by docs/reference_pages.
+// size of the site; docs/reference_pages writes NAMES before this text.
 
 const place = location.pathname.match(/^(.*\/)reference\/(flow[.\w]*)\/(?:index\.html)?$/);
-const space = place && Object.keys(NAMES).find((name) => name === place[2].replace(/\.\w+$/, ""));
+const owner = place && !(place[2] in NAMES) && place[2].replace(/\.\w+$/, "");
+const space = owner in NAMES ? owner : "";
 const bar = document.querySelector(".md-sidebar--primary .md-sidebar__inner");
 if (space && bar) {
   const item = (text, page) => {

@@ -68,7 +68,7 @@ def resnet(
     check_config(name, config, ResNetConfig)
     check_images(name, images)
     with flow.scope.namespace(name):
-        x = flow.nn.relu(_convolution(images, 64, 7, 2, training, ("conv1", "bn1")))
+        x = flow.nn.relu(_convolution(images, 64, 7, 2, training, ("conv1", "bn1")), name="relu")
         x = flow.nn.max_pool2d(x, 3, 2, 1)
         for stage, (count, filters) in enumerate(zip(config.blocks, FILTERS, strict=True), 1):
             for number in range(count):
@@ -90,12 +90,12 @@ def _block(
     )
     y = x
     for i, sizes in enumerate(three if bottleneck else two, 1):
-        y = y if i == 1 else flow.nn.relu(y)
+        y = y if i == 1 else flow.nn.relu(y, name=f"{name}.relu{i - 1}")
         y = _convolution(y, *sizes, training, (f"{name}.conv{i}", f"{name}.bn{i}"))
     if stride > 1 or x.shape[1] != wide:
         names = (f"{name}.downsample.0", f"{name}.downsample.1")
         x = _convolution(x, wide, 1, stride, training, names)
-    return flow.nn.relu(x + y)
+    return flow.nn.relu(flow.math.add(x, y, name=f"{name}.add"), name=f"{name}.relu")
 
 
 def _convolution(

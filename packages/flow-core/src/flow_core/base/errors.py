@@ -33,7 +33,7 @@ class SourceLine:
 
     Attributes:
         file, line: the place.
-        inner: the line of `_ZOO` that the line calls; empty for other calls.
+        inner: the line of flow-zoo that the line calls; empty for other calls.
 
     >>> str(SourceLine("train.py", 12)), str(SourceLine("train.py", 3, "flow_zoo/resnet.py:70"))
     ('train.py:12', 'train.py:3 via flow_zoo/resnet.py:70')
