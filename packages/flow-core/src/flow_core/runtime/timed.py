@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -39,9 +39,11 @@ class TimedExecutable(Executable):
 
     Attributes:
         times: the recorded times, in the order in which the tasks ended.
+        clock: the clock, in seconds.
     """
 
     sync_always: ClassVar[bool] = True
+    clock: ClassVar[Callable[[], float]] = staticmethod(time.perf_counter)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.times: list[TaskTime] = []
@@ -51,14 +53,14 @@ class TimedExecutable(Executable):
         """Return a task's launches, preceded and followed by a launch that reads the clock."""
         if not launches:
             return launches
-        began = 0.0
+        began, clock = 0.0, self.clock
 
         def start() -> None:
             nonlocal began
-            began = time.perf_counter()
+            began = clock()
 
         def stop() -> None:
-            self.times.append(TaskTime(int(self.step), position, began, time.perf_counter()))
+            self.times.append(TaskTime(int(self.step), position, began, clock()))
 
         return (start, *launches, stop)
 
@@ -67,3 +69,12 @@ class TimedExecutable(Executable):
         found = self.times[:]
         self.times.clear()
         return found
+
+
+class CpuTimedExecutable(TimedExecutable):
+    """A loaded plan that records the CPU time of each task in the thread that launches it.
+
+    Other programs do not prolong it.  It is the time of kernels with one thread on the host.
+    """
+
+    clock = staticmethod(time.thread_time)
