@@ -196,7 +196,7 @@ def debug(
 @click.option("--update", is_flag=True, help="Write the budgets of --check in place of comparing.")
 @click.option("--markdown", is_flag=True, help="Print the report of --check as Markdown.")
 @click.option(
-    "--simulate", is_flag=True, help="Show a simulated step: its time, its waits, and what-if."
+    "--simulate", is_flag=True, help="Show a simulated step: its time, waits and what-if."
 )
 @click.option(
     "--topology",
