@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -39,15 +39,17 @@ class TimedExecutable(Executable):
 
     Attributes:
         times: the recorded times, in the order in which the tasks ended.
-        clock: the clock, in seconds.
     """
 
     sync_always: ClassVar[bool] = True
-    clock: ClassVar[Callable[[], float]] = staticmethod(time.perf_counter)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.times: list[TaskTime] = []
         super().__init__(*args, **kwargs)
+
+    def clock(self) -> float:
+        """Return the time of a clock in seconds."""
+        return time.perf_counter()
 
     def observed(self, position: int, launches: Sequence[Launch]) -> Sequence[Launch]:
         """Return a task's launches, preceded and followed by a launch that reads the clock."""
@@ -77,4 +79,6 @@ class CpuTimedExecutable(TimedExecutable):
     Other programs do not prolong it.  It is the time of kernels with one thread on the host.
     """
 
-    clock = staticmethod(time.thread_time)
+    def clock(self) -> float:
+        """Return the CPU seconds of the calling thread."""
+        return time.thread_time()
