@@ -21,8 +21,11 @@ from flow_core.base.formats import trace_file
 from flow_core.comm.exchange import BOXING
 from flow_core.costs.links import Link, LinkModel
 from flow_core.costs.model import DEFAULT, CostModel, DeviceModel
+from flow_core.costs.topology_file import read_topology, topology_text
+from flow_core.frontend.session.session import default_session
 from flow_core.observe.simulator.clock import Step, simulate_step
 from flow_core.observe.simulator.memory import memory_of
+from flow_core.observe.simulator.probe import probe
 from flow_core.observe.simulator.report import Simulated, critical_lines, trace_events
 from flow_core.observe.simulator.tasks import TaskCosts
 from flow_core.observe.simulator.what_if import what_if
@@ -177,6 +180,22 @@ def test_reports_are_tables_json_and_a_trace(tmp_path: Path) -> None:
     assert len(spans) == len(found.step.costs.plan.tasks)
     assert max(e["ts"] + e["dur"] for e in spans) / 1e6 <= found.step.seconds * 1.001
     assert {event["ph"] for event in events} >= {"X", "M", "s", "f", "C"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machines", [1, 2])
+def test_probe_measures_what_a_file_describes(machines: int, tmp_path: Path) -> None:
+    found = probe(default_session(), machines)
+    assert [link.joins for link in found.links.classes] == ["machine", "all"][2 - machines :]
+    for link in found.links.classes:
+        assert 0 <= link.latency < 1
+        assert 1e6 < link.bandwidth < 1e13
+    core = found.device("cpu")
+    assert 1e8 < core.flops < 1e14
+    assert 0 < core.launch < 0.1
+    path = tmp_path / "links.toml"
+    path.write_text(topology_text(found))
+    assert read_topology(path) == found
 
 
 SCRIPT = """

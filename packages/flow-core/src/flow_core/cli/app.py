@@ -206,25 +206,27 @@ def debug(
 )
 @click.option("--update", is_flag=True, help="Write the budgets of --check in place of comparing.")
 @click.option("--markdown", is_flag=True, help="Print the report of --check as Markdown.")
-@click.option("--simulate", is_flag=True, help="Simulate a step: its time, waits and what-if.")
+@click.option(
+    "--simulate", is_flag=True, help="Show a simulated step: its time, waits and what-if."
+)
 @click.option(
     "--topology",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="Read links and devices from this file, which `flow topology` writes.",
+    help="Use the links and devices of this file, which `flow topology` writes.",
 )
 @click.option(
     "--devices",
     metavar="MxN",
     callback=devices_of,
-    help="Simulate M machines of N devices, for ops without a placement of their own.",
+    help="Use M machines of N devices for ops without a placement of their own.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Simulate this number of processes on CPUs.",
+    help="Use this number of processes for the devices of the CPU.",
 )
 @click.option(
     "--trace",
@@ -320,9 +322,13 @@ def plan(
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Count the processes that run --probe as those of this number of machines.",
+    help="Use this number of machines for the processes that run --probe.",
 )
-@click.option("--measured", is_flag=True, help="Let plans use the measured kernels of --simulate.")
+@click.option(
+    "--measured",
+    is_flag=True,
+    help="Use measured kernels in plans, which `flow plan --simulate` keeps.",
+)
 @click.option(
     "--output",
     metavar="FILE",

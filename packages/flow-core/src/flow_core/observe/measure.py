@@ -69,6 +69,8 @@ def measure(
     progress: Callable[[str], object] = lambda _: None,
     typical: Callable[[Iterable[float]], float] = median,
     compiled: Compiled | None = None,
+    most: int = STEPS,
+    kind: type[TimedExecutable] = TimedExecutable,
 ) -> Measured:
     """Run a few steps on random inputs, and return the time of each task.
 
@@ -80,18 +82,20 @@ def measure(
         progress: a function that is called with a text before each step.
         typical: returns the duration of a task, given those in all steps.
         compiled: the compiled job, if another plan than the job's own is measured.
+        most: the largest number of measured steps.
+        kind: the executable, which records times.
     """
     compiled = compiled or job.compile()
     session, rng = job.active_session(), np.random.default_rng(seed)
     graph = compiled.optimized_logical
     names = [op.name for op in graph.of_type("variable")]
     values = {name: draw_variable(session.declared[name], rng) for name in names}
-    executable, _ = isolated(session, compiled.plan, values, TimedExecutable)
+    executable, _ = isolated(session, compiled.plan, values, kind)
     feeds = whole_batches(draw_feeds(graph, compiled.inputs, rng), compiled.plan.micro_batches)
     steps: list[list[TaskTime]] = []
     end = time.perf_counter() + SECONDS
-    for step in range(WARM_UP + STEPS):
-        progress(f"running step {step + 1} of at most {WARM_UP + STEPS} on random inputs")
+    for step in range(WARM_UP + most):
+        progress(f"running step {step + 1} of at most {WARM_UP + most} on random inputs")
         executable.run(feeds)
         steps.append(executable.take_times())
         if time.perf_counter() > end:

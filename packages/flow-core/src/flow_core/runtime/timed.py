@@ -47,18 +47,22 @@ class TimedExecutable(Executable):
         self.times: list[TaskTime] = []
         super().__init__(*args, **kwargs)
 
+    def clock(self) -> float:
+        """Return the time of a clock in seconds."""
+        return time.perf_counter()
+
     def observed(self, position: int, launches: Sequence[Launch]) -> Sequence[Launch]:
         """Return a task's launches, preceded and followed by a launch that reads the clock."""
         if not launches:
             return launches
-        began = 0.0
+        began, clock = 0.0, self.clock
 
         def start() -> None:
             nonlocal began
-            began = time.perf_counter()
+            began = clock()
 
         def stop() -> None:
-            self.times.append(TaskTime(int(self.step), position, began, time.perf_counter()))
+            self.times.append(TaskTime(int(self.step), position, began, clock()))
 
         return (start, *launches, stop)
 
@@ -67,3 +71,14 @@ class TimedExecutable(Executable):
         found = self.times[:]
         self.times.clear()
         return found
+
+
+class CpuTimedExecutable(TimedExecutable):
+    """A loaded plan that records the CPU time of each task in the thread that launches it.
+
+    Other programs do not prolong it.  It is the time of kernels with one thread on the host.
+    """
+
+    def clock(self) -> float:
+        """Return the CPU seconds of the calling thread."""
+        return time.thread_time()

@@ -15,7 +15,11 @@ from flow_core.ir.graph import TensorType
 from flow_core.observe.measure import measure
 from flow_core.plan import Plan, Task
 from flow_core.plugins.specs import OpSpec
+from flow_core.runtime.timed import CpuTimedExecutable, TimedExecutable
 from flow_core.sharding.topology import Device
+
+STEPS = 40
+"""The largest number of steps in which kernels are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +106,15 @@ def measured_kernels(
     """Run a few steps of a plan on random inputs; return the seconds of its kernels by key.
 
     The session's variables are not changed.  The shortest time of each task counts, which other
-    programs on the machine delay least; kernels with equal keys cost the median of their tasks.
+    programs on the machine delay least, of kernels with one thread the CPU time; kernels with
+    equal keys cost the median of their tasks.
     """
+    hosted = all(costs.is_hosted(arena.device) for arena in costs.plan.arenas)
+    alone = hosted and costs.threads == 1 and costs.plan.workers <= 1
+    kind = CpuTimedExecutable if alone else TimedExecutable
+    steps = measure(job, 0, show, min, compiled, STEPS, kind)
     found: dict[str, list[float]] = {}
-    for span in measure(job, progress=show, typical=min, compiled=compiled).spans:
+    for span in steps.spans:
         task = costs.plan.tasks[span.task]
         if task.type != BOXING:
             found.setdefault(costs.key(task), []).append(span.seconds)

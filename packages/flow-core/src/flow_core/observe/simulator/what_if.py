@@ -54,7 +54,7 @@ def what_if(step: Step, processes: int, larger: Callable[[], Plan]) -> Iterator[
         changed = replace(costs, model=with_bandwidth(costs.model, 0.5))
         seconds = simulate_step(changed, processes).seconds
         yield Case("half the bandwidth", seconds, 1.0, "of all links")
-    yield _slow_device(step, processes)
+    yield from _slow_device(step, processes)
     yield from _slow_link(step, processes)
 
 
@@ -67,18 +67,20 @@ def with_bandwidth(model: CostModel, factor: float) -> CostModel:
     return replace(model, links=replace(model.links, classes=classes))
 
 
-def _slow_device(step: Step, processes: int) -> Case:
+def _slow_device(step: Step, processes: int) -> Iterator[Case]:
     tasks, busy = step.costs.plan.tasks, dict[Device, float]()
     for task, (start, end) in zip(tasks, step.spans, strict=True):
         if task.type != BOXING:
             busy[task.device] = busy.get(task.device, 0.0) + end - start
+    if not busy:
+        return
     device = max(busy, key=busy.__getitem__)
     slower = {
         i: SLOW_DEVICE for i, t in enumerate(tasks) if t.type != BOXING and t.device == device
     }
     found = simulate_step(step.costs, processes, slower)
     note = f"kernels of {device} take {SLOW_DEVICE:g} times as long"
-    return Case("a slow device", found.seconds, 1.0, note)
+    yield Case("a slow device", found.seconds, 1.0, note)
 
 
 def _slow_link(step: Step, processes: int) -> Iterator[Case]:
