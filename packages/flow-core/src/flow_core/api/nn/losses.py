@@ -68,7 +68,7 @@ def _per_example(function: str, labels: Blob, scores: Blob) -> BlobDef:
     if len(labels.shape) == len(scores.shape) and labels.shape[-1:] == (1,):
         labels = emit_one("reshape", labels, shape=labels.shape[:-1])
     check(
-        labels.shape == scores.shape[:-1],
+        scores.shape != () and labels.shape == scores.shape[:-1],
         function,
         f"labels of shape {labels.shape} for scores of shape {scores.shape}",
         f"labels of shape {scores.shape[:-1]} or {(*scores.shape[:-1], 1)}",
