@@ -7,11 +7,13 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import processes
 import pytest
 
-from flow_onednn import recipes, threads
-from flow_onednn.library import CAPACITY_SETTINGS
+from flow_onednn import primitives, recipes, threads
+from flow_onednn.library import library
+from flow_onednn.primitives import address, bind_primitive, create, plain
 from flow_onednn.recipes import KEPT, Known, Problem
 
 
@@ -76,6 +78,25 @@ def test_a_result_is_for_a_number_of_threads(made: list[int]) -> None:
     assert len(made) == (2 if threads.runtime() is not None else 1)
 
 
+@pytest.mark.usefixtures("onednn")
+def test_bound_primitives_share_what_is_executed_while_it_is_in_use() -> None:
+    types = [plain(shape, "float32") for shape in ((2, 3), (3, 4), (2, 4))]
+    made = create("matmul", *types[:2], library().ffi.NULL, types[2])
+    arrays = [np.zeros(shape, np.float32) for shape in ((2, 3), (3, 4), (2, 4))]
+    rows = zip(
+        ("src", "weights", "dst"), zip(types, map(address, arrays), strict=True), strict=True
+    )
+    tensors = dict(rows)
+    first, second = (bind_primitive(made, tensors) for _ in range(2))
+    assert first.primitive is second.primitive
+    with threads.limited(3):
+        other = bind_primitive(made, tensors)
+    assert (other.primitive is first.primitive) == (threads.runtime() is None)
+    before = len(primitives._executables)
+    del first, second
+    assert len(primitives._executables) == before - 1
+
+
 SIZES = Path(__file__).parents[3] / "tests" / "helpers" / "programs" / "memory_of_sizes.py"
 
 
@@ -85,9 +106,8 @@ SIZES = Path(__file__).parents[3] / "tests" / "helpers" / "programs" / "memory_o
 def test_memory_does_not_grow_with_the_number_of_sizes() -> None:
     """The bounds are lowered, so that half of the sizes reach them."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLOW_", "ONEFLOW_"))}
-    env = {**kept, CAPACITY_SETTINGS[0]: "64"}
     command = [sys.executable, "-W", "ignore", str(SIZES), "convolution", "80", "64"]
-    done = processes.run(command, env=env, check=True)
+    done = processes.run(command, env=kept, check=True)
     resident = [int(number) for number in done.stdout.split()]
     assert len(resident) == 8
     assert resident[-1] - resident[3] < 6 << 20, "40 more sizes"

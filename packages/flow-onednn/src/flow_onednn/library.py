@@ -30,14 +30,6 @@ NAMES = {"darwin": ("libdnnl.3.dylib",), "win32": ("dnnl.dll",)}.get(
     sys.platform, ("libdnnl.so.3",)
 )
 OLDEST = (3, 2)
-CAPACITY = 256
-"""How many primitives the library keeps for programs that create equal ones again.
-
-Plans own their primitives, so this saves time within a compilation only: for equal ops, and for
-primitives that trial runs have created. A primitive takes 5 to 100 KiB, most of it code. The
-library's own default is 1024."""
-CAPACITY_SETTINGS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY")
-"""The library's environment variables; if one of them is set, its capacity holds."""
 OPENMP = "OpenMP"
 
 
@@ -217,8 +209,9 @@ def _start(
     engine, stream = ffi.new("dnnl_engine_t *"), ffi.new("dnnl_stream_t *")
     status = lib.dnnl_engine_create(engine, binding.CPU, 0)
     status = status or lib.dnnl_stream_create(stream, engine[0], 1)
-    if not any(map(os.environ.get, CAPACITY_SETTINGS)):
-        status = status or lib.dnnl_set_primitive_cache_capacity(CAPACITY)
+    # Once its cache has dropped entries, oneDNN 3.2 returned products without their post-ops:
+    # the kernel kit, in one process with 8 or 256 entries.  `primitives` shares equal ones itself.
+    status = status or lib.dnnl_set_primitive_cache_capacity(0)
     if status:
         return Missing(f"{path} does not start: {status_text(status)}")
     mask = lib.dnnl_get_effective_cpu_isa()

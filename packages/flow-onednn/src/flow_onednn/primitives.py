@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeAlias
@@ -318,10 +319,7 @@ def bind_primitive(
         scratchpad: address of `Primitive.scratchpad` bytes.
     """
     one = library()
-    made = one.ffi.new("dnnl_primitive_t *")
-    one.check(one.lib.dnnl_primitive_create(made, primitive.desc), "creating a primitive")
-    prim = one.ffi.gc(made[0], one.lib.dnnl_primitive_destroy)
-    rows = dict(tensors)
+    prim, rows = _executable(one, primitive), dict(tensors)
     if primitive.scratchpad:
         rows["scratchpad"] = (primitive.md("scratchpad"), scratchpad)
     memories = [_memory(one, *tensor) for tensor in rows.values()]
@@ -329,6 +327,23 @@ def bind_primitive(
     for slot, name, memory in zip(arguments, rows, memories, strict=True):
         slot.arg, slot.memory = binding.ARG[name], memory
     return BoundPrimitive(prim, arguments, len(rows), (primitive, *memories))
+
+
+_executables: weakref.WeakValueDictionary[tuple[int, int], Any] = weakref.WeakValueDictionary()
+"""Primitives in use, by the address of their description and their number of threads."""
+
+
+def _executable(one: Library, primitive: Primitive) -> CData:
+    """Return the library's primitive, which keeps its description; equal ops share one."""
+    key = int(one.ffi.cast("intptr_t", primitive.desc)), threads.count()
+    found = _executables.get(key)
+    if found is None:
+        made = one.ffi.new("dnnl_primitive_t *")
+        one.check(one.lib.dnnl_primitive_create(made, primitive.desc), "creating a primitive")
+        destroy, desc = one.lib.dnnl_primitive_destroy, primitive.desc
+        found = one.ffi.gc(made[0], lambda handle, _=desc: destroy(handle))
+        _executables[key] = found
+    return found
 
 
 def launch(primitive: Primitive, tensors: Mapping[str, Tensor], scratchpad: int = 0) -> Launch:

@@ -115,14 +115,9 @@ class TestKernels(KernelKit):
     plugin = "flow-onednn"
     dtypes = ("float32", "bfloat16")
     thread_counts = (1, 2, 3)
+    # dozens of slices are subtracted from a row one by one, whose rounding depends on the processor
+    tolerances = {("onednn_sparse_sgd", "float32"): (1e-4, 1e-4)}  # noqa: RUF012 - never changed
     gaps = (
-        Gap(
-            "onednn_sparse_sgd",
-            "never",
-            "subtracts dozens of slices from a row one by one, in float32",
-            checks=("agrees_at_large_sizes",),
-            dtypes=("float32",),
-        ),
         Gap(
             "normalization",
             "notyet",

@@ -69,7 +69,7 @@ def _per_example(function: str, labels: Blob, scores: Blob) -> BlobDef:
         labels = emit_one("reshape", labels, shape=labels.shape[:-1])
     swapped = scores.shape == labels.shape[:-1]
     check(
-        labels.shape == scores.shape[:-1],
+        scores.shape != () and labels.shape == scores.shape[:-1],
         function,
         f"labels of shape {labels.shape} for scores of shape {scores.shape}",
         "labels without the axis of the classes, or with size 1 there"
