@@ -7,18 +7,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from flow_core.base.formats import trace_file
-from flow_core.cli.progress import progress
+from flow_core.cli.progress import Progress, progress
 from flow_core.cli.render import show
 from flow_core.cli.scripts import job_of
 
 if TYPE_CHECKING:  # load the compiler only if needed
+    from flow_core.compiler.request import Compiled
     from flow_core.costs.model import CostModel
+    from flow_core.frontend.job.function import AnyJob
     from flow_core.observe.simulator.report import Simulated
+    from flow_core.observe.simulator.tasks import TaskCosts
+    from flow_core.sharding.topology import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,9 @@ class Options:
     as_json: bool = False
 
 
-def devices_of(ctx: click.Context, option: click.Parameter, text: str | None) -> Any:
+def devices_of(
+    ctx: click.Context, option: click.Parameter, text: str | None
+) -> tuple[int, int] | None:
     """Return the machines and the devices of each that an option such as "128x8" names."""
     if text is None:
         return None
@@ -68,7 +74,7 @@ def run(target: str, args: Sequence[str], options: Options) -> None:
         click.echo(f"{options.trace}: open it in https://ui.perfetto.dev")
 
 
-def simulated(job: Any, options: Options, show_progress: Any) -> Simulated:
+def simulated(job: AnyJob, options: Options, show_progress: Progress) -> Simulated:
     """Compile a job, measure its kernels if the cost model asks for that, and simulate a step."""
     from flow_core.observe.simulator.clock import simulate_step
     from flow_core.observe.simulator.memory import memory_of
@@ -77,7 +83,7 @@ def simulated(job: Any, options: Options, show_progress: Any) -> Simulated:
     from flow_core.observe.simulator.what_if import what_if
 
     session = job.active_session()
-    classes: tuple[Any, ...] | None = None
+    classes: tuple[Device, ...] | None = None
     if options.devices is not None:
         machines, each = options.devices
         session.resources.machine_num = machines
@@ -105,7 +111,9 @@ def wants_measured(model: CostModel) -> bool:
     return model.measures or model == DEFAULT
 
 
-def with_kernels(job: Any, compiled: Any, costs: Any, show_progress: Any) -> CostModel:
+def with_kernels(
+    job: AnyJob, compiled: Compiled, costs: TaskCosts, show_progress: Progress
+) -> CostModel:
     """Return the cost model with the measured kernels of a job; measure those not kept on disk."""
     from flow_core.comm.exchange import BOXING
     from flow_core.costs.kept_kernels import keep_kernels, read_kernels
@@ -120,5 +128,4 @@ def with_kernels(job: Any, compiled: Any, costs: Any, show_progress: Any) -> Cos
         keep_kernels(registry, measured)
         known = {**known, **measured}
     kernels = {key: known[key] for key in sorted(wanted) if key in known}
-    model: CostModel = replace(costs.model, kernels=kernels)
-    return model
+    return replace(costs.model, kernels=kernels)
