@@ -214,7 +214,7 @@ def test_without_a_token_only_names_of_this_machine_are_answered(serving: Any) -
     async def check(served: Any) -> None:
         for host in ("localhost:8000", "127.0.0.1", "[::1]:80"):
             assert (await served.double(1, host=host)).status == 200
-        for host in ("example.org", "evil.localhost.example:80", "0.0.0.0", ""):
+        for host in ("example.org", "evil.localhost.example:80", "0.0.0.0", "", "[]", "::", "[::1"):
             assert (await served.double(1, host=host)).json["reason"] == "wrong_host"
 
     serving(check)

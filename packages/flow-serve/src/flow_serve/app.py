@@ -333,7 +333,7 @@ def is_loopback(host: str) -> bool:
     (False, False)
     """
     parts = re.fullmatch(r"\[(.*)\](:\d+)?|([^:]*)(:\d+)?", host)
-    name = (parts[1] or parts[3]) if parts else host
+    name = (parts[1] or parts[3] or "") if parts else host
     try:
         return ip_address(name).is_loopback
     except ValueError:
