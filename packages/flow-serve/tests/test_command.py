@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
 import random
-import re
 import signal
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -75,16 +76,25 @@ class Client:
     """Sends requests one after the other; counts answers, and keeps what is wrong."""
 
     def __init__(self, port: int, seed: int, expected: Any) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", port)
-        self.rng, self.expected = random.Random(seed), expected
+        self.port, self.rng, self.expected = port, random.Random(seed), expected
         self.answers: Counter[str] = Counter()
+        self.sent = 0
         self.wrong: list[Any] = []
 
+    def load(self, stop: threading.Event) -> None:
+        """Send requests until the event is set, and at least `REQUESTS`."""
+        least = self.sent + REQUESTS
+        while self.sent < least or not stop.is_set():
+            self.send()
+
     def send(self) -> None:
+        self.sent += 1
         body, headers, wanted = request_of(self.rng)
-        self.connection.request("POST", "/v2/models/scores/infer", body, headers)
-        response = self.connection.getresponse()
-        content = json.loads(response.read())
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        with contextlib.closing(connection):
+            connection.request("POST", "/v2/models/scores/infer", body, headers)
+            response = connection.getresponse()
+            content = json.loads(response.read())
         if response.status != 200:
             self.answers[content["reason"]] += 1
             if response.status not in (wanted, 503) or "Traceback" in content["error"]:
@@ -96,6 +106,37 @@ class Client:
             self.wrong.append((wanted, content))
 
 
+class Server(processes.Program):
+    """The command, whose limits do not depend on the load of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        limits = ("--timeout", "600", "--client-timeout", "600", "--run-timeout", "600")
+        command = [*COMMAND, str(folder), "--port", "0", *limits]
+        super().__init__(command, stderr=processes.STDOUT)
+        self.lines: list[str] = []
+
+    def until(self, mark: str) -> str:
+        """Read output up to a line with a mark, and return the line."""
+        for line in iter(self.stdout.readline, ""):
+            self.lines.append(line)
+            if mark in line:
+                return line
+        raise AssertionError("".join(self.lines))
+
+
+ACTIONS: tuple[tuple[Callable[[Server], None], str], ...] = (
+    (lambda server: kill_worker(server.pid), "status -9"),
+    (lambda server: server.send_signal(signal.SIGHUP), "reloaded"),
+)
+"""What happens to a loaded server, and what it then prints."""
+
+
+def kill_worker(server: int) -> None:
+    """Kill a worker: the newest one, because a reload may be ending others."""
+    *_, worker = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    os.kill(int(worker), signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     "minutes",
     [pytest.param(0, marks=pytest.mark.slow), pytest.param(10, marks=pytest.mark.exhaustive)],
@@ -103,7 +144,6 @@ class Client:
 @pytest.mark.skipif(sys.platform != "linux", reason="finds workers in /proc")
 def test_every_request_of_a_loaded_server_is_answered(tmp_path: Path, minutes: int) -> None:
     """While it runs, a worker is killed and the models are reloaded; then it is told to end."""
-    until = time.monotonic() + 60 * minutes
     builder = flow.saved_model.ModelBuilder(str(tmp_path / "scores")).Version(1)
     builder.AddFunction(scores)
     scores(np.zeros((4, 3), np.float32))
@@ -114,48 +154,30 @@ def test_every_request_of_a_loaded_server_is_answered(tmp_path: Path, minutes: i
         logits = np.exp(x @ weights["line-weight"].T + weights["line-bias"])
         return logits / logits.sum(axis=1, keepdims=True)
 
-    with processes.Program([*COMMAND, str(tmp_path), "--port", "0"]) as server:
-        lines = iter(server.stdout.readline, "")
-        port = int(next(re.findall(r":(\d+)$", x) for x in lines if "serving" in x)[0])
+    killed, until = 0, time.monotonic() + 60 * minutes
+    with Server(tmp_path) as server, ThreadPoolExecutor(CLIENTS) as pool:
+        port = int(server.until("serving").rpartition(":")[2])
         clients = [Client(port, seed, expected) for seed in range(CLIENTS)]
-
-        def load(client: Client) -> None:
-            for _ in range(REQUESTS):
-                client.send()
-
-        actions, rounds = (lambda: None, lambda: kill_worker(server.pid), lambda: hup(server)), 0
-        with ThreadPoolExecutor(CLIENTS) as pool:
-            while rounds % 3 or not rounds or time.monotonic() < until:
-                loads = [pool.submit(load, client) for client in clients]
-                actions[rounds % 3]()
+        while not killed or time.monotonic() < until:
+            for action, mark in ACTIONS:
+                stop = threading.Event()
+                loads = [pool.submit(client.load, stop) for client in clients]
+                try:
+                    action(server)
+                    server.until(mark)
+                finally:
+                    stop.set()
                 for each in loads:
-                    each.result(processes.scaled(processes.LIMIT))
-                rounds += 1
-        ending = threading.Thread(target=server.send_signal, args=(signal.SIGTERM,))
-        clients[0].send()
-        ending.start()
-        for client in clients:
-            client.connection.close()
+                    each.result()
+            killed += 1
+        server.send_signal(signal.SIGTERM)
         assert server.status() == 0
-        ending.join()
-        errors = server.stderr.read()
+        output = "".join((*server.lines, server.stdout.read()))
     wrong = [each for client in clients for each in client.wrong]
     assert not wrong, wrong[:5]
     answers = sum((client.answers for client in clients), Counter())
-    assert sum(answers.values()) == rounds * CLIENTS * REQUESTS + 1
+    assert sum(answers.values()) == sum(client.sent for client in clients)
     assert answers.keys() <= {"ok", "invalid_request", "worker_lost"}
     assert answers["ok"] > answers["invalid_request"] > 0
-    assert answers["worker_lost"] <= rounds / 3 * CLIENTS  # those of a batch per killed worker
-    assert "status -9" in errors
-    assert "reloaded" in errors
-    assert "Traceback" not in errors
-
-
-def kill_worker(server: int) -> None:
-    """Kill a worker: the newest one, because a reload may be ending others."""
-    *_, worker = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-    os.kill(int(worker), signal.SIGKILL)
-
-
-def hup(server: Any) -> None:
-    server.send_signal(signal.SIGHUP)
+    assert answers["worker_lost"] <= killed * CLIENTS  # those of a batch per killed worker
+    assert "Traceback" not in output

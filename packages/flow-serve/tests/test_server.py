@@ -120,7 +120,8 @@ def test_wrong_and_slow_heads_are_answered_by_json(running: Any, sent: bytes, re
         assert b"connection: close" in head.lower()
         assert await reader.read() == b""
 
-    running(check, client_seconds=0.2, seconds=0.2)
+    seconds = 0.2 if reason == "slow_client" else 60.0
+    running(check, client_seconds=seconds, seconds=seconds)
 
 
 def test_a_client_that_reads_nothing_is_disconnected(

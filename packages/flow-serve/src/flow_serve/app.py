@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from ipaddress import ip_address
@@ -136,7 +137,7 @@ class App:
         """
         if not self._token:
             host = headers.get(b"host", b"localhost").decode("latin-1")
-            if not is_loopback(host.rpartition("@")[2]):
+            if not is_loopback(host):
                 raise Refused(
                     "wrong_host", f"found: host {host!a:.80}; allowed: localhost; next: set a token"
                 )
@@ -331,9 +332,8 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("example.org"), is_loopback("0.0.0.0")
     (False, False)
     """
-    name = host[1:].partition("]")[0] if host.startswith("[") else host
-    if name.count(":") == 1:
-        name = name.partition(":")[0]
+    parts = re.fullmatch(r"\[(.*)\](:\d+)?|([^:]*)(:\d+)?", host)
+    name = (parts[1] or parts[3] or "") if parts else host
     try:
         return ip_address(name).is_loopback
     except ValueError:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -174,14 +175,15 @@ class _Worker:
         except (EOFError, ConnectionError):
             raise LostWorker("the process has ended") from None
 
-    async def end(self, seconds: float = 0.0) -> int:
-        """Close the connection, at which an idle worker ends; kill the process after a time."""
+    async def end(self, seconds: float = 1.0) -> int:
+        """Close the connection, at which a worker ends; kill the process after a time."""
         self._writer.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(self.exited)
         with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
+            # Process.kill would take the status away from asyncio's thread that waits for it
+            os.kill(self.process.pid, signal.SIGKILL)
         return await self.exited
 
 
