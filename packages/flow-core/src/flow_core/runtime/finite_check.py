@@ -243,8 +243,7 @@ class CheckedExecutable(Executable):
         for position, (index, window) in zip(local, self.windows, strict=True):
             name = self.plan.buffers[self.plan.feeds[position]].op
             region = None if window is ... else tuple((w.start, w.stop) for w in window)
-            parameter = name.removeprefix("Input_").partition("@")[0].partition("/micro_")[0]
-            yield parameter, feeds[index][window], region
+            yield name.removeprefix("Input_"), feeds[index][window], region
 
     def _of_start(self, found: str) -> _Finding:
         attempted = f"starting step {int(self.step)} of job {self.plan.job!r}{self._of_rank()}"
