@@ -430,6 +430,9 @@ def fit(
     callback=device_counts,
     help="Continue from a checkpoint of N devices on other numbers of devices, as in 4:3,2,1.",
 )
+@click.option(
+    "--waits", is_flag=True, help="Report waits of tasks, and whether they form a circle."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict of each op as JSON.")
 @click.argument("target", metavar="SCRIPT.PY[:JOB]")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
@@ -440,6 +443,7 @@ def verify(
     steps: int,
     seed: int,
     resume: list[int] | None,
+    waits: bool,
     as_json: bool,
     target: str,
     args: tuple[str, ...],
@@ -449,6 +453,9 @@ def verify(
     Inputs are random.  SCRIPT.PY is imported as by `flow plan`: it stops before its first call of
     a job, and flow writes nothing.  Exits with status 1 if rounding does not explain a difference,
     and names the first wrong op with its source line.
+
+    With --waits, no step runs: for each number of processes, it is proven that tasks do not wait
+    for each other, or the circle is printed.
 
     With --resume, a train job is saved after --steps steps and resumed on other numbers of devices.
     Exits with status 1 if variables change, samples are lost or come twice, or further steps differ
@@ -461,6 +468,12 @@ def verify(
     if devices is not None:
         os.environ.setdefault("ONEFLOW_EMULATE_GPUS", str(devices))
     planning.begin()
+    if waits:
+        from flow_core.observe.summary.waits import prove_waits, waits_tables
+
+        proofs = prove_waits(job_of(target, args))
+        click.echo(proofs.to_json()) if as_json else show(waits_tables(proofs))
+        return
     from flow_core.observe.oracle import verify as compare
     from flow_core.observe.verdict import verdict_tables
 

@@ -15,8 +15,9 @@ from flow_core.base.errors import PlanError, UnsupportedError
 from flow_core.base.shapes import Shape
 from flow_core.base.thread_pools import find_open_mp, sized_pools, with_sized_pools
 from flow_core.comm.exchange import BOXING, DevicePair, exchange_of, pack, unpack
+from flow_core.comm.liveness import check_liveness
 from flow_core.device import Arena, Comm, Driver, Launch, World
-from flow_core.plan import ArenaPlan, Buffer, Plan, Task, check_no_deadlock, check_streams
+from flow_core.plan import ArenaPlan, Buffer, Plan, Task
 from flow_core.plugins.guards import result_error
 from flow_core.plugins.kinds import show
 from flow_core.plugins.specs import BindContext, load
@@ -86,8 +87,7 @@ class Executable:
         sync_launches: bool = False,
         writes: VariableWrites | None = None,
     ) -> None:
-        check_no_deadlock(plan.registers)
-        check_streams(plan)
+        check_liveness(plan, world.owner if world else None)
         self.plan = plan
         self.step = np.zeros((), np.int64) if step is None else step
         self._kernels, self._driver = kernels, driver

@@ -49,7 +49,7 @@ from flow_core.compiler.schedule.thread_allocation import kernel_threads
 from flow_core.ir.graph import Graph, Op, Value, tensor_type
 from flow_core.passes.gradient_accumulation import draws_by_place
 from flow_core.passes.rewriting.derived_values import constant_ops, derived_ops
-from flow_core.plan import Buffer, Plan, RegisterPlan, Task, check_no_deadlock
+from flow_core.plan import Buffer, Plan, RegisterPlan, Task
 from flow_core.plugins.batchable import side_by_side
 from flow_core.sharding.sbp import Region
 
@@ -154,8 +154,6 @@ def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
         options.is_resident,
         lambda device: options.alignment.get(device.type, ALIGNMENT),
     )
-    registers = step_registers(state.given.options.width)
-    check_no_deadlock(registers)
     streams = list(dict.fromkeys(stream_name(state.graph.ops[t.op]) for t in tasks))
     if len(streams) > 1:
         tasks = _with_waits(state, tasks, streams, placed)
@@ -171,7 +169,7 @@ def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
         fetches=fetches,
         variables=variables,
         actors=ACTORS,
-        registers=registers,
+        registers=step_registers(options.width),
         streams=tuple(streams),
         flows=_flows(state) if len(streams) > 1 else (),
         workers=worker_count(state.given, state.order, len(streams)),

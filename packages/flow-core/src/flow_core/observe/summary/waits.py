@@ -1,0 +1,107 @@
+"""``flow verify --waits``: the proof that the steps of a plan end, in any number of processes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from flow_core.comm.liveness import EVENT, EXCHANGE, ORDER, check_liveness
+from flow_core.frontend.job.function import AnyJob
+from flow_core.observe.tables import Table, duration, share
+from flow_core.plan import Plan
+from flow_core.sharding.topology import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The waits of a plan's tasks, none of which form a circle.
+
+    Attributes:
+        processes: the number of processes that divide the devices among themselves.
+        order: how many tasks wait for the previous one of their stream.
+        events: the number of waits for tasks of other streams.
+        exchanges: the number of waits of exchanges between processes for previous ones.
+        seconds: the processor time of the proof.
+    """
+
+    processes: int
+    order: int
+    events: int
+    exchanges: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """The proofs for a job.
+
+    Attributes:
+        job, line: the job's name and source line.
+        tasks, streams: the numbers of tasks and streams of the plan.
+        compile_seconds: the processor time of tracing and compiling the job.
+        proofs: a proof for each number of processes.
+    """
+
+    job: str
+    line: str
+    tasks: int
+    streams: int
+    compile_seconds: float
+    proofs: tuple[Proof, ...]
+
+    def to_json(self) -> str:
+        """Return everything as JSON text."""
+        return json.dumps({"ok": True, **asdict(self)}, indent=2)
+
+
+def prove_waits(job: AnyJob) -> Proofs:
+    """Compile a job, and prove for any number of processes that its steps end.
+
+    Raises:
+        PlanError: tasks or actors wait for each other; the error describes the circle.
+    """
+    started = time.process_time()
+    plan = job.compile().plan
+    seconds = time.process_time() - started
+    places = sorted({_place(arena.device) for arena in plan.arenas})
+    counts = range(1, len(places) + 1)
+    proofs = tuple(_proof(plan, places, count) for count in counts)
+    return Proofs(
+        job.name, str(job.line or ""), len(plan.tasks), len(plan.streams) or 1, seconds, proofs
+    )
+
+
+def _place(device: Device) -> tuple[int, int]:
+    return device.machine, device.index
+
+
+def _proof(plan: Plan, places: list[tuple[int, int]], processes: int) -> Proof:
+    ranks = {place: i * processes // len(places) for i, place in enumerate(places)}
+    started = time.process_time()
+    owner = None if processes == 1 else lambda device: ranks[_place(device)]
+    count = check_liveness(plan, owner)
+    seconds = time.process_time() - started
+    return Proof(processes, count[ORDER], count[EVENT], count[EXCHANGE], seconds)
+
+
+def waits_tables(found: Proofs) -> Iterator[Table]:
+    """Yield the table that ``flow verify --waits`` prints."""
+    title = (
+        f"job {found.job!r} at {found.line}: {found.tasks:,} tasks on {found.streams:,} streams, "
+        f"compiled in {duration(found.compile_seconds)}; no tasks wait for each other"
+    )
+    columns = ("processes", "order of streams", "events", "exchanges", "proof", "of compilation")
+    rows = tuple(
+        (
+            str(proof.processes),
+            f"{proof.order:,}",
+            f"{proof.events:,}",
+            f"{proof.exchanges:,}",
+            duration(proof.seconds),
+            share(proof.seconds, found.compile_seconds),
+        )
+        for proof in found.proofs
+    )
+    yield Table(title, columns, rows)
