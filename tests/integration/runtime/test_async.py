@@ -564,5 +564,5 @@ def test_a_plan_that_can_deadlock_is_refused_before_it_runs() -> None:
     job, session = blocking_job(), default_session()
     back = RegisterPlan("loop", "callback", ("feed",), 2)
     plan = replace(job.plan(), registers=(*job.plan().registers, back))
-    with pytest.raises(PlanError, match=r"\[register loop\]"):
+    with pytest.raises(PlanError, match=r"register 'loop'"):
         Executable(plan, session.registry, session.driver, session.variable)

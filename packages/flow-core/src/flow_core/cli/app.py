@@ -409,7 +409,7 @@ def fit(
     ctx.exit(0 if found.ok else 1)
 
 
-@cli.command(short_help="Verify a job's plan against one device, op by op.")
+@cli.command(short_help="Verify a job's plan against one device, resumption, waits.")
 @click.option(
     "--devices",
     type=click.IntRange(min=2),

@@ -175,7 +175,8 @@ def _advice(error: OutOfMemoryError, tried: tuple[tuple[str, int | None], ...]) 
     lines = "".join(f"\n           {text}" for text in (*fits, *others))
     general = (
         "make the batch smaller, feed it in micro-batches "
-        "(function_config.train.num_gradient_accumulation_steps), or place ops on more devices"
+        "(function_config.train.num_gradient_accumulation_steps), place ops on more devices, or "
+        "compare more forms: flow fit SCRIPT.PY --memory SIZE"
     )
     if fits:
         count = f"{'this form of the job fits' if len(fits) == 1 else f'{len(fits)} forms fit'}"
