@@ -37,19 +37,19 @@ INIT = flow.random_normal_initializer(stddev=0.1)
 LARGE = 1 << 40
 
 
-def network(x: Any, layers: int = 6) -> Any:
-    for i in range(layers):
-        x = flow.layers.dense(x, 64, flow.math.tanh, kernel_initializer=INIT, name=f"l{i}")
+def network(x: Any) -> Any:
+    for i in range(6):
+        x = flow.layers.dense(x, x.shape[1], flow.math.tanh, kernel_initializer=INIT, name=f"l{i}")
     return flow.math.reduce_mean(flow.math.square(x))
 
 
-def train_job(batch: int = 1024, devices: str = "0:0", **settings: Any) -> Any:
+def train_job(batch: int = 1024, devices: str = "0:0", width: int = 64, **settings: Any) -> Any:
     config = flow.function_config()
     for name, value in settings.items():
         getattr(config, name)(value)
 
     @flow.global_function(type="train", function_config=config)
-    def train(x: tp.Numpy.Placeholder((batch, 64))) -> tp.Numpy:
+    def train(x: tp.Numpy.Placeholder((batch, width))) -> tp.Numpy:
         with flow.scope.placement("gpu", devices):
             loss = network(x)
             flow.optimizer.Adam(1e-3, do_bias_correction=True).minimize(loss)
@@ -187,6 +187,18 @@ def test_no_form_fits() -> None:
     found = fitted(1000)
     assert not found.ok
     assert "no form that was tried fits" in joined(fit_tables(found))
+
+
+@pytest.mark.slow
+def test_a_job_that_fits_with_other_layouts() -> None:
+    """It chooses them by itself; the report says so."""
+    job: dict[str, Any] = {"devices": "0:0-3", "width": 512, "sbp_selector": "optimal"}
+    roomy = fitted(**job)
+    tight = fitted(roomy.memory.nbytes - 64, **job)
+    assert (roomy.forms[0].price, tight.forms[0].price > 1) == (1, True)
+    assert tight.forms[0].fits
+    assert tight.memory.nbytes < roomy.memory.nbytes
+    assert "with layouts chosen for less memory" in joined(fit_tables(tight, 200))
 
 
 @pytest.mark.slow

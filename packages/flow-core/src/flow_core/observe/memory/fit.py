@@ -67,6 +67,8 @@ class Form:
         variables: the bytes of the variables of that device.
         seconds: the predicted duration of a step.
         fits: whether each device has enough memory.
+        price: the factor on the price of memory with which layouts were chosen, as a job does by
+            itself that would not fit otherwise.
     """
 
     changes: tuple[str, ...]
@@ -75,6 +77,16 @@ class Form:
     variables: int
     seconds: float
     fits: bool
+    price: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """The changes in words."""
+        chosen = (SMALLER,) if self.price > 1 else ()
+        return ", ".join((*self.changes, *chosen)) or "as it is"
+
+
+SMALLER = "layouts chosen for less memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +299,7 @@ class _Forms:
             variables=needed[most] - arena,
             seconds=step_seconds(plan),
             fits=self._fits(plan),
+            price=compiled.request.memory_price,
         )
 
 
@@ -310,6 +323,7 @@ def _tables(found: Fit) -> Iterator[Table]:
     memory, first = found.memory, found.forms[0]
     over = memory.nbytes - found.limit
     verdict = f"{count_bytes(abs(over))} {'more than' if over > 0 else 'below'}"
+    verdict += f", with {SMALLER}" if first.price > 1 else ""
     yield Table(
         f"{found.kind} job {found.job!r} at {place(found.line)} needs "
         f"{count_bytes(memory.nbytes)} on {memory.device}, {verdict} {count_bytes(found.limit)}",
@@ -367,7 +381,7 @@ def _parts(memory: DeviceMemory) -> Iterator[Row]:
 def _row(form: Form, first: Form) -> Row:
     slower = 100 * (form.seconds / first.seconds - 1) if first.seconds else 0.0
     return (
-        ", ".join(form.changes) or "as it is",
+        form.name,
         count_bytes(form.nbytes),
         duration(form.seconds),
         f"{slower:+.0f} %" if form.changes else "",
