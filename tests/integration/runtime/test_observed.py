@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -92,6 +93,19 @@ def test_the_element_is_named_in_the_whole_tensor(devices: str, part: str) -> No
         training(devices)(x)
     assert caught.value.device == "cpu:0:1"
     assert f"of the part {part}, the first at [5, 0]" in str(caught.value.found)
+
+
+def test_the_element_as_json(tmp_path: Path) -> None:
+    file = tmp_path / "nan.json"
+    x = ones()
+    x[5] = -1
+    with settings(check_finite="nan", check_finite_file=str(file)), pytest.raises(NonFiniteError):
+        training()(x)
+    found = json.loads(file.read_text())
+    assert found["index"] == [5, 0]
+    assert (found["job"], found["op"], found["rank"], found["step"]) == ("fit", "log@1", 0, 0)
+    assert found["file"].endswith("test_observed.py")
+    assert "the same numbers" in found["replay"]
 
 
 def test_plans_have_the_regions_of_parts_only_for_checks() -> None:

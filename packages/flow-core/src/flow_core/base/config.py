@@ -59,6 +59,8 @@ class Settings:
         trace: the file to which a trace of all steps is written, empty for no trace (FLOW_TRACE).
         check_finite: which numbers end a step as soon as a task computes them, one of
             `CHECK_FINITE` (FLOW_CHECK_FINITE).
+        check_finite_file: the file to which such a number is reported as JSON, empty for none
+            (FLOW_CHECK_FINITE_FILE).
         cores: number of cores that the process may keep busy (ONEFLOW_CPU_THREADS or, if that is
             not set, OMP_NUM_THREADS), None for all cores.
         plan_cache: maximum size of the plans kept on disk in bytes (FLOW_PLAN_CACHE, such as
@@ -81,6 +83,7 @@ class Settings:
     sync_launches: bool = False
     trace: str = ""
     check_finite: str = "off"
+    check_finite_file: str = ""
     cores: Budget | None = None
     plan_cache: int = 0
     topology: str = ""
@@ -108,6 +111,7 @@ class Settings:
             sync_launches=_flag(env, "FLOW_SYNC_LAUNCHES"),
             trace=env.get("FLOW_TRACE", ""),
             check_finite=_word(env, "FLOW_CHECK_FINITE", CHECK_FINITE),
+            check_finite_file=env.get("FLOW_CHECK_FINITE_FILE", ""),
             cores=asked(env),
             plan_cache=PLAN_CACHE if (size := _bytes(env, "FLOW_PLAN_CACHE")) is None else size,
             topology=env.get("FLOW_TOPOLOGY", ""),

@@ -159,10 +159,23 @@ def run(emulate_gpus: int | None, trace: str | None, script: str, args: tuple[st
 @emulate_gpus
 @click.option("--nan", is_flag=True, help="Stop at the first task that computes NaN or infinity.")
 @click.option("--allow-infinity", is_flag=True, help="Stop only at NaN, not at infinity.")
+@click.option(
+    "--json",
+    "file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    callback=in_a_folder,
+    help="Write the first such number, its place, op and line to a file.",
+)
 @click.argument("script", type=click.Path(exists=True))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def debug(
-    emulate_gpus: int | None, nan: bool, allow_infinity: bool, script: str, args: tuple[str, ...]
+    emulate_gpus: int | None,
+    nan: bool,
+    allow_infinity: bool,
+    file: str | None,
+    script: str,
+    args: tuple[str, ...],
 ) -> None:
     """Run SCRIPT with its ARGS, and check what its jobs compute.
 
@@ -173,8 +186,9 @@ def debug(
     """
     if not nan:
         raise click.UsageError("no check is selected: add --nan")
-    check = "nan" if allow_infinity else "all"
-    run_script(script, args, emulate_gpus, {"FLOW_CHECK_FINITE": check})
+    settings = {"FLOW_CHECK_FINITE": "nan" if allow_infinity else "all"}
+    settings |= {"FLOW_CHECK_FINITE_FILE": os.path.abspath(file)} if file else {}
+    run_script(script, args, emulate_gpus, settings)
 
 
 @cli.command(short_help="Show a job's compiled plan.")

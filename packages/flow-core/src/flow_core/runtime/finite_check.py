@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,6 +38,8 @@ class _Finding:
         position: the position of the task in the plan; -1 for fed arrays and variables.
         attempted, found, file, line: parts of the error.
         op, device: attributes of the error.
+        rank: the process.
+        index: the place of the number in the whole tensor.
     """
 
     position: int
@@ -46,6 +49,8 @@ class _Finding:
     line: int = 0
     op: str = ""
     device: str = ""
+    rank: int = 0
+    index: Sequence[int] = ()
 
     def error(self, step: int, allowed: str, replay: str) -> NonFiniteError:
         """Return the error, with what the replay of the step gave."""
@@ -64,13 +69,17 @@ class CheckedExecutable(Executable):
     that no other process waits for this one, and run again from the same feeds and variables, to
     find out whether it fails in the same way.  All processes raise the same error, and leave the
     variables as they were before the step.
+
+    Args:
+        plan: the plan.
+        file: the file to which the first process writes the error as JSON; empty for none.
     """
 
     sync_always: ClassVar[bool] = True
     only_nan: ClassVar[bool] = False
 
-    def __init__(self, plan: Plan, *args: Any, **kwargs: Any) -> None:
-        self._started = False
+    def __init__(self, plan: Plan, *args: Any, file: str = "", **kwargs: Any) -> None:
+        self._started, self._file = False, file
         self._finding: _Finding | None = None
         super().__init__(plan, *args, **kwargs)
 
@@ -132,16 +141,18 @@ class CheckedExecutable(Executable):
             for i in dict.fromkeys(task.inputs)
             if self._is_checked(i)
         ]
-        line, text = line_of(task), described(array, self._region(buffer, task))
+        line, region = line_of(task), self._region(buffer, task)
         return _Finding(
             position,
             f"checking {task.type} {task.op!r} in step {int(self.step)} of job {self.plan.job!r} "
             f"on {found.device}{self._of_rank()}, by {task.kernel or 'an exchange'}",
-            "\n".join([f"{which}: {text}; inputs:", *inputs]),
+            "\n".join([f"{which}: {described(array, region)}; inputs:", *inputs]),
             "" if line is None else line.file,
             0 if line is None else line.line,
             task.op,
             str(found.device),
+            0 if self._world is None else self._world.rank,
+            first_bad(array, region),
         )
 
     def _of_rank(self) -> str:
@@ -175,7 +186,13 @@ class CheckedExecutable(Executable):
             replay = _outcome(first, self._checked_run(feeds)[1])
             self._finished = observers
         self._restore(before, step)
+        self._write(first, step, replay)
         raise self._error(first, step, replay)
+
+    def _write(self, found: _Finding, step: int, replay: str) -> None:
+        if self._file and (self._world is None or self._world.rank == 0):
+            data = {"job": self.plan.job, "step": step, **asdict(found), "replay": replay}
+            Path(self._file).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
     def _checked_run(self, feeds: Sequence[Array]) -> tuple[tuple[Array, ...], _Finding | None]:
         """Run one step; return its results, and the first finding of all processes."""
@@ -294,12 +311,17 @@ def described(array: Array, region: Region | None = None) -> str:
     limits = f"from {good.min():.6g} to {good.max():.6g}" if good.size else ""
     if finite.all():
         return limits or "no numbers"
-    starts = [0] * wide.ndim if region is None else [low for low, _ in region]
-    where = np.argwhere(~finite)[0]
-    first = [int(i) + start for i, start in zip(where, starts, strict=True)]
+    first = first_bad(array, region)
     nans = int(np.isnan(wide).sum())
     kinds = ((nans, "NaN"), (int((~finite).sum()) - nans, "infinite"))
     counts = " and ".join(f"{n:,} {kind}" for n, kind in kinds if n)
     part = "" if region is None else f" of the part [{', '.join(f'{a}:{b}' for a, b in region)}]"
     rest = f", the others {limits}" if limits else ""
     return f"{counts} of {wide.size:,} numbers{part}, the first at {first}{rest}"
+
+
+def first_bad(array: Array, region: Region | None) -> list[int]:
+    """Return the place of the first number that is not finite, in the whole tensor."""
+    starts = [0] * array.ndim if region is None else [low for low, _ in region]
+    where = np.argwhere(~np.isfinite(array))[0]
+    return [int(i) + start for i, start in zip(where, starts, strict=True)]

@@ -27,4 +27,6 @@ def observed_executable(settings: Settings) -> Callable[..., Executable]:
         )
     if settings.trace:
         return partial(TracedExecutable, file=settings.trace)
-    return NaNCheckedExecutable if settings.check_finite == "nan" else CheckedExecutable
+    kind = NaNCheckedExecutable if settings.check_finite == "nan" else CheckedExecutable
+    file = settings.check_finite_file
+    return partial(kind, file=file) if file else kind
