@@ -103,7 +103,7 @@ FUNCTIONS: Mapping[str, Any] = {
     "is_zero": _test("equal"), "is_positive": _test("greater"),
 }  # fmt: skip
 """The functions that the texts of numbers call, of graph values."""
-ELEMENTWISE = {"divide": "broadcast_div", "positive": "relu"}
+ELEMENT_OPS = {"divide": "broadcast_div", "positive": "relu"}
 """The ops of functions of elements that have another name."""
 
 
@@ -128,21 +128,23 @@ def _apart(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
     known = {k: float(op.attrs[k]) for k in (*COMMON, *row.attrs) if k not in numbers}
     known["size"] = float(max(inputs[MODEL].type.size, 1))
 
-    def number(x: Scalar) -> Any:
-        return eval(x.text, dict(FUNCTIONS), numbers) if isinstance(x, Number) else x
+    def number(x: Scalar) -> Sym | float:
+        found: Sym | float = eval(x.text, dict(FUNCTIONS), numbers) if isinstance(x, Number) else x
+        return found
 
-    def term(factor: Any, atom: Atom) -> Any:
+    def term(factor: Sym | float, atom: Atom) -> Sym | float:
         """Return a product; the factor is rounded once."""
         factor = cast_to(factor, wide) if isinstance(factor, Sym) else factor
         if atom == ONE:
             return factor
         args = [total(arg) for arg in atom.args]
-        type_ = ELEMENTWISE.get(atom.name, atom.name)
+        type_ = ELEMENT_OPS.get(atom.name, atom.name)
         value = maker.one(type_, *args) if args else elements[atom.name]
         return value if factor == 1.0 else value * factor
 
-    def total(x: Elements) -> Any:
-        return reduce(add, (term(number(factor), atom) for factor, atom in x.terms))
+    def total(x: Elements) -> Sym:
+        found: Sym = reduce(add, (term(number(factor), atom) for factor, atom in x.terms))
+        return found
 
     for s in traced(row, known, stored=bool(known["l1"] or known["l2"])):
         if isinstance(s.value, Elements):
