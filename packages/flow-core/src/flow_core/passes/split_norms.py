@@ -143,7 +143,8 @@ def _apart(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
         return value if factor == 1.0 else value * factor
 
     def total(x: Elements) -> Sym:
-        found: Sym = reduce(add, (term(number(factor), atom) for factor, atom in x.terms))
+        found = reduce(add, (term(number(factor), atom) for factor, atom in x.terms))
+        assert isinstance(found, Sym)  # an array is not made of numbers alone
         return found
 
     for s in traced(row, known, stored=bool(known["l1"] or known["l2"])):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from textwrap import shorten
+from textwrap import shorten, wrap
 
 from flow_core.observe.document import PlanDocument
 from flow_core.observe.measure import NOT_MEASURED, Measured
@@ -72,8 +72,9 @@ def _tables(doc: PlanDocument, measured: Measured) -> Iterator[Table]:
     ran = "No step was run; --measure runs steps on random inputs."
     if measured.steps:
         ran = f"{_count(measured.steps, 'step')} ran on random inputs and separate variables."
-    model = f"Predictions are by the cost model {plan.costs}.\n" if plan.costs else ""
-    yield Table(f"{model}{ran}\n--full prints all ops, tasks, buffers and transfers.", (), ())
+    model = f"Predictions are by the cost model {plan.costs}." if plan.costs else ""
+    ran = "\n".join((*wrap(model, WIDTH), ran))
+    yield Table(f"{ran}\n--full prints all ops, tasks, buffers and transfers.", (), ())
 
 
 def place(line: str) -> str:
