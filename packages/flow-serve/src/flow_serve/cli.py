@@ -30,27 +30,49 @@ def _count(default: int, text: str, most: int | None = None) -> Any:
 
 
 @click.command("serve", short_help="Serve models over HTTP.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Use this address.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Use this port; 0 for a free one.",
+)
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Require the token in this file, or in FLOW_SERVE_TOKEN, from clients.",
+    help="Let clients in with the token in this file, or in FLOW_SERVE_TOKEN.",
 )
-@click.option("--device", type=click.Choice(("cpu", "gpu")), default="cpu", show_default=True)
-@click.option("--workers", **_count(1, "Processes that compute; each has all models."))
-@click.option("--versions", **_count(1, "Serve the N latest versions of each model."))
 @click.option(
-    "--max-batch", **_count(_BATCHING.rows, "Rows of a batch; 1 turns batching off.", 4096)
+    "--device",
+    type=click.Choice(("cpu", "gpu")),
+    default="cpu",
+    show_default=True,
+    help="Use devices of this type.",
 )
-@click.option("--batch-wait", metavar="MS", **_seconds(0.0, "Time a request may wait for others."))
-@click.option("--max-body", **_count(_DEFAULT.body // MIB, "MiB of the body of a request."))
-@click.option("--max-bodies", **_count(_DEFAULT.bodies // MIB, "MiB of all bodies together."))
-@click.option("--max-connections", **_count(_DEFAULT.connections, "Open connections."))
-@click.option("--max-queue", **_count(_DEFAULT.queue, "Requests per model that wait."))
-@click.option("--timeout", **_seconds(_DEFAULT.seconds, "Seconds to receive and answer a request."))
-@click.option("--client-timeout", **_seconds(_DEFAULT.client_seconds, "Seconds for slow clients."))
-@click.option("--run-timeout", **_seconds(_DEFAULT.run_seconds, "Seconds of a batch in a worker."))
+@click.option("--workers", **_count(1, "Start N processes that compute; each has all models."))
+@click.option("--versions", **_count(1, "Use the N latest versions of each model."))
+@click.option(
+    "--max-batch",
+    **_count(_BATCHING.rows, "Use batches of up to N rows; 1 turns batching off.", 4096),
+)
+@click.option("--batch-wait", metavar="MS", **_seconds(0.0, "Let a request wait for others."))
+@click.option("--max-body", **_count(_DEFAULT.body // MIB, "Let a request have N MiB."))
+@click.option(
+    "--max-bodies", **_count(_DEFAULT.bodies // MIB, "Let all requests together have N MiB.")
+)
+@click.option(
+    "--max-connections", **_count(_DEFAULT.connections, "Let clients have N connections.")
+)
+@click.option("--max-queue", **_count(_DEFAULT.queue, "Let N requests per model wait."))
+@click.option("--timeout", **_seconds(_DEFAULT.seconds, "Stop a request after these seconds."))
+@click.option(
+    "--client-timeout",
+    **_seconds(_DEFAULT.client_seconds, "Stop clients that are slower than this."),
+)
+@click.option(
+    "--run-timeout", **_seconds(_DEFAULT.run_seconds, "Stop a batch after these seconds.")
+)
 @click.argument("folder", metavar="MODEL_DIR", type=click.Path(exists=True, file_okay=False))
 def serve_command(folder: str, host: str, port: int, **options: Any) -> None:
     """Serve the models in MODEL_DIR by the KServe v2 protocol over HTTP.
