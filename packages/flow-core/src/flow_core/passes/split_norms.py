@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import add
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from flow_core.base.dtypes import float64
 from flow_core.ir.formulas import ONE, PYTHON, Atom, Elements, Norm, Number, Scalar
@@ -143,9 +143,8 @@ def _apart(maker: Maker, op: Op, *, layout: NdSbp) -> Parts:
         return value if factor == 1.0 else value * factor
 
     def total(x: Elements) -> Sym:
-        found = reduce(add, (term(number(factor), atom) for factor, atom in x.terms))
-        assert isinstance(found, Sym)  # an array is not made of numbers alone
-        return found
+        terms = (term(number(factor), atom) for factor, atom in x.terms)
+        return cast(Sym, reduce(add, terms))  # an array is not made of numbers alone
 
     for s in traced(row, known, stored=bool(known["l1"] or known["l2"])):
         if isinstance(s.value, Elements):
