@@ -233,7 +233,7 @@ def test_bad_pickles_are_refused_within_bounds(case: str, tmp_path: Path) -> Non
         tracemalloc.stop()
     assert f"reading {path} (at {__file__}:" in str(found.value)
     assert peak < 100 << 20
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 30  # quadratic reading takes minutes
 
 
 def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
