@@ -308,15 +308,23 @@ def plan(
         raise click.UsageError(
             "--topology, --devices, --processes and --trace belong to --simulate"
         )
-    from flow_core.observe.diff import diff_tables
-    from flow_core.observe.summary.screen import WIDTH, summary_tables
-    from flow_core.observe.text import plan_tables
-
     if html is not None:
         with progress() as show_progress:
             write_page(target, html, hints, args, show_progress)
         click.echo(f"{html}: open it in a browser")
         return
+    _print_plan(target, args, hints, diff, full, measure, as_json)
+
+
+def _print_plan(
+    target: str, args: tuple[str, ...], hints: int, diff: str | None, full: bool, measure: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Print a plan as a screen, in full, as JSON, or its difference to another one."""
+    from flow_core.observe.diff import diff_tables
+    from flow_core.observe.summary.screen import WIDTH, summary_tables
+    from flow_core.observe.text import plan_tables
+
     with progress() as show_progress:
         count = 0 if diff is not None else hints
         found, times = measured_of(target, count, args, show_progress, measure)
