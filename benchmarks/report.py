@@ -143,7 +143,7 @@ def measured(peers):
 
 
 def ratio(found):
-    """Return the ratio of a row: the worst of several runs, if it has one."""
+    """Return a row's ratio: the worst of its runs if the row states it, else that of its times."""
     return found.get("ratio") or found["ms"] / found["peer_ms"]
 
 

@@ -70,7 +70,11 @@ def load_model(source: Source, batching: Batching, device: str) -> tuple[ModelIn
 
 
 def _batched(job: _Job, sizes: Sequence[int]) -> tuple[list[Type], str]:
-    """Compile a job for all batch sizes; return the types of its outputs, or why it has none."""
+    """Compile a job for several batch sizes.
+
+    Returns:
+        The types of its outputs and "", or no types and the reason why rows cannot form a batch.
+    """
     found: list[Type] = []
     try:
         mixed = job.mixed()

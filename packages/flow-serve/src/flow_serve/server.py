@@ -265,7 +265,7 @@ class _Reloads:
             await asyncio.shield(self._closing)
 
     async def end(self) -> None:
-        """Cancel a reload; wait for the end of workers that it has replaced."""
+        """Cancel a reload in progress, and wait until the workers that it replaced have ended."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

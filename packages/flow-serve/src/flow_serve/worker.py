@@ -26,8 +26,10 @@ from flow_serve.settings import Batching
 Array = np.ndarray[Any, Any]
 Run = Callable[[Sequence[Array]], Sequence[Array]]
 Loader = Callable[[Source, Batching, str], tuple[ModelInfo, Run]]
-"""Loads a version: from its source, the batches to prepare and the device type to its description
-and the function that computes a batch of one of `Batching.sizes`."""
+"""A function that loads a version, given its source, the batches to prepare and the device type.
+
+It returns the version's description, and the function that computes a batch of one of
+`Batching.sizes`."""
 
 
 def serve(connection: socket.socket, load: Loader) -> None:

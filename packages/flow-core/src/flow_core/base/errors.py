@@ -24,7 +24,7 @@ _packages = [
 """Packages whose frames are skipped, including numpy, which calls methods of flow's objects."""
 
 _ZOO = "flow_zoo"
-"""The skipped package whose lines are of interest, too: they tell the layer of a network."""
+"""A skipped package whose lines errors and plans name as well, since each is a layer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class OFRecordReader(RowOp):
 
 
 class RecordReader(RowOp):
-    """Batches of records of files; the format is a lazy "module:class"."""
+    """Batches of the records of files, read by the class that ``format`` names: "module:class"."""
 
     schema = "record_reader() -> out"
     infer = staticmethod(_records)

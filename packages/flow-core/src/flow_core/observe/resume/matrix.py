@@ -157,7 +157,7 @@ def resume_matrix(
 
 
 class _Trials:
-    """Runs of a job in new sessions."""
+    """A job that each run traces and compiles again, in a session of its own."""
 
     def __init__(self, job: AnyJob, steps: int, seed: int) -> None:
         self.job, self.steps, self.seed = job, steps, seed

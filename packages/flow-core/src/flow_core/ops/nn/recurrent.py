@@ -41,7 +41,7 @@ SIZES = ((3, 4, 2, False), (2, 2, 3, True), (2, 3, 1, True))
 
 class _Recurrent(OpDef):
     parts: int
-    """The number of parts of the features that enter each position."""
+    """The number of gates, including the candidate: 4 in an LSTM, 3 in a GRU."""
     attrs = {"reverse": False}
     inplace = (0,)
 
