@@ -330,21 +330,32 @@ def nested(layers: int) -> Any:
 
 OPEN = """
 <script>
-const keep = () => { document.body.dataset.open = document.querySelector("canvas").dataset.open; };
+const keep = () => {
+  const {open, scale} = document.querySelector("canvas").dataset;
+  Object.assign(document.body.dataset, {open, scale});
+};
 setTimeout(keep, 100);
 </script>
 </body>"""
 
 
 @needs_chromium
-def test_the_first_view_opens_what_the_user_wrote(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("layers", "window", "scopes"),
+    [(5, "1280,800", 2), (12, "1280,800", 2), (12, "390,844", 1)],
+    ids=["small", "large", "phone"],
+)
+def test_the_first_view_opens_what_the_user_wrote(
+    tmp_path: Path, layers: int, window: str, scopes: int
+) -> None:
     file = tmp_path / "page.html"
-    file.write_text(page(document(nested(12))).replace("</body>", OPEN), encoding="utf-8")
-    dom, _ = browse(file, "--dump-dom", "--window-size=1280,800")
-    (found,) = re.findall('<body[^>]* data-open="([^"]*)"', dom)
-    opened = found.split()
-    assert opened.count("forward") > opened.count("backward")
-    assert opened.count("forward") > opened.count("update")
+    file.write_text(page(document(nested(layers))).replace("</body>", OPEN), encoding="utf-8")
+    dom, _ = browse(file, "--dump-dom", f"--window-size={window}")
+    (body,) = re.findall("<body[^>]*>", dom)
+    found = dict(re.findall(r'data-(\w+)="([^"]*)"', body))
+    opened = found["open"].split()
+    assert opened.count("forward") == scopes  # the forward ops, and the scope of the network
+    assert float(found["scale"]) >= 0.6  # labels are legible
 
 
 @needs_chromium

@@ -25,11 +25,12 @@ const links = data.edges.map(([from, to, have, want, moved]) => ({from, to, have
 for (const link of links) { ops[link.from].outs.push(link); ops[link.to].ins.push(link); }
 
 const root = nodes[0];
-const GAP_X = 18, GAP_Y = 44, PAD = 12, HEAD = 26, MOST_OPEN = 150, LEGIBLE = 0.6,
+const GAP_X = 18, GAP_Y = 44, PAD = 12, HEAD = 26, MOST_OPEN = 150, LEGIBLE = 0.6, FEW = 16,
   WIDE = 1500, FAR = 0.1, MARKED = 5, ABOVE = 48,
   BELOW = 48, SPACE = 24;
 
-// Scopes are opened level by level, as long as the whole graph is legible.
+// Scopes are opened level by level, as long as the whole graph is legible.  The forward ops, which
+// the user wrote, are then shown as a few boxes.
 function openFirst() {
   root.open = true;
   let level = root.children;
@@ -39,11 +40,11 @@ function openFirst() {
     for (const node of level) node.open = node.op < 0;
     place();
     if (scaleOfAll() < LEGIBLE) {
-      const order = {update: 2, backward: 1, forward: 0}; // forward is what the user wrote
+      const order = {update: 2, backward: 1, forward: 0};
       const rank = (n) => order[phase(n).label];
       const folds = (a, b) => rank(b) - rank(a) || b.w * b.h - a.w * a.h;
       for (const node of [...level].sort(folds)) {
-        if (scaleOfAll() >= (rank(node) ? LEGIBLE : LEGIBLE / 2)) break;
+        if (scaleOfAll() >= LEGIBLE || (spine(node) && readable(phase(node)))) break;
         node.open = false;
         place();
       }
@@ -54,8 +55,24 @@ function openFirst() {
   place();
 }
 
+function space() {
+  return [graph.width || innerWidth - 330, graph.height || innerHeight - 110];
+}
+
+// Whether a node is the forward ops, or the only scope of its part of them.
+function spine(node) {
+  return phase(node).label === "forward" && (node.parent === 0
+    || nodes[node.parent].children.filter((n) => n.op < 0).length === 1);
+}
+
+// Whether a node shows few boxes, in a legible drawing that is not wider than the window.
+function readable(node) {
+  const boxes = (n) => n.open ? n.children.reduce((sum, child) => sum + boxes(child), 0) : 1;
+  return boxes(node) <= FEW && node.w * LEGIBLE + 2 * SPACE <= space()[0];
+}
+
 function scaleOfAll() {
-  const [wide, high] = [graph.width || innerWidth - 330, graph.height || innerHeight - 110];
+  const [wide, high] = space();
   return Math.min((wide - 2 * SPACE) / root.w, (high - ABOVE - BELOW) / root.h, 1.25);
 }
 
@@ -348,6 +365,7 @@ function paintGraph(c, v, width, height) {
   graph.canvas.dataset.marks = new Set(badges.flatMap(([of]) => [...of])).size;
   graph.canvas.dataset.nodes = count;
   graph.canvas.dataset.links = drawn.length;
+  graph.canvas.dataset.scale = v.sx;
   graph.canvas.dataset.open = visible.filter((node) => node.open && node.parent >= 0)
     .map((node) => phase(node).label).sort().join(" ");
 }
@@ -421,6 +439,17 @@ function reveal(node) {
   v.x = graph.width / 2 - (node.ax + node.w / 2) * v.sx;
   v.y = graph.height / 2 - (node.ay + node.h / 2) * v.sy;
   choose(node);
+}
+
+// Open the graph at its beginning, in legible size; it is all visible if there is room.
+function begin() {
+  const v = graph.view;
+  openFirst();
+  fit();
+  if (v.sx >= LEGIBLE) return;
+  v.sx = v.sy = LEGIBLE;
+  v.x = Math.max((graph.width - root.w * v.sx) / 2, SPACE);
+  v.y = ABOVE;
 }
 
 function fit() {

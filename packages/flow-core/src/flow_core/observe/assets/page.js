@@ -213,11 +213,11 @@ document.body.append(
 
 detail(null);
 let begun = false;
-graph.resized = () => { if (!begun) { begun = true; openFirst(); fit(); } };
+graph.resized = () => { if (!begun) { begun = true; begin(); } };
 function follow() {
   const [name, op] = decodeURIComponent(location.hash.slice(1)).split("?op=");
   select(name in sections ? name : "graph");
-  if (!begun) { openFirst(); fit(); }
+  if (!begun) begin();
   const wanted = op && ops.find((o) => o.name === op);
   if (wanted) reveal(wanted.node);
   graph.now();
