@@ -288,7 +288,7 @@ class PackConv(Fused):
     """
 
     schema = "onednn_pack_conv(weight, bias?) -> packed, norms"
-    infer = staticmethod(lambda ctx: (_like(ctx, ctx.attrs["size"]), _like(ctx, 2)))
+    infer = staticmethod(lambda ctx: (_like(ctx, ctx.attrs["size"]), tensor_type((2,), float32)))
     attrs = {**_PACKED_CONV, "size": REQUIRED}
 
 
@@ -299,7 +299,7 @@ class PackedConv(Fused):
     """
 
     schema = "onednn_packed_conv(x, packed, norms, more*) -> y, bound"
-    infer = staticmethod(lambda ctx: (_like(ctx, *ctx.attrs["result"]), _like(ctx, 1)))
+    infer = staticmethod(lambda ctx: (_like(ctx, *ctx.attrs["result"]), tensor_type((1,), float32)))
     attrs = _PACKED_CONV
 
     def work(self, ctx: SbpContext) -> float:

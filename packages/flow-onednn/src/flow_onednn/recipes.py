@@ -275,6 +275,11 @@ def is_product(query: KernelQuery) -> bool:
     return is_float32(query) or (is_float(query) and has_amx())
 
 
+def product_types() -> tuple[str, ...]:
+    """Return the element types that products support without conversions."""
+    return ("float32", *(half_types() if has_amx() else ()))
+
+
 BY_OP: dict[str, Build] = {}
 """The build functions by op; passes use them to read what implementations reorder and allocate."""
 

@@ -35,7 +35,9 @@ GRAY = frozenset((
     "avg_pool_3d_grad", "bias_add", "multiply", "sigmoid", "sigmoid_grad", "tanh", "tanh_grad",
     "sqrt", "scalar_mul", "scalar_add", "broadcast_add", "broadcast_sub", "broadcast_mul",
     "broadcast_div", "layer_norm", "layer_norm_grad", "dropout", "dropout_grad", "softmax",
-    "softmax_grad", "gelu", "gelu_grad", "normalization", "normalization_grad",
+    "softmax_grad", "gelu", "gelu_grad", "normalization", "normalization_grad", "reduce_mean",
+    "clip_by_scalar", "clip_by_scalar_min", "clip_by_scalar_max", "clip_by_scalar_grad",
+    "clip_by_scalar_min_grad", "clip_by_scalar_max_grad",
 ))  # fmt: skip
 CLEAR = frozenset((
     "gather", "max_pool_1d", "max_pool_2d", "max_pool_3d", "max_pool_1d_grad", "max_pool_2d_grad",

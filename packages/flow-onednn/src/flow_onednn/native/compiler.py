@@ -268,6 +268,7 @@ void joined_updates(int kind, void **rows, const long *sizes, long count, long w
     const double *numbers);
 int is_moderate(const float *x, long n);
 float largest(const float *x, long n);
+float largest_bf16(const uint16_t *x, long n);
 int is_moderate_bf16(const uint16_t *x, long n);
 void relu_inplace(float *x, long n);
 void relu_inplace_bf16(uint16_t *x, long n);
@@ -276,6 +277,7 @@ void norm_relu_nonfinite(const float *x, float *y, const float *mean, const floa
 void norm_relu_nonfinite_bf16(const uint16_t *x, uint16_t *y, const float *mean,
     const float *inverse, const float *gamma, const float *beta, long rows, long columns);
 void max_pool(const float *x, float *y, uint8_t *place, const long *sizes);
+void max_pool_bf16(const uint16_t *x, uint16_t *y, uint8_t *place, const long *sizes);
 void max_pool_grad(const float *dy, const uint8_t *place, float *dx, const long *sizes);
 void max_pool_planes(const float *x, float *y, float *buffer, const long *sizes, int parts);
 void softmax(const float *x, float *y, long rows, long columns);
