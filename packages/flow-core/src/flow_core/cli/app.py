@@ -509,8 +509,13 @@ def verify(
         from flow_core.observe.summary.waits import prove_waits, waits_tables
 
         proofs = prove_waits(job_of(target, args))
-        click.echo(proofs.to_json()) if as_json else show(waits_tables(proofs))
-        return
+        if as_json:
+            click.echo(proofs.to_json())
+        elif proofs.circle is not None:
+            raise proofs.circle
+        else:
+            show(waits_tables(proofs))
+        ctx.exit(0 if proofs.circle is None else 1)
     from flow_core.observe.oracle import verify as compare
     from flow_core.observe.verdict import verdict_tables
 
