@@ -224,6 +224,9 @@ def debug(
     "--simulate", is_flag=True, help="Show a simulated step: its time, waits and what-if."
 )
 @click.option(
+    "--advise", is_flag=True, help="Report changes of one line, ranked by their simulated steps."
+)
+@click.option(
     "--topology",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
@@ -265,6 +268,7 @@ def plan(
     update: bool,
     markdown: bool,
     simulate: bool,
+    advise: bool,
     topology: str | None,
     devices: tuple[int, int] | None,
     processes: int,
@@ -286,6 +290,9 @@ def plan(
     A file of budgets has numbers of the plan of each job: memory, bytes and collectives between
     devices, tasks, and predicted times.  --check reports those that differ, with the source lines.
 
+    --advise compiles the job with each of about twenty changes of one line, and prints those that
+    make a step faster or smaller, with the lines to write; exits with status 1 if none does.
+
     --simulate runs the plan as discrete events.  With the default cost model, or a topology file of
     measured kernels, kernels are measured once on this machine, and kept.  With --devices, the plan
     has one device of each class, and the script's batch is that of all devices.
@@ -299,6 +306,10 @@ def plan(
         ctx.exit(budgets.status(target, check, args, update, as_json, markdown))
     if update or markdown:
         raise click.UsageError("--update and --markdown belong to --check FILE")
+    if advise:
+        from flow_core.cli import advise as advising
+
+        ctx.exit(advising.status(target, args, topology, as_json))
     if simulate:
         from flow_core.cli.simulate import Options, run
 
