@@ -54,6 +54,7 @@ class CompileOptions:
         recording: the device types of the plan whose drivers record steps.
         alignment: the number of bytes to a multiple of which offsets are aligned, by device type.
         costs: the cost model.
+        ahead: the number of weights that are gathered ahead of their readers; None for all.
     """
 
     seed: int = 0
@@ -69,6 +70,7 @@ class CompileOptions:
     recording: frozenset[str] = frozenset()
     alignment: Mapping[str, int] = field(default_factory=dict)
     costs: CostModel = DEFAULT
+    ahead: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
