@@ -29,7 +29,14 @@ from flow_core.compiler.schedule.streams import (
 )
 from flow_core.ir.graph import NO_ATTRS, Graph, GraphBuilder, Op, Origin, Value, tensor_type
 from flow_core.plan import Plan, Task
-from flow_core.runtime.streams import StreamRunner, own_tasks, segments
+from flow_core.runtime.streams import (
+    LONG,
+    TRIALS,
+    OverlapIfLong,
+    StreamRunner,
+    own_tasks,
+    segments,
+)
 from flow_core.sharding.topology import Device, Placement
 
 ranges = st.tuples(st.integers(0, 12), st.integers(1, 5)).map(lambda t: (t[0], t[0] + t[1]))
@@ -102,7 +109,8 @@ def test_threads_respect_the_waits(
     for part in parts:
         pause = partial(time.sleep, dice.choice([0, 0, 1e-4]))
         part.launch = lambda part=part, pause=pause: (pause(), done.extend(part.tasks))
-    run = StreamRunner(parts, workers)
+    waiting = {i for i in range(len(parts)) if dice.random() < 0.3}
+    run = StreamRunner(parts, workers, waiting=waiting)
     before = ordered(streams, waits)
     for _ in range(2):
         done.clear()
@@ -118,6 +126,54 @@ def test_independent_streams_run_concurrently() -> None:
     for part in parts:
         part.launch = together.wait
     StreamRunner(parts, 2)()
+
+
+def test_computation_goes_on_while_a_segment_waits_for_other_processes() -> None:
+    computed = threading.Event()
+    parts = segments([task(0), task(1), task(1, waits=(0,))])
+    parts[0].launch = lambda: (
+        computed.wait(processes.scaled(120)) or pytest.fail("no second thread")
+    )
+    parts[1].launch = computed.set
+    StreamRunner(parts, 1, waiting={0})()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_threads_for_waiting_do_not_compute_more_at_the_same_time(workers: int) -> None:
+    lock, running, most = threading.Lock(), 0, 0
+
+    def compute() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(1e-3)
+        with lock:
+            running -= 1
+
+    parts = segments([task(stream) for stream in range(5)])
+    for part in parts[1:]:
+        part.launch = compute
+    StreamRunner(parts, workers, waiting={0})()
+    assert 1 <= most <= workers
+
+
+def test_only_long_steps_overlap_with_waiting() -> None:
+    counts = {"in order": 0, "overlapping": 0}
+
+    def step(kind: str, seconds: float) -> None:
+        counts[kind] += 1
+        time.sleep(seconds)
+
+    for pause, wanted in ((0.0, 0), (3 * LONG, 2)):
+        counts.update({"in order": 0, "overlapping": 0})
+        count = 1 if pause else 10**6
+        run = OverlapIfLong(
+            partial(step, "in order", pause), partial(step, "overlapping", 0), count
+        )
+        for _ in range(TRIALS + 2):
+            run()
+        assert counts == {"in order": TRIALS + 2 - wanted, "overlapping": wanted}
 
 
 def test_steps_run_while_the_interpreter_exits() -> None:

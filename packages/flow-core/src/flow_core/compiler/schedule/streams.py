@@ -167,8 +167,9 @@ def _streams(
     micro = micro_batches(graph)
     fed = {n: m for n, m in micro.items() if graph.ops[n].type != "input"}
     limits = _limits(graph, fed, stream_of)
+    # of ops that may start at the same time, transfers come first: other devices wait for them
     streams: dict[str, _Stream] = {}
-    for name, stream in stream_of.items():
+    for name, stream in sorted(stream_of.items(), key=lambda item: item[1].endswith(COMPUTE)):
         gated = micro if stream.endswith(COMPUTE) else {}  # transfers have no such limit
         known = streams.setdefault(stream, _Stream(rank, gated, limits.get(stream, 0)))
         number = gated.get(name, ONCE)
