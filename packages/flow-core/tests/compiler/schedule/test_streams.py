@@ -20,13 +20,8 @@ from flow_core.base.dtypes import float32
 from flow_core.base.errors import GraphError, PlanError
 from flow_core.base.hazards import Access, find_waits
 from flow_core.comm.liveness import check_liveness
-from flow_core.compiler.schedule.streams import (
-    Timetable,
-    micro_batches,
-    stream_name,
-    timetable,
-    useful_workers,
-)
+from flow_core.compiler.schedule.pipeline import micro_batches
+from flow_core.compiler.schedule.streams import Timetable, stream_name, timetable, useful_workers
 from flow_core.ir.graph import NO_ATTRS, Graph, GraphBuilder, Op, Origin, Value, tensor_type
 from flow_core.plan import Plan, Task
 from flow_core.runtime.streams import (
@@ -273,6 +268,64 @@ def test_stages_alternate_as_in_1f1b() -> None:
     for op in table.order:
         assert before[op.name] <= done
         done.add(op.name)
+
+
+def pipeline_rows(stages: int, chunks: int) -> list[tuple[str, int, tuple[str, ...]]]:
+    """Return forward ops, gradients of inputs and gradients of weights of all chunks."""
+    last = stages * chunks - 1
+    rows: list[tuple[str, int, tuple[str, ...]]] = [("in", 0, ())]
+    rows += [(f"f{k}", k % stages, (f"f{k - 1}" if k else "in",)) for k in range(last + 1)]
+    for k in reversed(range(last + 1)):
+        dy = f"b{k + 1}" if k < last else f"f{k}"
+        rows.append((f"b{k}", k % stages, tuple(dict.fromkeys((dy, f"f{k}")))))
+        rows.append((f"w{k}", k % stages, (dy, f"f{k - 1}" if k else "in")))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("stages_", "chunks", "micro"),
+    [(2, 1, 8), (4, 1, 8), (4, 1, 16), (2, 2, 8), (4, 2, 8), (4, 2, 16)],
+)
+def test_bubbles_of_pipelines_are_those_of_their_formulas(
+    stages_: int, chunks: int, micro: int
+) -> None:
+    """In seconds, where each op takes one: (S - 1)(F + B + W), and (S - 1)(F + B - W) of ZB-H1.
+
+    Gradients of inputs are sent before those of weights are computed, so 1F1B has smaller bubbles,
+    (S - 1)(F + B), except where a stage waits for units of several chunks.
+    """
+    g = graph(*pipeline_rows(stages_, chunks), micro_batches=micro)
+    before = {name: {v.op for v in op.inputs} for name, op in g.ops.items()}
+    rank = {name: float(i) for i, name in enumerate(g.ops)}
+    busy = 3 * micro * chunks
+    plain, postponed = (
+        timetable(g, before, rank, lambda op: 1.0, postpone=late) for late in (False, True)
+    )
+    assert plain.span - busy <= (2 if chunks == 1 else 4) * (stages_ - 1)
+    assert not plain.postpones
+    assert postponed.span - busy == stages_ - 1
+    assert postponed.postpones
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("postpone", [False, True])
+def test_open_units_are_bounded(chunks: int, postpone: bool) -> None:
+    """A stage holds activations of a bounded number of units, for any number of micro-batches."""
+    count = 4
+    g = graph(*pipeline_rows(count, chunks), micro_batches=24)
+    before = {name: {v.op for v in op.inputs} for name, op in g.ops.items()}
+    rank = {name: float(i) for i, name in enumerate(g.ops)}
+    found = timetable(g, before, rank, lambda op: 1.0, postpone=postpone)
+    held, most = [0] * count, [0] * count
+    for op in found.order:
+        stage = op.placement.devices[0][1]
+        held[stage] += (op.name[0] == "f") - (op.name[0] == "w")
+        most[stage] = max(most[stage], held[stage])
+    bounds = [
+        count - i if chunks == 1 else 2 * (count - 1 - i) + (chunks - 1) * count + 1
+        for i in range(count)
+    ]
+    assert all(n <= (bounds[0] if postpone else bounds[i]) for i, n in enumerate(most))
 
 
 def test_op_before_itself_is_rejected() -> None:

@@ -62,12 +62,13 @@ def _timed(inputs: Inputs, sharing: ReplicaDedup) -> Order:
     before, rank = constraints(graph, specs, sharing)
     views = {v.op for v in alias_roots(graph, specs)}
     free = views | inputs.constant | sharing.idle()
-    table = timetable(graph, before, rank, inputs.costs.seconds, free)
+    arguments = rank, inputs.costs.seconds, free, inputs.options.postpone
+    table = timetable(graph, before, *arguments)
     ahead = inputs.options.ahead
     if ahead is not None:
         later = late_gathers(graph, specs, table.order, free, ahead)
         before = {name: others | later.get(name, set()) for name, others in before.items()}
-        table = timetable(graph, before, rank, inputs.costs.seconds, free)
+        table = timetable(graph, before, *arguments)
     return Order(table.order, sharing, table)
 
 
