@@ -43,6 +43,13 @@ def test_two_processes_train_as_one_does() -> None:
 
 
 @pytest.mark.slow
+def test_processes_gather_weights_again() -> None:
+    forms = "mlp:zero-again", "transformer:zero-again", "mlp:zero-again-pipeline"
+    one = on_one(FORMS, *forms)
+    assert [on_many(count, FORMS, *forms) for count in (2, 4)] == [one, one]
+
+
+@pytest.mark.slow
 def test_huge_gradients_are_clipped_alike() -> None:
     script = SCRIPTS / "programs" / "run_clipping.py"
     assert len(on_one(script).splitlines()) == 4

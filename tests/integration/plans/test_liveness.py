@@ -28,7 +28,7 @@ from flow_core.frontend.session.default import clear_default_session
 from flow_core.plan import Plan, Task
 from flow_core.sharding.topology import Device
 
-NAMES = ("data", "columns", "pipeline", "pipeline-data", "zero", "zero-pipeline")
+NAMES = ("data", "columns", "pipeline", "pipeline-data", "zero", "zero-pipeline", "zero-again")
 
 
 @cache

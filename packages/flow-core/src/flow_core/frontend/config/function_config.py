@@ -276,6 +276,7 @@ EFFECTIVE: tuple[Setting, ...] = (
         for name, default, effect, check in (
             ("mode", None, "how weights and optimizer states are sharded", _one_of(MODES)),
             ("threshold", THRESHOLD, "smallest number of elements per device to shard", _whole),
+            ("ahead", None, "sharded weights gathered ahead of use, and freed after it", _positive),
         )
     ),
     Setting(INDEXED_SLICES, None, "tables whose updates change looked-up rows only", _tables),
@@ -483,7 +484,8 @@ def optimizer_placement(config: FunctionConfig) -> OptimizerPlacement | None:
     if config.is_set("enable_non_distributed_optimizer") and mode is None:
         mode = MODES[0] if config.get("enable_non_distributed_optimizer") else None
     threshold = _first_set(config, [name.format("threshold") for name in names])
-    return None if mode is None else OptimizerPlacement(mode, threshold or THRESHOLD)
+    ahead = _first_set(config, [name.format("ahead") for name in names])
+    return None if mode is None else OptimizerPlacement(mode, threshold or THRESHOLD, ahead)
 
 
 def _first_set(config: FunctionConfig, names: list[str]) -> Any:

@@ -187,6 +187,7 @@ def kernel_settings(build: JobBuild) -> Attrs:
 def lowering_options(build: JobBuild) -> CompileOptions:
     """Return the options for lowering a physical graph to a plan."""
     config, session = build.config, build.session
+    placed = optimizer_placement(config) if build.kind == "train" else None
     return CompileOptions(
         seed=int(config.get("random_seed") or 0),
         width=int(config.get("concurrency_width")),
@@ -198,6 +199,7 @@ def lowering_options(build: JobBuild) -> CompileOptions:
         recording=_recording(build),
         alignment={kind: spec.alignment for kind, spec in session.registry.devices.items()},
         costs=session.costs,
+        ahead=placed.ahead if placed else None,
     )
 
 
