@@ -140,9 +140,7 @@ def by_all_sets(check: _Check, tolerance: float) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.representative(
-    "perceptron and bfloat16 and 0.5", "the other cases search among more ops"
-)
+@pytest.mark.representative(r"perceptron-bfloat16-0\.5", "the other cases search among more ops")
 @pytest.mark.parametrize("part", [0.9, 0.5, 0.25])
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])
 @pytest.mark.parametrize("network", NETWORKS)
