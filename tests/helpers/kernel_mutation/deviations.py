@@ -29,8 +29,7 @@ DEVIATIONS = (
       )),
     *(Deviation(op, ("nan",), TERMS, INFINITE)
       for op in (
-          "adagrad_update", "adam_update", "lamb_update", "lars_update", "lion_update",
-          "momentum_update", "normalization", "normalization_grad", "rmsprop_update", "sgd_update",
+          "lamb_update", "lars_update", "normalization", "normalization_grad",
           "softmax_cross_entropy", "sparse_softmax_cross_entropy_grad",
       )),
     *(Deviation(op, ("nan",), TERMS, INFINITE, everywhere=False)
@@ -45,8 +44,8 @@ DEVIATIONS = (
       )),
     *(Deviation(op, ("finite", "infinity"), ROUNDED, (), ("float16", "bfloat16"), False)
       for op in (
-          "summed_adam_update", "summed_momentum_update", "summed_rmsprop_update",
-          "summed_sgd_update",
+          "summed_adam_update", "summed_lion_update", "summed_momentum_update",
+          "summed_rmsprop_update", "summed_sgd_update",
       )),
     *(Deviation(op, ("refused",), REFUSED, LABELS)
       for op in ("one_hot", "sparse_cross_entropy_grad", "sparse_softmax_cross_entropy_grad")),
