@@ -201,7 +201,7 @@ def products(mixed: bool = False, size: int = 1024) -> PlanDocument:
 
     @flow.global_function(function_config=config)
     def job(x: tp.Numpy.Placeholder((512, size))) -> tp.Numpy:
-        weights = flow.get_variable("w", (size, size), initializer=flow.zeros_initializer())
+        weights = flow.get_variable(f"w{size}", (size, size), initializer=flow.zeros_initializer())
         return flow.matmul(flow.nn.relu(flow.matmul(x, weights)), weights)
 
     return document(job)
