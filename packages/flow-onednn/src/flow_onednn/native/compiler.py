@@ -223,6 +223,10 @@ void norm_add_relu(const float *x, float *moving_mean, float *moving_variance,
     const float *gamma, const float *beta, const float *r, float *y, float *mean,
     float *inverse, float *scratch, long rows, long columns, int parts, double epsilon,
     double momentum);
+void norm_add_relu_bf16(const uint16_t *x, float *moving_mean, float *moving_variance,
+    const float *gamma, const float *beta, const uint16_t *r, uint16_t *y, float *mean,
+    float *inverse, float *scratch, long rows, long columns, int parts, double epsilon,
+    double momentum);
 void im2col(const float *x, float *y, const long *sizes);
 void gather_pixels(float *x, float *y, long n, long h, long w, long c, long oh, long ow, long sh,
     long sw);

@@ -81,14 +81,6 @@ static inline Range inside(long start, long size, long taps) {
 
 enum { LANES = 32 };
 
-// In the functions below, `half` is a constant at each inlined call: the type of x and y, which is
-// bfloat16 or else float.
-#define INLINED static inline __attribute__((always_inline))
-
-INLINED float load_(const void *x, long i, int half) {
-    return half ? bf16_to_f32(((const bfloat16 *)x)[i]) : ((const float *)x)[i];
-}
-
 // Reduce one window from the offset `at` for up to LANES channels; their number is a constant, too.
 INLINED void pool_window(const Pool *p, const void *x, long at, Range rows, Range taps,
                          long channels, void *y, long to, uint8_t *place, int half) {
@@ -113,13 +105,8 @@ INLINED void pool_window(const Pool *p, const void *x, long at, Range rows, Rang
                 index[j] = take ? tap : index[j];
             }
         }
-    if (half) {
 #pragma omp simd simdlen(16)
-        for (long j = 0; j < channels; j++) ((bfloat16 *)y)[to + j] = f32_to_bf16(best[j]);
-    } else {
-#pragma omp simd simdlen(16)
-        for (long j = 0; j < channels; j++) ((float *)y)[to + j] = best[j];
-    }
+    for (long j = 0; j < channels; j++) store_(y, to + j, best[j], half);
     if (place) {
 #pragma omp simd simdlen(16)
         for (long j = 0; j < channels; j++) place[to + j] = (uint8_t)index[j];
