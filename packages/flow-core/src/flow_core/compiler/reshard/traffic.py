@@ -89,8 +89,9 @@ def _times(own: Ends, others: Ends, itemsize: int, links: LinkModel) -> NDArray[
         size = len(groups), len(factors)
         counts = np.bincount(of_other * size[1] + kinds, minlength=size[0] * size[1]).reshape(size)
         rows, row_of = np.unique(counts, axis=0, return_inverse=True)
-        at = np.minimum(np.searchsorted(groups, mine), size[0] - 1)
-        columns.append(np.where(groups[at] == mine, row_of.reshape(-1)[at], len(rows)))
+        own_group = np.minimum(np.searchsorted(groups, mine), size[0] - 1)
+        found_row = row_of.reshape(-1)[own_group]
+        columns.append(np.where(groups[own_group] == mine, found_row, len(rows)))
         near.append([
             {factors[i]: n for i, n in enumerate(row) if n} for row in [*rows.tolist(), ()]
         ])  # fmt: skip
@@ -102,8 +103,8 @@ def _times(own: Ends, others: Ends, itemsize: int, links: LinkModel) -> NDArray[
     _, first, position = np.unique(key, return_index=True, return_inverse=True)
     found = []
     for i, factor in zip(first.tolist(), own[1][first].tolist(), strict=True):
-        _, alone, *rows, flow = [int(column[i]) for column in columns]
-        counts_near = [table[row] for table, row in zip(near, rows, strict=True)]
+        _, alone, *places, flow = [int(column[i]) for column in columns]
+        counts_near = [table[at] for table, at in zip(near, places, strict=True)]
         own_factor = factors[alone - 1] if alone else None
         found.append(_time(counts_near, factor, own_factor, itemsize, links, shared[flow]))
     return np.array(found)[position]
@@ -120,8 +121,8 @@ def _distinct_flows(
     if not any(link.uplink for link in links.classes):
         return [(1,) * len(links.classes)], np.zeros(len(devices), np.int64)
     known: dict[tuple[int, ...], int] = {}
-    rows = [known.setdefault(row, len(known)) for row in links.flows(devices)]
-    return list(known), np.array(rows, np.int64)
+    numbers = [known.setdefault(row, len(known)) for row in links.flows(devices)]
+    return list(known), np.array(numbers, np.int64)
 
 
 def _positions(devices: tuple[Device, ...], others: tuple[Device, ...]) -> Ints:
