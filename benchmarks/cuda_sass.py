@@ -90,6 +90,7 @@ class Code:
 
 F, B, H = "float32", "bfloat16", "float16"
 BERT, IMAGE = (64, 128, 768), (256, 64, 56, 56)
+SCORES = (64, 12, 128, 128)
 HEADS = (("perm", (0, 2, 1, 3)),)
 POOL = (
     ("pool_size", (3, 3)), ("strides", (2, 2)), ("padding", "customized"),
@@ -111,9 +112,15 @@ USES = (
     Use("transpose of heads, bfloat16", "transpose", (((64, 128, 12, 64), B),), HEADS),
     Use("transpose to NHWC", "transpose", ((IMAGE, F),), (("perm", (0, 2, 3, 1)),)),
     Use("concat float32", "concat", (((64, 768), F), ((64, 768), F)), (("axis", 1),)),
-    Use("softmax float32", "softmax", (((64, 12, 128, 128), F),)),
+    Use("softmax float32", "softmax", ((SCORES, F),)),
     Use("layer norm float32", "layer_norm", ((BERT, F), ((768,), F), ((768,), F)),
         (("begin_norm_axis", 2), ("begin_params_axis", 2))),
+    Use("gradient of softmax, float32", "softmax_grad", ((SCORES, F), (SCORES, F))),
+    Use("gradient of layer norm, float32", "layer_norm_grad",
+        ((BERT, F), (BERT, F), (BERT[:2], F), (BERT[:2], F)),
+        (("begin_norm_axis", 2), ("epsilon", 1e-5))),
+    Use("loss of sparse labels, float32", "sparse_softmax_cross_entropy",
+        (((1280, 30522), F), ((1280,), "int32")), (("depth", 30522),)),
     Use("dropout mask", "random_mask_like", ((BERT, F),), (("rate", 0.1),)),
     Use("max pool", "max_pool_2d", (((256, 64, 112, 112), F),), POOL),
     Use("max pool in NHWC, bfloat16", "max_pool_2d", (((256, 112, 112, 64), B),), NHWC_POOL),
