@@ -155,7 +155,10 @@ class Update(Fused):
 
 
 MATMUL_ATTRS = {"transpose_a": False, "transpose_b": False, "alpha": 1.0}
-_PACKED = {"rows": REQUIRED, "deep": REQUIRED, "columns": REQUIRED, "activation": "", **MATH}
+_PACKED = {
+    "rows": REQUIRED, "deep": REQUIRED, "columns": REQUIRED, "activation": "", "wide": False,
+    **MATH,
+}  # fmt: skip
 
 _PACKED_CONV = {
     **GEOMETRY, **MATH, "low": REQUIRED, "high": REQUIRED, "image": REQUIRED, "result": REQUIRED,
@@ -283,7 +286,7 @@ class PackedMatmul(Fused):
     """`onednn_matmul` with packed weights."""
 
     schema = "onednn_packed_matmul(a, packed, bias?) -> out"
-    infer = staticmethod(lambda ctx: (_like(ctx, ctx.attrs["rows"], ctx.attrs["columns"]),))
+    infer = staticmethod(lambda ctx: (_result(ctx, ctx.attrs["rows"], ctx.attrs["columns"]),))
     attrs = _PACKED
     work = staticmethod(lambda c: 2.0 * prod(c.attrs[n] for n in ("rows", "deep", "columns")))
 

@@ -44,10 +44,11 @@ def _product(attrs: dict[str, AttrValue], has_bias: bool, dtype: str) -> Primiti
     """
     rows, deep, columns = (attrs[k] for k in ("rows", "deep", "columns"))
     null = library().ffi.NULL
+    out = plain((rows, columns), "float32" if attrs["wide"] else dtype)
     with whole_budget():
         return create(
             "matmul", plain((rows, deep), dtype), any_layout((deep, columns), dtype),
-            plain((1, columns), dtype) if has_bias else null, plain((rows, columns), dtype),
+            plain((1, columns), dtype) if has_bias else null, out,
             post=PostOps(activation=ACTIVATIONS[attrs["activation"]]), math=attrs["math"],
         )  # fmt: skip
 
@@ -77,7 +78,7 @@ def _build_product(p: Problem) -> Recipe | None:
     operands = [
         Operand("src", 0, plain(p.inputs[0].shape, dtype)),
         Operand("weights", 1, product.md("weights")),
-        Operand("dst", 0, plain(p.outputs[0].shape, dtype), True),
+        Operand("dst", 0, plain(p.outputs[0].shape, p.outputs[0].dtype.name), True),
     ]
     if has_bias:
         operands.append(Operand("bias", 2, plain((1, columns), dtype)))
@@ -90,6 +91,7 @@ def attrs_of(p: Problem) -> dict[str, AttrValue]:
     return {
         "rows": rows, "deep": deep, "columns": p.outputs[0].shape[-1],
         "activation": p.attrs.get("activation", ""), "math": p.attrs.get("math", ""),
+        "wide": p.attrs.get("wide", False),
     }  # fmt: skip
 
 
