@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import lru_cache
 from itertools import product
 from math import prod
 from operator import itemgetter
@@ -104,7 +104,7 @@ class _Pieces(Sequence[tuple[Piece, ...]]):
 
     def __iter__(self) -> Iterator[tuple[Piece, ...]]:
         """Yield the pieces of all ranks without keeping them."""
-        contributors = _Contributors(*self._arguments)
+        contributors = _contributors(*self._arguments)
         return (tuple(contributors.pieces(rank)) for rank in range(len(self)))
 
     @overload
@@ -119,12 +119,8 @@ class _Pieces(Sequence[tuple[Piece, ...]]):
         if rank not in self._known:
             if not 0 <= rank < len(self):
                 raise IndexError(rank)
-            self._known[rank] = tuple(self._contributors.pieces(rank))
+            self._known[rank] = tuple(_contributors(*self._arguments).pieces(rank))
         return self._known[rank]
-
-    @cached_property
-    def _contributors(self) -> _Contributors:
-        return _Contributors(*self._arguments)
 
 
 class _Holders:
@@ -216,3 +212,11 @@ class _Contributors:
             groups = self._groups.get(own, {})
             self._known[own] = [_Holders(groups[key], self._source) for key in sorted(groups)]
         return self._known[own]
+
+
+@lru_cache(maxsize=8)
+def _contributors(
+    shape: Shape, source: TensorLayout, target: TensorLayout, roles: PartialRoles
+) -> _Contributors:
+    """Return the contributors of a step; those of the last few steps are kept."""
+    return _Contributors(shape, source, target, roles)

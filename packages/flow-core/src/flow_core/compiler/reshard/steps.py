@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, overload
@@ -266,7 +266,7 @@ def _reduced_products(step: ReshardStep) -> Iterator[Outer]:
         yield Outer(members, members, chunks, ones)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def regions_of(shape: Shape, layout: TensorLayout) -> tuple[Region, ...]:
     """Return the part of a tensor that each rank holds."""
     return tuple([layout.region(shape, rank) for rank in range(layout.placement.size)])
@@ -427,13 +427,15 @@ class _Listed(Groups):
     """The groups of any other step, from its pieces."""
 
     def __init__(self, step: ReshardStep) -> None:
-        made = [r for r in range(len(step.pieces)) if not is_in_place(step, r)]
+        pieces = list(step.pieces)
+        made = [rank for rank, own in enumerate(pieces) if not _is_held(step, rank, own)]
         found: dict[Device, list[int]] = {}
-        owner = _components(step, made)
+        owner = _components(step, pieces, made)
         devices = devices_of(step.target.placement)
         for rank in made:
             found.setdefault(owner[devices[rank]], []).append(rank)
-        self._groups = [_group(step, targets) for targets in found.values()]
+        short = {rank for rank in made if not _is_filled(step, rank, pieces[rank])}
+        self._groups = [_group(step, pieces, targets, short) for targets in found.values()]
         self.sources, self.targets = (
             np.full(end.placement.size, -1, np.int64) for end in (step.source, step.target)
         )
@@ -441,7 +443,7 @@ class _Listed(Groups):
             self.sources[list(group.sources)] = number
             self.targets[list(group.targets)] = number
         self.filled = np.zeros(len(self.targets), np.bool_)
-        self.filled[[rank for rank in made if not covers(step, rank)]] = True
+        self.filled[list(short)] = True
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -468,16 +470,21 @@ def _found_groups(step: ReshardStep) -> Groups:
 
 def is_in_place(step: ReshardStep, rank: int) -> bool:
     """Return whether a target device already holds its part, which the step does not change."""
-    if step.groups or even_form(step) or len(step.pieces[rank]) != 1:
+    return bool(groups_of(step).targets[rank] < 0)
+
+
+def _is_held(step: ReshardStep, rank: int, pieces: Sequence[Piece]) -> bool:
+    """Return whether the pieces of a target rank are all that its own device holds."""
+    if len(pieces) != 1:
         return False
-    (piece,) = step.pieces[rank]
+    (piece,) = pieces
     sender = step.source.placement.device(piece.source)
     region = step.target.region(step.shape, rank)
     held = step.source.region(step.shape, piece.source)
     return sender == step.target.placement.device(rank) and piece.region == region == held
 
 
-def _components(step: ReshardStep, made: Sequence[int]) -> dict[Device, Device]:
+def _components(step: ReshardStep, pieces: Pieces, made: Sequence[int]) -> dict[Device, Device]:
     """Map each device to one representative of the devices connected to it by exchanges."""
     parent: dict[Device, Device] = {}
 
@@ -489,26 +496,32 @@ def _components(step: ReshardStep, made: Sequence[int]) -> dict[Device, Device]:
     sources, targets = devices_of(step.source.placement), devices_of(step.target.placement)
     for rank in made:
         root = find(targets[rank])
-        for piece in step.pieces[rank]:
+        for piece in pieces[rank]:
             parent[find(sources[piece.source])] = root
             root = find(root)
     return {device: find(device) for device in parent}
 
 
-def _group(step: ReshardStep, targets: Sequence[int]) -> Group:
-    sources = dict.fromkeys(p.source for t in targets for p in step.pieces[t])
+def _group(
+    step: ReshardStep, pieces: Pieces, targets: Sequence[int], short: Collection[int]
+) -> Group:
+    sources = dict.fromkeys(p.source for t in targets for p in pieces[t])
     senders, receivers = devices_of(step.source.placement), devices_of(step.target.placement)
-    crosses = any(senders[p.source] != receivers[t] for t in targets for p in step.pieces[t])
-    return Group(_name(step, targets, crosses), tuple(sources), tuple(targets), crosses)
+    crosses = any(senders[p.source] != receivers[t] for t in targets for p in pieces[t])
+    local = "zero_pad" if any(t in short for t in targets) else ""
+    name = _name(step, pieces, targets) if crosses else local or _cut(step, pieces, targets)
+    return Group(name, tuple(sources), tuple(targets), crosses)
 
 
-def _name(step: ReshardStep, targets: Sequence[int], crosses: bool) -> str:
-    if not crosses:
-        return _local_name(step, targets)
+Pieces = Sequence[tuple[Piece, ...]]
+"""The pieces of each target rank."""
+
+
+def _name(step: ReshardStep, given: Pieces, targets: Sequence[int]) -> str:
     types = step.source.placement.device_type, step.target.placement.device_type
     if types[0] != types[1]:
         return "copy_h2d" if types[0] == "cpu" else "copy_d2h" if types[1] == "cpu" else "copy_d2d"
-    pieces = [p for t in targets for p in step.pieces[t]]
+    pieces = [p for t in targets for p in given[t]]
     if any(not p.first for p in pieces):
         return "reduce" if len(targets) == 1 else "reduce_scatter"
     sources = {p.source for p in pieces}
@@ -517,23 +530,22 @@ def _name(step: ReshardStep, targets: Sequence[int], crosses: bool) -> str:
         return "send_recv" if len(targets) == 1 else "broadcast" if same else "scatter"
     if len(targets) == 1:
         return "gather"
-    return "all_gather" if _is_all_gather(step, targets) else "all_to_all"
+    return "all_gather" if _is_all_gather(step, given, targets) else "all_to_all"
 
 
-def _local_name(step: ReshardStep, targets: Sequence[int]) -> str:
-    if any(not covers(step, t) for t in targets):
-        return "zero_pad"
-    held = regions_of(step.shape, step.source)
-    cut = any(p.region != held[p.source] for t in targets for p in step.pieces[t])
+def _cut(step: ReshardStep, pieces: Pieces, targets: Sequence[int]) -> str:
+    """Return the name of a group in which every device cuts or copies what it holds."""
+    found = [p for t in targets for p in pieces[t]]
+    cut = any(p.region != step.source.region(step.shape, p.source) for p in found)
     return "slice" if cut else "copy"
 
 
-def _is_all_gather(step: ReshardStep, targets: Sequence[int]) -> bool:
+def _is_all_gather(step: ReshardStep, pieces: Pieces, targets: Sequence[int]) -> bool:
     """Return whether every source sends one box to all other members of the group."""
     senders, receivers = devices_of(step.source.placement), devices_of(step.target.placement)
-    given = Counter((p.source, p.region) for t in targets for p in step.pieces[t])
+    given = Counter((p.source, p.region) for t in targets for p in pieces[t])
     remote = Counter(
-        p.source for t in targets for p in step.pieces[t] if senders[p.source] != receivers[t]
+        p.source for t in targets for p in pieces[t] if senders[p.source] != receivers[t]
     )
     members = {*(receivers[t] for t in targets), *(senders[s] for s, _ in given)}
     one_each = len(given) == len({s for s, _ in given})
@@ -542,7 +554,12 @@ def _is_all_gather(step: ReshardStep, targets: Sequence[int]) -> bool:
 
 def covers(step: ReshardStep, rank: int) -> bool:
     """Return whether the copied pieces, which do not overlap, cover the part of a target rank."""
-    filled = sum(num_elements(region_shape(p.region)) for p in step.pieces[rank] if p.first)
+    return _is_filled(step, rank, step.pieces[rank])
+
+
+def _is_filled(step: ReshardStep, rank: int, pieces: Sequence[Piece]) -> bool:
+    """Return whether the copied pieces of a target rank cover its part."""
+    filled = sum(num_elements(region_shape(p.region)) for p in pieces if p.first)
     return filled == num_elements(region_shape(step.target.region(step.shape, rank)))
 
 
