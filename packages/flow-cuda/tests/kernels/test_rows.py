@@ -79,6 +79,12 @@ def test_rows_along_another_axis_are_not_adjacent() -> None:
     compared("softmax", [rows(24, 20)], "float, 0, 1", axis=0)
 
 
+@pytest.mark.parametrize("n", [10, 500, 513, 1028])
+def test_loss_of_sparse_labels(n: int) -> None:
+    labels = np.random.default_rng(0).integers(0, n, 9).astype(np.int32)
+    compared("sparse_softmax_cross_entropy", [rows(9, n), labels], "float, ", depth=n)
+
+
 @pytest.mark.parametrize("n", [500, 1028])
 @pytest.mark.parametrize("op", ["softmax_grad", "log_softmax_grad"])
 def test_gradients(op: str, n: int) -> None:

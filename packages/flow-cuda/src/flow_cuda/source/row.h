@@ -10,15 +10,10 @@ FN u32 unknown(u32 x) {
     return x;
 }
 
-// Lets the compiler load x before the next `write_pack`.
-FN void needed(float x) {
+// Orders what the threads of a warp have read before what they write; blocks have barriers.
+FN void after_reads() {
 #ifndef MODELED
-    asm volatile("" :: "f"(x));
-#endif
-}
-FN void needed(double x) {
-#ifndef MODELED
-    asm volatile("" :: "d"(x));
+    __syncwarp();
 #endif
 }
 

@@ -76,7 +76,7 @@ FN void sparse_loss(const T *x, const L *label, T *prob, T *loss, i64 rows, i64 
         each_of([&](V &x) { sum += x = exp_(x - most); }, row);
         sum = over_row<Sum, N>(sum);
         V scale = reciprocal_(sum);
-        needed(at_label);  // prob may overwrite x
+        if (N) after_reads();  // prob may overwrite x, of which each thread reads an element
         write_row(prob + r * n, [&](V x) { return (N ? x : exp_(x - most)) * scale; }, row);
         if (LEADS(N)) store(loss + r, log_(sum) + most - at_label);
     }
