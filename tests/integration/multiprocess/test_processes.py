@@ -127,7 +127,7 @@ def test_ops_read_what_their_own_device_has() -> None:
 @pytest.mark.parametrize("network", ["mlp", "lenet", "transformer"])
 def test_four_processes_train_all_forms_as_one_does(network: str, threads: str) -> None:
     lines = on_one(FORMS, network)
-    assert len(lines.splitlines()) == 11
+    assert len(lines.splitlines()) == 13
     assert on_many(4, FORMS, network, FLOW_STREAM_THREADS=threads) == lines
 
 

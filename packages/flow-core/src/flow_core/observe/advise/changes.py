@@ -23,6 +23,7 @@ from flow_core.frontend.config.precision import multiplies_half
 from flow_core.frontend.job.function import AnyJob
 from flow_core.frontend.job.memory_fallback import OPTIMIZER_MODE
 from flow_core.frontend.trace.job_build import JobBuild
+from flow_core.ir.graph import Value
 from flow_core.observe.advise.edits import Edit, text_of
 from flow_core.observe.advise.statements import Source
 from flow_core.passes.optimizer_placement import MODES
@@ -203,11 +204,13 @@ class Program:
     def _with_hints(self) -> Iterator[Change]:
         """Yield hints for the lines whose values cause the largest transfers."""
         graph, lines = self.compiled.logical, dict[tuple[str, int], int]()
+        made = (Value(op, i) for op, types in graph.types.items() for i in range(len(types)))
+        values = {str(value): value for value in made}
         for entry in sorted(self.compiled.plan.ledger, key=lambda e: -e.seconds):
-            name = entry.value.rpartition(":")[0]
-            line = graph.lines.get(name)
-            if line is not None and line.file in self.sources and name in graph.ops:
-                lines.setdefault((line.file, line.line), len(graph.types[name][0].shape))
+            value = values.get(entry.value)
+            line = graph.lines.get(value.op) if value else None
+            if value and line is not None and line.file in self.sources:
+                lines.setdefault((line.file, line.line), len(graph.type_of(value).shape))
         for (file, number), rank in list(lines.items())[:LINES]:
             edits = self.sources[file].with_hints(number, rank)
             yield from self._source("hint", "a hint for what is transferred", edits)
