@@ -3,6 +3,7 @@
     python breakdown.py --workload mlp,lenet                    # tables in Markdown
     python breakdown.py --workload mlp --png breakdown.png      # and a plot, with matplotlib
     BENCH_THREADS=1 python breakdown.py --workload resnet50
+    BENCH_PRECISION=bfloat16 python breakdown.py --workload resnet50
 
 Jobs of this framework first measure the rates of this machine with the given number of threads.
 The floor (lower bound) of a class is the time of its arithmetic at the rate of a large matrix

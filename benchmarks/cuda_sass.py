@@ -12,7 +12,8 @@ shapes of these networks.  NVRTC compiles them; cuobjdump and nvdisasm, from NVI
 * the instructions of the kernel, and per element of a thread's vector;
 * the occupancy, by registers, in blocks of 256 threads.
 
-``--check`` returns status 1 if a number exceeds the budget in ``cuda_sass.json``.
+``--check`` returns status 1 if a number exceeds the goal in ``cuda_sass.json``, which is written by
+hand: what a kernel must not exceed, and not what it happens to have.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-BUDGET = HERE / "cuda_sass.json"
+GOALS = HERE / "cuda_sass.json"
+EVERY = "every kernel"
 sys.path[:0] = [str(HERE.parent / "tests" / "helpers")]
 
 from cuda_cases import Collector, CudaKit  # noqa: E402 - found by the line above
@@ -88,7 +90,13 @@ class Code:
 
 F, B, H = "float32", "bfloat16", "float16"
 BERT, IMAGE = (64, 128, 768), (256, 64, 56, 56)
+SCORES = (64, 12, 128, 128)
 HEADS = (("perm", (0, 2, 1, 3)),)
+POOL = (
+    ("pool_size", (3, 3)), ("strides", (2, 2)), ("padding", "customized"),
+    ("padding_before", (1, 1)), ("padding_after", (1, 1)), ("data_format", "channels_first"),
+)  # fmt: skip
+NHWC_POOL = (*POOL[:-1], ("data_format", "channels_last"))
 USES = (
     Use("add float32", "broadcast_add", ((BERT, F), (BERT, F))),
     Use("add bfloat16", "broadcast_add", ((BERT, B), (BERT, B))),
@@ -104,14 +112,20 @@ USES = (
     Use("transpose of heads, bfloat16", "transpose", (((64, 128, 12, 64), B),), HEADS),
     Use("transpose to NHWC", "transpose", ((IMAGE, F),), (("perm", (0, 2, 3, 1)),)),
     Use("concat float32", "concat", (((64, 768), F), ((64, 768), F)), (("axis", 1),)),
-    Use("softmax float32", "softmax", (((64, 12, 128, 128), F),)),
+    Use("softmax float32", "softmax", ((SCORES, F),)),
     Use("layer norm float32", "layer_norm", ((BERT, F), ((768,), F), ((768,), F)),
         (("begin_norm_axis", 2), ("begin_params_axis", 2))),
+    Use("gradient of softmax, float32", "softmax_grad", ((SCORES, F), (SCORES, F))),
+    Use("gradient of layer norm, float32", "layer_norm_grad",
+        ((BERT, F), (BERT, F), (BERT[:2], F), (BERT[:2], F)),
+        (("begin_norm_axis", 2), ("epsilon", 1e-5))),
+    Use("loss of sparse labels, float32", "sparse_softmax_cross_entropy",
+        (((1280, 30522), F), ((1280,), "int32")), (("depth", 30522),)),
     Use("dropout mask", "random_mask_like", ((BERT, F),), (("rate", 0.1),)),
-    Use("max pool", "max_pool_2d", (((256, 64, 112, 112), F),),
-        (("pool_size", (3, 3)), ("strides", (2, 2)), ("padding", "customized"),
-         ("padding_before", (1, 1)), ("padding_after", (1, 1)),
-         ("data_format", "channels_first"))),
+    Use("max pool", "max_pool_2d", (((256, 64, 112, 112), F),), POOL),
+    Use("max pool in NHWC, bfloat16", "max_pool_2d", (((256, 112, 112, 64), B),), NHWC_POOL),
+    Use("gradient of max pool in NHWC, bfloat16", "max_pool_2d_grad",
+        (((256, 112, 112, 64), B), ((256, 56, 56, 64), B), ((256, 56, 56, 64), B)), NHWC_POOL),
     Use("gather", "gather", (((30522, 768), F), ((64, 128), "int32")), (("axis", 0),)),
     Use("row sums", "reduce_sum", (((8192, 768), F),), (("axis", (1,)), ("keepdims", False))),
     Use("column sums", "reduce_sum", (((8192, 768), F),), (("axis", (0,)), ("keepdims", False))),
@@ -174,6 +188,8 @@ def code_of(kernel: Kernel, architecture: str) -> Code:
     local = [line for line in real if line.startswith(("LDL", "STL"))]
     per = max(map(int, re.findall(r"k < (\d+); k\+\+", kernel.body)), default=0)
     per = per or (4 if "u128" in kernel.parameters[0][0] else 1)
+    vectors = re.search(r"_pool(?:_grad)?<\w+, (\d+)", kernel.body)
+    per *= int(vectors[1]) if vectors else 1
     per *= 8 if kernel.name.startswith("random_mask_row") else 1
     return Code(
         int(numbers.get("REG", 0)), int(numbers.get("STACK", 0)), len(local), len(calls),
@@ -196,16 +212,16 @@ def _run(name: str, *words: str) -> str:
     return subprocess.run([path, *words], capture_output=True, text=True, check=True).stdout
 
 
-def exceeded(name: str, code: Code, budget: dict[str, dict[str, float]]) -> list[str]:
-    """Return in which numbers a kernel exceeds its budget; registers may vary by a tenth."""
-    if name not in budget:
-        return [f"{name}: not in the budget"]
+def exceeded(name: str, code: Code, goals: dict[str, dict[str, float]]) -> list[str]:
+    """Return in which numbers a kernel misses its goal; registers may vary by a tenth."""
+    if name not in goals:
+        return [f"{name}: no goal"]
     wrong = []
-    for key, most in budget[name].items():
+    for key, most in {**goals.get(EVERY, {}), **goals[name]}.items():
         found = getattr(code, key)
-        slack = 1.1 if key in ("registers", "instructions", "per_element") else 1.0
+        slack = 1.1 if key in ("registers", "instructions") else 1.0
         if found < most if key == "vectors" else found > most * slack:
-            wrong.append(f"{name}: {key} {found}, budget {most}")
+            wrong.append(f"{name}: {key} {found}, goal {most}")
     return wrong
 
 
@@ -215,10 +231,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--architecture", default="sm_90")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--update", action="store_true")
     given = parser.parse_args(words)
     uses = [use for use in USES if not given.names or use.name in given.names]
-    budget = json.loads(BUDGET.read_text()) if BUDGET.exists() else {}
+    goals = json.loads(GOALS.read_text())
     wrong: list[str] = []
     print(f"{'kernel':34} regs stack local calls vectors instructions per element occupancy")
     for use in uses:
@@ -228,14 +243,9 @@ def main(words: Sequence[str] | None = None) -> int:
                 f"{code.vectors:7.0%} {code.instructions:12} {code.per_element:11} "
                 f"{code.occupancy:9.0%}"
             )
-            wrong += exceeded(name, code, budget)
-            if given.update:
-                budget[name] = asdict(code)
-    if given.update:
-        rows = (f"{json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(budget.items()))
-        BUDGET.write_text("{\n" + ",\n".join(rows) + "\n}\n")
-    elif given.check:
-        print("\n".join(wrong) or "within the budget")
+            wrong += exceeded(name, code, goals)
+    if given.check:
+        print("\n".join(wrong) or "all goals are met")
         return int(bool(wrong))
     return 0
 

@@ -1,6 +1,7 @@
 """Time the benchmark networks.
 
     python flow_bench.py --workload mlp,lenet          # one JSON line per workload
+    BENCH_PRECISION=bfloat16 python flow_bench.py --workload resnet50
 
 The script prints one line per workload: ``BENCHJSON {...}`` with the median of the step times, the
 time to trace and compile, peak resident memory, the first losses, and the predictions of the plan.
@@ -10,6 +11,7 @@ time to trace and compile, peak resident memory, the first losses, and the predi
 import os
 
 THREADS = os.environ.get("BENCH_THREADS", "2")
+PRECISION = os.environ.get("BENCH_PRECISION", "float32")
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, THREADS)
 os.environ.setdefault("FLOW_PLAN_CACHE", "0")  # the time to the first result includes compilation
@@ -86,6 +88,7 @@ LAZY = {"wide_deep_adam": ("deep", "wide")}
 
 def settings(workload):
     config = flow.FunctionConfig()
+    config.enable_auto_mixed_precision(PRECISION == "bfloat16")
     if workload in LAZY:
         tables = {"op_name": list(LAZY[workload])}
         config.indexed_slices_optimizer_conf({"include_op_names": tables})

@@ -1,10 +1,12 @@
 """Latency of predict jobs beside ONNX Runtime and OpenVINO, on the same exported networks.
 
     python predict_bench.py --workload mlp,resnet50 --batch 1,8 > table.md
+    python predict_bench.py --precision bfloat16 --workload resnet50,mobilenet,bert_base
 
 Each program is a process; the processes take turns, so that other load on the machine affects all
-of them. OpenVINO computes in float32, like the others. It is left out if it is not installed, and
-``--openvino`` names the Python interpreter of another environment that has it.
+of them. All compute in float32, or with ``--precision bfloat16`` in bfloat16, which ONNX Runtime
+does not do on a CPU. OpenVINO is left out if it is not installed, and ``--openvino`` names the
+Python interpreter of another environment that has it.
 """
 
 import argparse
@@ -20,6 +22,8 @@ from pathlib import Path
 SHAPES = {
     "mlp": (784,), "lenet": (1, 28, 28), "resnet50": (3, 224, 224), "mobilenet": (3, 224, 224),
 }  # fmt: skip
+HINTS = {"float32": "f32", "bfloat16": "bf16"}
+"""OpenVINO's name of each precision."""
 SHOWN = ("p50_ms", "p99_ms", "least_ms", "cpu_ms")
 CALLS = {"mlp": 1000, "lenet": 300, "resnet50": 12, "mobilenet": 40, "bert_base": 10}
 """Calls per round with batch 1."""
@@ -38,7 +42,7 @@ def feeds(workload, batch):
     return [ids, rng.integers(0, 2, shape).astype(np.int32), np.ones(shape, np.int32), positions]
 
 
-def predict_job(workload, arrays):
+def predict_job(workload, arrays, precision="float32"):
     """Return a job whose result are the logits of a network with random weights."""
     import data
     import networks
@@ -58,16 +62,18 @@ def predict_job(workload, arrays):
     def input_of(array):
         return tp.Numpy.Placeholder(array.shape, dtype=getattr(flow, array.dtype.name))
 
+    config = flow.FunctionConfig()
+    config.enable_auto_mixed_precision(precision == "bfloat16")
     if workload in SHAPES:
 
-        @flow.global_function()
+        @flow.global_function(function_config=config)
         def predict(x: input_of(arrays[0])) -> tp.Numpy:
             return getattr(networks, workload)(x, None)
 
         return predict
     ids_, segments_, mask_, positions_ = map(input_of, arrays)
 
-    @flow.global_function()
+    @flow.global_function(function_config=config)
     def predict_text(
         ids: ids_, segments: segments_, mask: mask_, positions: positions_
     ) -> tp.Numpy:
@@ -92,13 +98,13 @@ def export(workload, batch, path):
         flow.onnx.export(job, folder + "/saved", path)
 
 
-def caller(kind, workload, path, threads):
+def caller(kind, workload, path, threads, precision):
     """Return a function that makes one prediction."""
     import numpy as np
 
     arrays = list(np.load(path + ".npz").values())
     if kind == "flow":
-        job = predict_job(workload, arrays)
+        job = predict_job(workload, arrays, precision)
         return lambda: job(*arrays)
     if kind == "onnxruntime":
         import onnxruntime
@@ -112,14 +118,14 @@ def caller(kind, workload, path, threads):
 
     core = openvino.Core()
     core.set_property("CPU", {"INFERENCE_NUM_THREADS": threads})
-    exact = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
-    request = core.compile_model(path, "CPU", exact).create_infer_request()
+    hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": HINTS[precision]}
+    request = core.compile_model(path, "CPU", hints).create_infer_request()
     return lambda: request.infer(dict(enumerate(arrays)))
 
 
-def work(kind, workload, path, threads):
+def work(kind, workload, path, threads, precision):
     """Time rounds of calls; each line of standard input is the number of calls of a round."""
-    call = caller(kind, workload, path, int(threads))
+    call = caller(kind, workload, path, int(threads), precision)
     call()
     print("ready", flush=True)
     for line in sys.stdin:
@@ -134,7 +140,7 @@ def work(kind, workload, path, threads):
         print(json.dumps({"times": times, "cpu": used}), flush=True)
 
 
-def compare(workload, batch, pythons, rounds, threads):
+def compare(workload, batch, pythons, rounds, threads, precision="float32"):
     """Return a record per program."""
     env = dict(os.environ)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -145,7 +151,7 @@ def compare(workload, batch, pythons, rounds, threads):
         subprocess.run([sys.executable, __file__, "export", workload, str(batch), path], check=True)
         running = {
             kind: subprocess.Popen(
-                [python, __file__, "work", kind, workload, path, str(threads)],
+                [python, __file__, "work", kind, workload, path, str(threads), precision],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env,
             )
             for kind, python in pythons.items()
@@ -166,7 +172,7 @@ def compare(workload, batch, pythons, rounds, threads):
         found = sorted(times[kind])
         seconds = [found[len(found) // 2], found[int(len(found) * 0.99)], found[0], min(cpu[kind])]
         records.append(
-            {"workload": workload, "batch": batch, "program": kind}
+            {"workload": workload, "batch": batch, "program": kind, "precision": precision}
             | dict(zip(SHOWN, (1e3 * t for t in seconds), strict=True))
         )
     return records
@@ -178,10 +184,12 @@ def main():
     parser.add_argument("--batch", default="1,8,32")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--precision", choices=HINTS, default="float32")
     parser.add_argument("--openvino", help="a Python interpreter whose environment has OpenVINO")
     parser.add_argument("--json", type=Path, help="write the records to this file, too")
     args = parser.parse_args()
-    pythons = dict.fromkeys(("flow", "onnxruntime"), sys.executable)
+    kinds = ("flow", "onnxruntime") if args.precision == "float32" else ("flow",)
+    pythons = dict.fromkeys(kinds, sys.executable)
     if args.openvino or importlib.util.find_spec("openvino"):
         pythons["openvino"] = args.openvino or sys.executable
     print("| network | batch | program | p50, ms | p99, ms | least, ms | CPU time per call, ms |")
@@ -189,7 +197,7 @@ def main():
     records = []
     for workload in args.workload.split(","):
         for batch in map(int, args.batch.split(",")):
-            found = compare(workload, batch, pythons, args.rounds, args.threads)
+            found = compare(workload, batch, pythons, args.rounds, args.threads, args.precision)
             records += found
             for each in found:
                 cells = [f"`{workload}`", str(batch), each["program"]]

@@ -14,6 +14,7 @@ A row fell back if its ratio is over 1.1 times that of the last table.
 
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import platform
@@ -28,7 +29,8 @@ HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results.json", HERE / "RESULTS.md"
 FELL_BACK = 1.1
 TRAINING = ("mlp", "lenet", "resnet50", "bert_mini", "wide_deep_sgd", "wide_deep_adam")
-PREDICTED = "mlp,lenet,mobilenet,resnet50"
+PREDICTED = {"float32": "mlp,lenet,mobilenet,resnet50", "bfloat16": "mobilenet,resnet50,bert_base"}
+"""The networks of predict jobs by precision; OpenVINO is the only peer in bfloat16."""
 ISA = {"amx_bf16": "AVX-512, AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
 PACKAGES = ("numpy", "onnxruntime", "openvino", "onednn-cpu-gomp")
 GROUPS = (
@@ -89,16 +91,16 @@ def training(peers):
         yield row("training step, float32", workload, times["flow"], best, times[best])
 
 
-def prediction():
+def prediction(precision):
     """Yield rows of predict jobs."""
-    arguments = ("--workload", PREDICTED, "--batch", "1,8")
+    arguments = ("--precision", precision, "--workload", PREDICTED[precision], "--batch", "1,8")
     cells = defaultdict(dict)
     for found in records_of("predict_bench.py", *arguments):
         cells[found["workload"], found["batch"]][found["program"]] = found["p50_ms"]
     for (workload, batch), times in cells.items():
         flow = times.pop("flow")
         best = min(times, key=times.__getitem__)
-        yield row("prediction, float32", f"{workload} b{batch}", flow, best, times[best])
+        yield row(f"prediction, {precision}", f"{workload} b{batch}", flow, best, times[best])
 
 
 def serving():
@@ -130,11 +132,13 @@ def measured(peers):
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    load = os.getloadavg()[0]
-    rows = [*training(peers), *prediction(), *serving()]
+    load, about = os.getloadavg()[0], machine()
+    rows = [*training(peers), *prediction("float32"), *serving()]
+    if "AMX" in about["isa"] and importlib.util.find_spec("openvino"):
+        rows += prediction("bfloat16")
     note = f"load average before the run: {load:.1f}"
     return {
-        "machine": machine(), "date": datetime.date.today().isoformat(), "versions": versions,
+        "machine": about, "date": datetime.date.today().isoformat(), "versions": versions,
         "note": note, "rows": rows,
     }  # fmt: skip
 

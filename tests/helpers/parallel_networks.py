@@ -32,6 +32,7 @@ class Form:
         stages: over how many stages of a pipeline the devices are divided.
         hierarchy: shape of the grid of devices, None for one dimension.
         optimizer: ``optimizer_placement_optimization_mode``, None for none.
+        ahead: ``optimizer_placement_optimization_ahead``, None for none.
         micro: into how many micro-batches a step is divided.
         mirrored: whether each device has a network of its own, with a part of the batch.
         scale: factor of the loss; gradients of the mirrored view are that of the mean, times
@@ -45,6 +46,7 @@ class Form:
     stages: int = 1
     hierarchy: tuple[int, ...] | None = None
     optimizer: str | None = None
+    ahead: int | None = None
     micro: int = 1
     mirrored: bool = False
     scale: float = 1.0
@@ -88,6 +90,8 @@ class Form:
         if self.optimizer:
             config.optimizer_placement_optimization_mode(self.optimizer)
             config.optimizer_placement_optimization_threshold(1)  # these weights are small
+        if self.ahead:
+            config.optimizer_placement_optimization_ahead(self.ahead)
         if self.micro > 1:
             config.train.num_gradient_accumulation_steps(self.micro)
         return config

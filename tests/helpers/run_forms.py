@@ -37,8 +37,10 @@ FORMS = {
     "pipeline-data": Patient(4, stages=2),
     "grid": Patient(4, weights=1, hierarchy=(2, 2)),
     "zero": Patient(4, optimizer="distributed_split"),
+    "zero-again": Patient(4, optimizer="distributed_split", ahead=1),
     "zero-owners": Patient(3, optimizer="non_distributed"),
     "zero-pipeline": Patient(4, stages=2, optimizer="distributed_split", micro=2),
+    "zero-again-pipeline": Patient(4, stages=2, optimizer="distributed_split", ahead=1, micro=2),
     "mirrored": Patient(4, mirrored=True),
 }
 

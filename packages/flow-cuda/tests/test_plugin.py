@@ -32,6 +32,46 @@ def test_obstacles_are_reported(found: Facts, reason: str, hint: str) -> None:
     assert hint in verdict.hint
 
 
+BOTH = {12: ["cupy-cuda12x 14.2.0"], 13: ["cuda-bindings 13.5.0", "nvidia-cudnn-cu13 9.28.1"]}
+
+
+@pytest.mark.parametrize(
+    ("driver", "removed", "kept"),
+    [
+        ((12, 8), "cuda-bindings nvidia-cudnn-cu13", "flow-cuda[cu12]"),
+        ((13, 0), "cupy-cuda12x", "flow-cuda[cu13]"),
+    ],
+)
+def test_packages_of_two_versions_are_named(
+    driver: tuple[int, int], removed: str, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Facts("", driver, 1, CUPY12, (90,), BOTH)
+    verdict = judge(found)
+    assert isinstance(verdict, Unavailable)
+    assert "of CUDA 12 (cupy-cuda12x 14.2.0) and of CUDA 13 (cuda-b" in verdict.reason
+    assert verdict.hint.startswith(f"uv pip uninstall {removed}, then ")
+    assert kept in verdict.hint
+    monkeypatch.setattr(plugin, "facts", lambda: found)
+    assert any(
+        line.startswith("CUDA packages: packages of CUDA 12") for line in plugin.flow_doctor()
+    )
+
+
+def test_versions_of_packages_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    present = {"cuda-bindings": "12.9.1", "cupy-cuda13x": "14.2.0", "nvidia-nccl-cu12": "2.32.3"}
+
+    def version(name: str) -> str:
+        if name not in present:
+            raise plugin.metadata.PackageNotFoundError(name)
+        return present[name]
+
+    monkeypatch.setattr(plugin.metadata, "version", version)
+    assert plugin.facts().wheels == {
+        13: ["cupy-cuda13x 14.2.0"],
+        12: ["cuda-bindings 12.9.1", "nvidia-nccl-cu12 2.32.3"],
+    }
+
+
 @pytest.mark.parametrize("cupy", [CUPY12, CUPY13, ("cupy", "14.0")])
 def test_available_if_all_requirements_are_met(cupy: tuple[str, str]) -> None:
     verdict = judge(Facts("", (13, 0), 2, cupy))

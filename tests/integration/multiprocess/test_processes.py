@@ -43,6 +43,13 @@ def test_two_processes_train_as_one_does() -> None:
 
 
 @pytest.mark.slow
+def test_processes_gather_weights_again() -> None:
+    forms = "mlp:zero-again", "transformer:zero-again", "mlp:zero-again-pipeline"
+    one = on_one(FORMS, *forms)
+    assert [on_many(count, FORMS, *forms) for count in (2, 4)] == [one, one]
+
+
+@pytest.mark.slow
 def test_huge_gradients_are_clipped_alike() -> None:
     script = SCRIPTS / "programs" / "run_clipping.py"
     assert len(on_one(script).splitlines()) == 4
@@ -120,7 +127,7 @@ def test_ops_read_what_their_own_device_has() -> None:
 @pytest.mark.parametrize("network", ["mlp", "lenet", "transformer"])
 def test_four_processes_train_all_forms_as_one_does(network: str, threads: str) -> None:
     lines = on_one(FORMS, network)
-    assert len(lines.splitlines()) == 11
+    assert len(lines.splitlines()) == 13
     assert on_many(4, FORMS, network, FLOW_STREAM_THREADS=threads) == lines
 
 

@@ -23,6 +23,8 @@ from flow_core.base.errors import ConfigError
 from flow_core.frontend.session import variable_storage as memory
 from flow_core.frontend.session.session import default_session
 from flow_core.frontend.session.variable_storage import initial_value
+from flow_core.observe.simulator.clock import simulate_step
+from flow_core.observe.simulator.tasks import TaskCosts
 from flow_core.sharding.topology import Device
 
 MODES = ("non_distributed", "distributed_split")
@@ -41,8 +43,10 @@ def apart() -> Any:
     return settings
 
 
-def config(mode: str, threshold: int = 1) -> Any:
+def config(mode: str, threshold: int = 1, ahead: int | None = None) -> Any:
     settings = apart()
+    if ahead is not None:
+        settings.train.optimizer_placement_optimization_ahead(ahead)
     settings.train.optimizer_placement_optimization_mode(mode)
     settings.train.optimizer_placement_optimization_threshold(threshold)
     return settings
@@ -226,3 +230,83 @@ def test_replicas_of_tensor_parallelism_keep_parts_of_their_parts() -> None:
     assert_close(many, one)
     regions = {part.region for part in default_session().stored()["h-weight-m"].parts.values()}
     assert regions == {((a, a + 4), (0, 12)) for a in range(0, 16, 4)}
+
+
+LAYERS, WIDTH = 16, 512
+
+
+def deep_job(mode: str | None, ahead: int | None = None) -> Any:
+    """Layers whose weights are much larger than their activations, on devices without kernels."""
+    flow.clear_default_session()
+    settings = apart() if mode is None else config(mode, ahead=ahead)
+    settings.sbp_selector("greedy")
+
+    @flow.global_function(type="train", function_config=settings)
+    def job(x: tp.Numpy.Placeholder((32, WIDTH))) -> tp.Numpy:
+        with flow.scope.placement("null", "0:0-3"):
+            for i in range(LAYERS):
+                ones = flow.ones_initializer()
+                x = flow.math.tanh(
+                    flow.matmul(x, flow.get_variable(f"w{i}", (WIDTH, WIDTH), initializer=ones))
+                )
+            loss = flow.math.reduce_mean(x)
+            flow.optimizer.Adam(1e-3, do_bias_correction=True).minimize(loss)
+        return loss
+
+    return job
+
+
+def held(job: Any) -> tuple[float, float]:
+    """The bytes of the largest arena, and the most bytes of gathered copies in use at a time."""
+    plan = job.compile_classes().plan
+    arena = max(plan.arenas, key=lambda a: a.nbytes)
+    copies = [
+        b for b in plan.buffers
+        if b.memory == arena.device and b.kind == "temp" and b.op.startswith("w") and "/box" in b.op
+    ]  # fmt: skip
+    most = max(sum(b.type.nbytes for b in copies if b.first <= a.first <= b.last) for a in copies)
+    return arena.nbytes / (4 * WIDTH**2), most / (4 * WIDTH**2)
+
+
+def test_gathered_weights_are_freed_and_gathered_again() -> None:
+    """Three layers' weights and the activations; otherwise all weights are gathered at the peak."""
+    arena, copies = held(deep_job("distributed_split", ahead=1))
+    activations = (LAYERS + 1) * 8 * WIDTH / WIDTH**2
+    assert arena <= 3 + activations, arena
+    assert copies <= 2
+    kept, all_copies = held(deep_job("distributed_split"))
+    assert kept >= LAYERS - 1
+    assert all_copies >= LAYERS - 2
+
+
+def simulated(job: Any) -> float:
+    session = default_session()
+    costs = TaskCosts(job.compile_classes().plan, session.registry.ops, session.costs)
+    return simulate_step(costs, processes=4).seconds
+
+
+def test_gathering_again_takes_little_time_where_layers_compute() -> None:
+    once = simulated(deep_job("distributed_split"))
+    assert simulated(deep_job("distributed_split", ahead=1)) <= 1.1 * once
+
+
+@pytest.mark.arithmetic
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_gathering_again_changes_no_bit(mode: str, micro_batches: int) -> None:
+    def found(**options: Any) -> Any:
+        settings = config(mode, **options)
+        settings.train.num_gradient_accumulation_steps(micro_batches)
+        return trained("0:0-3", rule="adam", config=settings)
+
+    once = found()
+    for ahead in (1, 2):
+        assert_same(found(ahead=ahead), once)
+
+
+def test_weights_of_mixed_precision_are_cast_again() -> None:
+    settings = config("distributed_split", ahead=1)
+    settings.enable_auto_mixed_precision(True)
+    ops = make_job("0:0-3", config=settings).compile().optimized_logical.ops.values()
+    again = [op for op in ops if op.name.endswith("/recomputed")]
+    assert {op.type for op in again} == {"identity", "cast"}

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -26,7 +28,7 @@ from flow_core.frontend.session.default import clear_default_session
 from flow_core.plan import Plan, Task
 from flow_core.sharding.topology import Device
 
-NAMES = ("data", "columns", "pipeline", "pipeline-data", "zero", "zero-pipeline")
+NAMES = ("data", "columns", "pipeline", "pipeline-data", "zero", "zero-pipeline", "zero-again")
 
 
 @cache
@@ -187,3 +189,30 @@ def job(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
     assert found["ok"]
     assert [proof["processes"] for proof in found["proofs"]] == [1, 2, 3, 4]
     assert found["proofs"][0]["exchanges"] == 0
+
+
+def test_the_command_prints_a_circle_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = swap_exchanges(plan_of("pipeline"), random.Random(0))
+
+    class Job:
+        name, line = "train", "train.py:9"
+
+        def compile(self) -> Any:
+            return SimpleNamespace(plan=plan)
+
+    monkeypatch.setattr("flow_core.cli.app.job_of", lambda target, args: Job())
+    monkeypatch.setattr(planning, "_active", [])
+    done = CliRunner().invoke(cli, ["verify", "--waits", "--json", "train.py"])
+    assert done.exit_code == 1, done.output
+    found = json.loads(done.output)
+    assert not found["ok"]
+    assert len(found["proofs"]) < 4
+    waits = found["circle"]
+    assert [link["waits_for"] for link in waits] == [
+        *(link["waiting"] for link in waits[1:]), waits[0]["waiting"],
+    ]  # fmt: skip
+    assert all(link["why"] for link in waits)
+    assert any(Path(train_job.__code__.co_filename).name in link["line"] for link in waits)
+    text = CliRunner().invoke(cli, ["verify", "--waits", "train.py"])
+    assert text.exit_code == 1
+    assert "a circle:" in text.output

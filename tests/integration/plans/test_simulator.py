@@ -35,6 +35,8 @@ GPU = DeviceModel(flops=1e13, bandwidth=1e12, held=0.0, launch=0.0)
 FAST = LinkModel((Link("wire", "all", 0.0, 1e15),), ("ring", "tree"))
 CLUSTER = CostModel("cluster", "a test", FAST, {"null": GPU, "cpu": GPU}, step=0.0)
 
+HOSTED = CostModel("host", "a test", FAST, {"cpu": GPU}, step=0.0)
+
 
 class Products(TaskCosts):
     """Costs in which every matrix product takes a second, and nothing else takes time."""
@@ -76,6 +78,11 @@ def test_bubble_of_a_pipeline_is_that_of_its_formula(stages: int, micro_batches:
     assert ideal - stages <= step.seconds <= ideal
     last = max(step.lanes, key=lambda lane: lane.computing)
     assert last.computing == 3 * micro_batches
+    several = simulate_step(
+        replace(step.costs, model=HOSTED), stages
+    )  # exchanges overlap there, too
+    assert several.seconds == pytest.approx(step.seconds)
+    assert {lane.name for lane in several.lanes} == {f"process {i}" for i in range(stages)}
     for lane in step.lanes:
         assert lane.computing + lane.exposed + lane.bubble == pytest.approx(step.seconds)
 

@@ -17,6 +17,8 @@ from flow_core.observe.summary.op_times import by_class, task_seconds
 from flow_core.observe.summary.screen import WIDTH, summary_tables
 from flow_core.observe.tables import Table, fitted, joined, plain
 from flow_core.plan import Transfer
+from flow_core.plugins import machine
+from flow_core.plugins.host import default_registry
 
 
 def report(doc: PlanDocument, measured: Measured | None = None) -> str:
@@ -191,3 +193,38 @@ def test_tables_are_shortened_and_texts_are_wrapped() -> None:
     lines = list(plain(fitted(Table("t", (), ((text,),)), 60)))
     assert max(map(len, lines)) <= 60
     assert "".join(lines[1:]).split() == text.split()
+
+
+def products(mixed: bool = False, size: int = 1024) -> PlanDocument:
+    config = flow.FunctionConfig()
+    config.enable_auto_mixed_precision(mixed)
+
+    @flow.global_function(function_config=config)
+    def job(x: tp.Numpy.Placeholder((512, size))) -> tp.Numpy:
+        weights = flow.get_variable(f"w{size}", (size, size), initializer=flow.zeros_initializer())
+        return flow.matmul(flow.nn.relu(flow.matmul(x, weights)), weights)
+
+    return document(job)
+
+
+def test_mixed_precision_is_suggested_where_it_saves_time() -> None:
+    advice = "set function_config.enable_auto_mixed_precision(True)"
+    fast = replace(products(), fast="bfloat16")
+    text = " ".join(report(fast).split())
+    assert advice in text
+    assert "multiplies bfloat16 at least twice as fast as float32" in text
+    for other in (
+        replace(fast, fast=""),
+        replace(products(size=32), fast="bfloat16"),
+        replace(products(mixed=True), fast="bfloat16"),
+    ):
+        assert advice not in " ".join(report(other).split())
+
+
+def test_machine_names_its_fast_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"p: fast products on cpu": "bfloat16", "p: fast products on gpu": "float16"}
+    monkeypatch.setattr(machine, "describe_machine", lambda _: found)
+    registry = default_registry()
+    assert machine.fast_products(registry, ["cpu"]) == "bfloat16"
+    assert machine.fast_products(registry, ["cpu", "gpu"]) == ""
+    assert machine.fast_products(registry, ["null"]) == ""

@@ -7,7 +7,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.base.errors import ConfigError
+from flow_core.base.errors import ConfigError, JobError
 from flow_core.observe.text import plan_report
 
 RNG = np.random.default_rng(3)
@@ -220,3 +220,36 @@ def test_additive_masks_beyond_the_half_type(half: Any, source: str) -> None:
 
     for found, exact in zip(run(True), run(False), strict=True):
         np.testing.assert_allclose(found, exact, atol=2e-2)
+
+
+def test_named_ops_compute_in_float32() -> None:
+    def job(x: tp.Numpy.Placeholder((16, 8))) -> tp.Numpy:
+        ones = flow.random_uniform_initializer(-0.5, 0.5)
+        hidden = flow.layers.dense(x, 12, kernel_initializer=ones, name="first")
+        return flow.layers.dense(hidden, 4, kernel_initializer=ones, name="last")
+
+    config = flow.function_config()
+    config.enable_auto_mixed_precision(True)
+    config.mixed_precision_data_type(flow.bfloat16)
+    config.mixed_precision_float32_ops(["last-matmul"])
+    graph = flow.global_function(function_config=config)(job).compile().optimized_logical
+    assert graph.types["first-matmul"][0].dtype.name == "bfloat16"
+    assert graph.types["last-matmul"][0].dtype.name == "float32"
+
+
+def test_a_name_of_no_op_is_refused() -> None:
+    def job(x: tp.Numpy.Placeholder((16, 8))) -> tp.Numpy:
+        return flow.matmul(x, x, transpose_b=True, name="product")
+
+    config = flow.function_config()
+    config.enable_auto_mixed_precision(True)
+    config.mixed_precision_float32_ops("prodct")
+    with pytest.raises(JobError, match=r"product") as caught:
+        flow.global_function(function_config=config)(job).compile()
+    assert "mixed_precision_float32_ops" in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [3, ["a", 1], None])
+def test_only_names_keep_ops_in_float32(wrong: object) -> None:
+    with pytest.raises(ConfigError):
+        flow.function_config().mixed_precision_float32_ops(wrong)

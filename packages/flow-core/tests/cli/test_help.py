@@ -11,9 +11,10 @@ from flow_core.cli.app import cli
 
 VERBS = frozenset(
     [
-        *("Also", "Compare", "Continue", "Count", "Create", "Draw", "Emulate", "Evaluate", "Let"),
-        *("List", "Measure", "Print", "Reach", "Read", "Report", "Reserve", "Restart", "Send"),
-        *("Show", "Shuffle", "Simulate", "Start", "Stop", "Use", "Write"),
+        *("Allow", "Also", "Compare", "Continue", "Count", "Create", "Distribute", "Draw"),
+        *("Emulate", "Evaluate", "Let", "List", "Measure", "Print", "Prove", "Reach", "Read"),
+        *("Report", "Reserve", "Restart", "Resume", "Send", "Show", "Shuffle", "Simulate"),
+        *("Start", "Stop", "Use", "Write"),
     ]
 )
 

@@ -42,3 +42,53 @@ return l:0
 effects
 """
     assert apply(MixedPrecision("float16"), before) == after
+
+
+def test_means_and_limits_between_products_compute_in_half_precision(
+    apply: Callable[[Pass, str], str],
+) -> None:
+    """As at the end of convolutional networks: relu6, the mean over pixels, a dense layer."""
+    before = """
+graph
+x = input() : float32[2,3] @cpu[0:0] {'batch_axis': 0, 'dtype': 'float32', 'shape': (2, 3)}
+w = variable() : float32[3,4] @cpu[0:0] {'dtype': 'float32', 'initializer': ('constant', 0.0), 'regularizer': None, 'seed': None, 'shape': (3, 4), 'trainable': True}
+m = matmul(x:0, w:0) : float32[2,4] @cpu[0:0] {'alpha': 1.0, 'transpose_a': False, 'transpose_b': False}
+c = clip_by_scalar(m:0) : float32[2,4] @cpu[0:0] {'floating_max': 6.0, 'floating_min': 0.0, 'integral_max': 0, 'integral_min': 0}
+a = reduce_mean(c:0) : float32[1,4] @cpu[0:0] {'axis': (0,), 'count': 0, 'keepdims': True}
+n = matmul(a:0, w:0) : float32[1,3] @cpu[0:0] {'alpha': 1.0, 'transpose_a': False, 'transpose_b': True}
+l = reduce_mean(n:0) : float32[] @cpu[0:0] {'axis': (0, 1), 'count': 0, 'keepdims': False}
+return l:0
+effects
+"""
+    found = apply(MixedPrecision("bfloat16"), before).splitlines()
+    types = {line.split(" ")[0]: line.split(" : ")[1].split("[")[0] for line in found[2:-2]}
+    assert [types[name] for name in "mcan"] == ["bfloat16"] * 4
+    assert types["l"] == "float32", "nothing after it is a product"
+
+
+def test_named_ops_stay_in_float32(apply: Callable[[Pass, str], str]) -> None:
+    before = """
+graph
+x = input() : float32[2,3] @cpu[0:0] {'batch_axis': 0, 'dtype': 'float32', 'shape': (2, 3)}
+w = variable() : float32[3,3] @cpu[0:0] {'dtype': 'float32', 'initializer': ('constant', 0.0), 'regularizer': None, 'seed': None, 'shape': (3, 3), 'trainable': True}
+m = matmul(x:0, w:0) : float32[2,3] @cpu[0:0] {'alpha': 1.0, 'transpose_a': False, 'transpose_b': False}
+t = tanh(m:0) : float32[2,3] @cpu[0:0] {}
+n = matmul(t:0, w:0) : float32[2,3] @cpu[0:0] {'alpha': 1.0, 'transpose_a': False, 'transpose_b': False}
+return n:0
+effects
+"""
+    after = """
+graph
+x = input() : float32[2,3] @cpu[0:0] {'batch_axis': 0, 'dtype': 'float32', 'shape': (2, 3)}
+w = variable() : float32[3,3] @cpu[0:0] {'dtype': 'float32', 'initializer': ('constant', 0.0), 'regularizer': None, 'seed': None, 'shape': (3, 3), 'trainable': True}
+x/bfloat16 = cast(x:0) : bfloat16[2,3] @cpu[0:0] {'dtype': 'bfloat16'}
+w/bfloat16 = cast(w:0) : bfloat16[3,3] @cpu[0:0] {'dtype': 'bfloat16'}
+m = matmul(x/bfloat16:0, w/bfloat16:0) : bfloat16[2,3] @cpu[0:0] {'alpha': 1.0, 'transpose_a': False, 'transpose_b': False}
+m/float32 = cast(m:0) : float32[2,3] @cpu[0:0] {'dtype': 'float32'}
+t = tanh(m/float32:0) : float32[2,3] @cpu[0:0] {}
+n = matmul(t:0, w:0) : float32[2,3] @cpu[0:0] {'alpha': 1.0, 'transpose_a': False, 'transpose_b': False}
+return n:0
+effects
+"""
+    assert apply(MixedPrecision("bfloat16", kept=frozenset(("n",))), before) == after
+    assert apply(MixedPrecision("bfloat16", kept=frozenset(("m", "n"))), before) == before

@@ -11,8 +11,8 @@ import ctypes
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 
 from flow_core.authoring.specs import (
@@ -32,6 +32,12 @@ FLOW_PLUGIN_API = "1.0"
 
 CUPY = {"cupy-cuda12x": 12, "cupy-cuda13x": 13}
 """The CUDA major version that each of CuPy's wheels is built for."""
+
+WHEELS = (
+    *CUPY, "cuda-bindings", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc", "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
+)  # fmt: skip
+"""The wheels that work with one major version of CUDA only."""
 
 ALIGNMENT = 256
 """The alignment of ``cudaMalloc`` in bytes, which cuBLASLt also requires for workspaces."""
@@ -56,6 +62,7 @@ class Facts:
         devices: number of devices.
         cupy: (distribution, version) of the installed CuPy; None if CuPy is not installed.
         capabilities: compute capability of each device, times 10.
+        wheels: the installed packages of `WHEELS` with their versions, by CUDA major version.
     """
 
     problem: str = ""
@@ -63,12 +70,14 @@ class Facts:
     devices: int = 0
     cupy: tuple[str, str] | None = None
     capabilities: tuple[int, ...] = ()
+    wheels: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
 
 def facts() -> Facts:
     """Query the machine; this initializes NVIDIA's driver library."""
     problem, version, devices = _query_driver()
-    return Facts(problem, version, devices, _cupy(), tuple(_capabilities(devices)))
+    capabilities = tuple(_capabilities(devices))
+    return Facts(problem, version, devices, _cupy(), capabilities, _wheels())
 
 
 def _query_driver() -> tuple[str, tuple[int, int], int]:
@@ -112,6 +121,35 @@ def _cupy() -> tuple[str, str] | None:
     return None
 
 
+def _wheels() -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for name in WHEELS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            version = metadata.version(name)
+            suffix = name.rpartition("-cu")[2]
+            major = CUPY.get(name) or int(suffix if suffix.isdigit() else version.split(".")[0])
+            found.setdefault(major, []).append(f"{name} {version}")
+    return found
+
+
+def mixture(wheels: Mapping[int, Sequence[str]]) -> str:
+    """Return which packages are of different major versions of CUDA; empty if all are of one.
+
+    >>> mixture({12: ["cupy-cuda12x 14.2.0"], 13: ["cuda-bindings 13.5.0"]})
+    'packages of CUDA 12 (cupy-cuda12x 14.2.0) and of CUDA 13 (cuda-bindings 13.5.0)'
+    """
+    parts = (f"of CUDA {major} ({', '.join(wheels[major])})" for major in sorted(wheels))
+    return f"packages {' and '.join(parts)}" if len(wheels) > 1 else ""
+
+
+def remedy(wheels: Mapping[int, Sequence[str]], wanted: int) -> str:
+    """Return the commands that leave packages of one major version of CUDA."""
+    kept = wanted if wanted in wheels else max(wheels)
+    others = [row.split()[0] for major in wheels if major != kept for row in wheels[major]]
+    extra = install_command(f"flow-cuda[cu{kept}]")
+    return f"uv pip uninstall {' '.join(others)}, then {extra}"
+
+
 def judge(found: Facts) -> Available | Unavailable:
     """Decide, without loading libraries, whether programs can use CUDA devices.
 
@@ -130,6 +168,8 @@ def judge(found: Facts) -> Available | Unavailable:
     name, version = found.cupy
     if CUPY.get(name, 0) > found.version[0]:
         return Unavailable(f"{name} {version} is too new for a driver of {_cuda(found)}", extra)
+    if mixed := mixture(found.wheels):
+        return Unavailable(mixed, remedy(found.wheels, min(13, found.version[0])))
     return Available(found.devices, f"{_cuda(found)}, {name} {version}")
 
 
@@ -315,10 +355,13 @@ def flow_doctor() -> list[str]:
     cupy = " ".join(found.cupy) if found.cupy else "not installed"
     devices = [f"{c // 10}.{c % 10}" for c in found.capabilities]
     major = CUPY.get(found.cupy[0] if found.cupy else "", found.version[0] or 13)
+    mixed = mixture(found.wheels)
+    wrong = (f"CUDA packages: {mixed}; {remedy(found.wheels, major)}",) if mixed else ()
     return [
         f"NVIDIA driver: {found.problem or f'up to {_cuda(found)}'}",
         f"CUDA devices: {', '.join((str(found.devices), *devices))}",
         f"CuPy: {cupy}",
+        *wrong,
         f"packages of cuDNN: {_cudnn_version()}",
         *importlib.import_module("flow_cuda.libraries").lines(major),
     ]

@@ -19,6 +19,7 @@ from flow_cuda.codegen.program import Kernel, make_kernel
 from flow_cuda.device.launch import KernelLaunch
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.driver.modules import PER_MODULE, Modules
+from flow_cuda.families import FAMILIES
 
 
 def kernels(count: int) -> list[Kernel]:
@@ -109,7 +110,7 @@ class Names:
         return host_compiler.HostFunction(kernel, call)
 
 
-@pytest.mark.parametrize("family", ["elementwise", "rows", "reduce", "norm"])
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - {"dnn", "matmul"}))
 def test_what_is_preloaded_is_launched(family: str) -> None:
     kit = family_kit(family)
     names = Names()

@@ -33,6 +33,7 @@ OLDEST = (3, 2)
 OPENMP = "OpenMP"
 
 
+MIXED = "function_config.enable_auto_mixed_precision(True)"
 NO_AMX = "products in float32 on converted arrays, which is faster without AMX"
 
 
@@ -262,5 +263,5 @@ def doctor() -> list[str]:
         + (
             f", {process_budget()}" if found.runtime == OPENMP else f"; C loops: {process_budget()}"
         ),
-        "bfloat16: " + ("products in AMX" if found.has_amx else NO_AMX),
+        "bfloat16: " + (f"AMX, used with {MIXED}" if found.has_amx else NO_AMX),
     ]

@@ -72,6 +72,10 @@ def _like(ctx: InferContext, *shape: int) -> TensorType:
     return tensor_type(shape, ctx.inputs[0].dtype)
 
 
+def _result(ctx: InferContext, *shape: int) -> TensorType:
+    return tensor_type(shape, float32) if ctx.attrs.get("wide") else _like(ctx, *shape)
+
+
 # --- convolutions
 
 GEOMETRY = {
@@ -151,7 +155,10 @@ class Update(Fused):
 
 
 MATMUL_ATTRS = {"transpose_a": False, "transpose_b": False, "alpha": 1.0}
-_PACKED = {"rows": REQUIRED, "deep": REQUIRED, "columns": REQUIRED, "activation": "", **MATH}
+_PACKED = {
+    "rows": REQUIRED, "deep": REQUIRED, "columns": REQUIRED, "activation": "", "wide": False,
+    **MATH,
+}  # fmt: skip
 
 _PACKED_CONV = {
     **GEOMETRY, **MATH, "low": REQUIRED, "high": REQUIRED, "image": REQUIRED, "result": REQUIRED,
@@ -207,18 +214,20 @@ class ConvDataGrad(Fused):
 
 
 class ConvFilterGrad(Fused):
-    """Gradients of the convolution weights and, if ``bias`` is set, of the bias."""
+    """Gradients of the convolution weights and, if ``bias`` is set, of the bias; in float32 if
+    ``wide`` is set.
+    """
 
     schema = "onednn_conv_filter_grad(dy, x) -> dw*"
-    attrs = {**GEOMETRY, "bias": False, **MATH, **NOTED}
+    attrs = {**GEOMETRY, "bias": False, "wide": False, **MATH, **NOTED}
     work = staticmethod(lambda ctx: conv_work(ctx.inputs[0], ctx.outputs[0]))
 
     def infer(self, ctx: InferContext) -> Types:
         filters, channels = ctx.inputs[0].shape[-1], ctx.inputs[1].shape[-1]
         depth, kernel = (channels // ctx.attrs["groups"],), ctx.attrs["kernel_size"]
         last = ctx.attrs["weights_last"]
-        dw = _like(ctx, filters, *((*kernel, *depth) if last else (*depth, *kernel)))
-        return (dw, _like(ctx, filters)) if ctx.attrs["bias"] else (dw,)
+        dw = _result(ctx, filters, *((*kernel, *depth) if last else (*depth, *kernel)))
+        return (dw, _result(ctx, filters)) if ctx.attrs["bias"] else (dw,)
 
     def reference(self, dy: Array, x: Array, **attrs: AttrValue) -> Array | tuple[Array, ...]:
         dw = filter_grad_reference(dy, x, data_format="channels_last", **attrs)
@@ -233,10 +242,10 @@ class ConvFilterGrad(Fused):
 
 
 class Matmul(Fused):
-    """Matrix product with bias and activation."""
+    """Matrix product with bias and activation, in float32 if ``wide`` is set."""
 
     schema = "onednn_matmul(a, b, bias?) -> out"
-    attrs = {**MATMUL_ATTRS, "activation": "", **MATH, **NOTED}
+    attrs = {**MATMUL_ATTRS, "activation": "", "wide": False, **MATH, **NOTED}
     work = staticmethod(lambda ctx: product_work(ctx.inputs[0], ctx.inputs[1], ctx.outputs[0]))
 
     def infer(self, ctx: InferContext) -> Types:
@@ -246,7 +255,7 @@ class Matmul(Fused):
         ctx.check(k == deep, f"inner sizes {k} and {deep}", "equal ones")
         for bias in ctx.inputs[2:]:
             ctx.check(bias.shape == (n,), f"a bias {bias}", f"one of shape ({n},)")
-        return (_like(ctx, *stack, m, n),)
+        return (_result(ctx, *stack, m, n),)
 
     def reference(self, a: Array, b: Array, *bias: Array, **attrs: AttrValue) -> Array:
         left = np.swapaxes(a, -1, -2) if attrs["transpose_a"] else a
@@ -277,7 +286,7 @@ class PackedMatmul(Fused):
     """`onednn_matmul` with packed weights."""
 
     schema = "onednn_packed_matmul(a, packed, bias?) -> out"
-    infer = staticmethod(lambda ctx: (_like(ctx, ctx.attrs["rows"], ctx.attrs["columns"]),))
+    infer = staticmethod(lambda ctx: (_result(ctx, ctx.attrs["rows"], ctx.attrs["columns"]),))
     attrs = _PACKED
     work = staticmethod(lambda c: 2.0 * prod(c.attrs[n] for n in ("rows", "deep", "columns")))
 
@@ -288,7 +297,7 @@ class PackConv(Fused):
     """
 
     schema = "onednn_pack_conv(weight, bias?) -> packed, norms"
-    infer = staticmethod(lambda ctx: (_like(ctx, ctx.attrs["size"]), _like(ctx, 2)))
+    infer = staticmethod(lambda ctx: (_like(ctx, ctx.attrs["size"]), tensor_type((2,), float32)))
     attrs = {**_PACKED_CONV, "size": REQUIRED}
 
 
@@ -299,7 +308,7 @@ class PackedConv(Fused):
     """
 
     schema = "onednn_packed_conv(x, packed, norms, more*) -> y, bound"
-    infer = staticmethod(lambda ctx: (_like(ctx, *ctx.attrs["result"]), _like(ctx, 1)))
+    infer = staticmethod(lambda ctx: (_like(ctx, *ctx.attrs["result"]), tensor_type((1,), float32)))
     attrs = _PACKED_CONV
 
     def work(self, ctx: SbpContext) -> float:

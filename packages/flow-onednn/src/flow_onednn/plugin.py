@@ -98,10 +98,11 @@ class NoOpPass:
 
 def flow_describe_machine() -> dict[str, str]:
     """Describe oneDNN with its instruction set, and the C compiler."""
-    from flow_onednn.library import describe
+    from flow_onednn.library import describe, has_amx
     from flow_onednn.native import compiler
 
-    return {"oneDNN": describe(), "C loops": compiler.describe()}
+    fast = {"fast products on cpu": "bfloat16"} if has_amx() else {}
+    return {"oneDNN": describe(), "C loops": compiler.describe(), **fast}
 
 
 def flow_doctor() -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -271,8 +271,21 @@ def is_float(query: KernelQuery) -> bool:
 
 
 def is_product(query: KernelQuery) -> bool:
-    """Return whether a product is supported: float32 always, half types only on CPUs with AMX."""
-    return is_float32(query) or (is_float(query) and has_amx())
+    """Return whether a product is supported: float32 always, half types only on CPUs with AMX.
+
+    The result of half operands may be float32.
+    """
+    wide = replace(query, outputs=query.inputs[:1]) if _is_wide(query) else query
+    return is_float32(query) or (is_float(wide) and has_amx())
+
+
+def _is_wide(query: KernelQuery) -> bool:
+    return all(t.dtype.name == "float32" and t.size for t in query.outputs) and bool(query.inputs)
+
+
+def product_types() -> tuple[str, ...]:
+    """Return the element types that products support without conversions."""
+    return ("float32", *(half_types() if has_amx() else ()))
 
 
 BY_OP: dict[str, Build] = {}

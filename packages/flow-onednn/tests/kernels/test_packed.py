@@ -7,31 +7,36 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_core.base.dtypes import float32
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.base.dtypes import DType, as_dtype, bfloat16, float32
 from flow_core.ir.graph import Attrs, tensor_type
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import KernelQuery
 from flow_core.testing.checks import run_kernel
-from flow_onednn.kernels.packed import PACK, PRODUCT, attrs_of, packed_size
+from flow_onednn import library
+from flow_onednn.kernels.packed import PACK, PRODUCT, attrs_of, constant_size, packed_size
 from flow_onednn.recipes import Problem
 
 pytestmark = pytest.mark.usefixtures("onednn")
 
 
-def product(rows: int, deep: int, columns: int, activation: str, transpose: bool) -> Problem:
+def product(
+    rows: int, deep: int, columns: int, activation: str, transpose: bool, dtype: DType = float32
+) -> Problem:
     weights = (columns, deep) if transpose else (deep, columns)
-    types = tuple(tensor_type(s, float32) for s in ((rows, deep), weights, (columns,)))
+    types = tuple(tensor_type(s, dtype) for s in ((rows, deep), weights, (columns,)))
     attrs = {
         "transpose_a": False, "transpose_b": transpose, "alpha": 1.0, "activation": activation,
         "math": "",
     }  # fmt: skip
-    out = tensor_type((rows, columns), float32)
+    out = tensor_type((rows, columns), dtype)
     return Problem("onednn_matmul", types, (out,), tuple(sorted(attrs.items())))
 
 
 def run(op: str, attrs: dict[str, Any], arrays: list[Any], shape: tuple[int, ...]) -> Any:
-    types = tuple(tensor_type(a.shape, float32) for a in arrays)
-    query = KernelQuery(op, Attrs(attrs), types, (tensor_type(shape, float32),))
+    types = tuple(tensor_type(a.shape, as_dtype(a.dtype)) for a in arrays)
+    query = KernelQuery(op, Attrs(attrs), types, (tensor_type(shape, types[0].dtype),))
     return run_kernel(default_registry().find_kernel(query, "cpu"), query, arrays)[0]
 
 
@@ -57,3 +62,51 @@ def test_product_of_packed_weights(
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
     direct = run(asked.op, asked.attrs, [a, b, bias], found.shape)
     np.testing.assert_array_equal(found, direct)
+
+
+@pytest.mark.skipif(not library.has_amx(), reason="bfloat16 is packed for AMX only")
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("activation", ["", "relu"])
+@pytest.mark.parametrize("sizes", [(1, 300, 257), (25, 784, 512)])
+def test_product_of_packed_bfloat16_weights(
+    sizes: tuple[int, int, int], activation: str, transpose: bool
+) -> None:
+    """The sum is in float32: only the result is rounded."""
+    asked = product(*sizes, activation, transpose, bfloat16)
+    rng = np.random.default_rng(0)
+    operands = (rng.standard_normal(t.shape, np.float32) for t in asked.inputs)
+    a, b, bias = (x.astype(bfloat16.numpy) for x in operands)
+    right = b.T if transpose else b
+    wanted = a.astype(float) @ right.astype(float) + bias.astype(float)
+    size, attrs = constant_size(asked), attrs_of(asked)
+    assert size is not None
+    how = {**attrs, "transpose_b": transpose, "bias": True, "size": size}
+    made = run(PACK, how, [b], (size,))
+    found = run(PRODUCT, attrs, [a, made, bias], asked.outputs[0].shape)
+    wanted = np.maximum(wanted, 0) if activation else wanted
+    np.testing.assert_allclose(found.astype(float), wanted, rtol=2**-8, atol=1e-4)
+
+
+@pytest.mark.skipif(not library.has_amx(), reason="bfloat16 is packed for AMX only")
+def test_bfloat16_weights_are_packed_when_variables_change() -> None:
+    config = flow.FunctionConfig()
+    config.enable_auto_mixed_precision(True)
+    flow.clear_default_session()
+
+    @flow.global_function(function_config=config)
+    def predict(x: tp.Numpy.Placeholder((5, 16))) -> tp.Numpy:  # type: ignore[valid-type]
+        init = flow.random_uniform_initializer(-1.0, 1.0)
+        hidden = flow.layers.dense(x, 24, flow.nn.relu, kernel_initializer=init, name="a")
+        return flow.layers.dense(hidden, 3, kernel_initializer=init, name="b")
+
+    plan = predict.plan()
+    assert [task.type for task in plan.tasks].count(PRODUCT) == 2
+    assert [task.type for task in plan.derived].count(PACK) == 2
+    x = np.random.default_rng(1).uniform(-1, 1, (5, 16)).astype(np.float32)
+    for factor in (1.0, 0.5):
+        values = {n: factor * blob.numpy() for n, blob in flow.get_all_variables().items()}
+        flow.load_variables(values)
+        hidden = np.maximum(x @ values["a-weight"].T + values["a-bias"], 0)
+        wanted = hidden @ values["b-weight"].T + values["b-bias"]
+        scale = np.abs(wanted).max()
+        np.testing.assert_allclose(predict(x), wanted, rtol=0, atol=2e-2 * scale)

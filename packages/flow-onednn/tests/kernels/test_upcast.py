@@ -12,7 +12,7 @@ import pytest
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.config import Settings
-from flow_core.base.dtypes import as_dtype, bfloat16
+from flow_core.base.dtypes import as_dtype, bfloat16, float32
 from flow_core.frontend.config import precision
 from flow_core.frontend.config.precision import half_type
 from flow_core.ir.graph import Attrs, tensor_type
@@ -21,7 +21,9 @@ from flow_core.plugins.specs import KernelQuery
 from flow_core.testing.checks import run_kernel
 from flow_onednn import library, recipes
 from flow_onednn.kernels import norm, upcast
+from flow_onednn.kernels.convolution.conv import build_data_grad
 from flow_onednn.native import compiler
+from flow_onednn.recipes import Problem
 
 pytestmark = [
     pytest.mark.usefixtures("onednn"),
@@ -79,6 +81,55 @@ def test_products_with_and_without_tiles(
         (have,) = run_kernel(kernel, query, arrays)
         np.testing.assert_allclose(have.astype(float), want, 2e-2, 2e-2)
     assert tried > 1
+
+
+def test_strided_depthwise_gradient_in_bfloat16_runs_in_float32() -> None:
+    """The library's bfloat16 primitive takes 40 times as long (findings)."""
+    rng = np.random.default_rng(0)
+    attrs = {
+        "kernel_size": (3, 3), "strides": (2, 2), "dilation_rate": (1, 1), "padding_before": (1, 1),
+        "groups": 16, "weights_last": False, "space": (8, 8), "math": "",
+    }  # fmt: skip
+    arrays = [rng.uniform(-1, 1, s).astype(bfloat16.numpy) for s in ((2, 4, 4, 16), (16, 1, 3, 3))]
+    types = tuple(tensor_type(a.shape, bfloat16) for a in arrays)
+    out = tensor_type((2, 8, 8, 16), bfloat16)
+    items = tuple(sorted(attrs.items()))
+    assert build_data_grad(Problem("onednn_conv_data_grad", types, (out,), items)) is None
+    spec = default_registry().ops["onednn_conv_data_grad"]
+    query = KernelQuery(spec.type, Attrs(attrs), types, (out,))
+    (have,) = run_kernel(default_registry().find_kernel(query, "cpu"), query, arrays)
+    assert spec.reference is not None
+    want = spec.reference(*(a.astype(np.float64) for a in arrays), **attrs)
+    np.testing.assert_allclose(have.astype(float), want, 1e-2, 1e-2)
+
+
+@pytest.mark.parametrize("op", ["onednn_matmul", "onednn_conv_filter_grad"])
+def test_float32_sums_of_bfloat16_products_are_not_rounded(op: str) -> None:
+    spec = default_registry().ops[op]
+    assert spec.samples is not None
+    assert spec.reference is not None
+    tried = 0
+    for sample in spec.samples(np.random.default_rng(1)):
+        attrs = dict(spec.attrs) | dict(sample.attrs) | {"wide": True, "activation": ""}
+        arrays = [np.asarray(x).astype(bfloat16.numpy) for x in sample.inputs[:2]]
+        if attrs.get("bias"):
+            continue
+        known = {k: v for k, v in attrs.items() if k in spec.attrs}
+        want = np.asarray(spec.reference(*(a.astype(np.float64) for a in arrays), **known))
+        types = tuple(tensor_type(a.shape, bfloat16) for a in arrays)
+        query = KernelQuery(op, Attrs(known), types, (tensor_type(want.shape, float32),))
+        (have,) = run_kernel(default_registry().find_kernel(query, "cpu"), query, arrays)
+        np.testing.assert_allclose(have, want, 1e-5, 1e-5)
+        tried += 1
+    assert tried > 1
+
+
+def test_updates_read_gradients_that_were_not_rounded() -> None:
+    plan = train_job(mixed=True).plan()
+    makers = {output: task.type for task in plan.tasks for output in task.outputs}
+    updates = [task for task in plan.tasks if task.type in ("sgd_update", "onednn_sgd_updates")]
+    read = [i for task in updates for i in task.inputs if len(plan.buffers[i].type.shape) > 1]
+    assert {makers[i] for i in read if i in makers} == {"onednn_conv_filter_grad", "onednn_matmul"}
 
 
 @pytest.mark.parametrize("op", ["softmax", "avg_pool_2d", "max_pool_2d", "transpose"])

@@ -13,6 +13,7 @@ import oneflow.typing as tp
 from flow_core.base.arrays import Array
 from flow_core.frontend.job.function import JobFunction
 from flow_core.plan import Plan
+from flow_onednn import library
 from flow_onednn.ops import OPS
 
 pytestmark = pytest.mark.usefixtures("onednn")
@@ -78,8 +79,11 @@ def exact(x: Array, values: dict[str, Array]) -> Array:
     return conv(np.maximum(y + x, 0), "d", 3, stride=2).transpose(0, 3, 1, 2)
 
 
-def predict_job() -> JobFunction:
-    @flow.global_function()
+def predict_job(mixed: bool = False) -> JobFunction:
+    config = flow.FunctionConfig()
+    config.enable_auto_mixed_precision(mixed)
+
+    @flow.global_function(function_config=config)
     def predict(x: tp.Numpy.Placeholder((BATCH, CHANNELS, WIDTH, WIDTH))) -> tp.Numpy:
         return net(x)
 
@@ -95,12 +99,12 @@ def image(seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal((BATCH, CHANNELS, WIDTH, WIDTH), np.float32)
 
 
-def check(predict: JobFunction, x: Array) -> None:
+def check(predict: JobFunction, x: Array, tolerance: float = 1e-5) -> None:
     values = {name: blob.numpy() for name, blob in flow.get_all_variables().items()}
     wanted = exact(x.astype(np.float64), values)
     found = predict(x)
     scale = np.abs(wanted[np.isfinite(wanted)]).max()
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * scale)
+    np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance * scale)
 
 
 def test_a_step_has_only_packed_convolutions() -> None:
@@ -114,6 +118,26 @@ def test_a_step_has_only_packed_convolutions() -> None:
 
 def test_results_are_those_in_float64() -> None:
     check(predict_job(), image())
+
+
+needs_amx = pytest.mark.skipif(not library.has_amx(), reason="bfloat16 is packed for AMX only")
+
+
+@needs_amx
+def test_a_step_in_bfloat16_has_only_packed_convolutions() -> None:
+    plan = predict_job(mixed=True).plan()
+    step = [task for task in plan.tasks if task.type not in ("cast", "onednn_reorder")]
+    assert [task.type for task in step] == ["onednn_packed_conv"] * 4
+    assert {str(plan.buffers[task.outputs[0]].type.dtype) for task in step} == {"bfloat16"}
+    assert [task.type for task in plan.derived].count("onednn_pack_conv") == 4
+
+
+def test_distance_of_bfloat16_from_float64() -> None:
+    """Four layers round images and weights by at most 2^-9 each; without AMX, too."""
+    predict = predict_job(mixed=True)
+    check(predict, image(), 2e-2)
+    flow.load_variables({"b.w": np.full((CHANNELS, 1, 3, 3), 0.25, np.float32)})
+    check(predict, image(), 2e-2)
 
 
 def test_loaded_and_trained_weights_are_packed_again() -> None:
@@ -137,9 +161,10 @@ def test_loaded_and_trained_weights_are_packed_again() -> None:
     check(predict, image())
 
 
+@pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
-def test_numbers_that_are_not_moderate(value: float) -> None:
-    predict, x = predict_job(), image()
+def test_numbers_that_are_not_moderate(value: float, mixed: bool) -> None:
+    predict, x = predict_job(mixed), image()
     x[1, 3, 4, 5] = value
     with np.errstate(all="ignore"):
         values = {name: blob.numpy() for name, blob in flow.get_all_variables().items()}

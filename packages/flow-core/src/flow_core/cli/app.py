@@ -224,6 +224,9 @@ def debug(
     "--simulate", is_flag=True, help="Show a simulated step: its time, waits and what-if."
 )
 @click.option(
+    "--advise", is_flag=True, help="Report changes of one line, ranked by their simulated steps."
+)
+@click.option(
     "--topology",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
@@ -265,6 +268,7 @@ def plan(
     update: bool,
     markdown: bool,
     simulate: bool,
+    advise: bool,
     topology: str | None,
     devices: tuple[int, int] | None,
     processes: int,
@@ -286,6 +290,9 @@ def plan(
     A file of budgets has numbers of the plan of each job: memory, bytes and collectives between
     devices, tasks, and predicted times.  --check reports those that differ, with the source lines.
 
+    --advise compiles the job with each of about twenty changes of one line, and prints those that
+    make a step faster or smaller, with the lines to write; exits with status 1 if none does.
+
     --simulate runs the plan as discrete events.  With the default cost model, or a topology file of
     measured kernels, kernels are measured once on this machine, and kept.  With --devices, the plan
     has one device of each class, and the script's batch is that of all devices.
@@ -299,6 +306,10 @@ def plan(
         ctx.exit(budgets.status(target, check, args, update, as_json, markdown))
     if update or markdown:
         raise click.UsageError("--update and --markdown belong to --check FILE")
+    if advise:
+        from flow_core.cli import advise as advising
+
+        ctx.exit(advising.status(target, args, topology, as_json))
     if simulate:
         from flow_core.cli.simulate import Options, run
 
@@ -431,29 +442,44 @@ def fit(
     ctx.exit(0 if found.ok else 1)
 
 
-@cli.command(short_help="Verify a job's plan against one device, resumption, waits.")
+@cli.command(short_help="Verify a job's plan, resumption, waits, precision.")
 @click.option(
     "--devices",
     type=click.IntRange(min=2),
     metavar="N",
-    help="Emulate N gpus, and distribute a job for one device over them.",
+    help="Distribute a job for one device over N emulated gpus.",
 )
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
+    metavar="N",
     default=2,
     show_default=True,
     help="Compare this number of steps.",
 )
-@click.option("--seed", type=int, default=0, help="Draw the random inputs with this seed.")
+@click.option(
+    "--seed", type=int, metavar="N", default=0, help="Draw the random inputs with this seed."
+)
 @click.option(
     "--resume",
     metavar="N:N,...",
     callback=device_counts,
-    help="Continue from a checkpoint of N devices on other numbers of devices, as in 4:3,2,1.",
+    help="Resume on other numbers of devices, such as 4:3,2,1.",
+)
+@click.option("--waits", is_flag=True, help="Prove that tasks do not wait for each other.")
+@click.option(
+    "--precision",
+    type=click.Choice(["bfloat16", "float16"]),
+    metavar="TYPE",
+    help="Compare bfloat16 or float16 with float64.",
 )
 @click.option(
-    "--waits", is_flag=True, help="Report waits of tasks, and whether they form a circle."
+    "--tolerance",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="T",
+    default=0.01,
+    show_default=True,
+    help="Allow this relative error with --precision.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict of each op as JSON.")
 @click.argument("target", metavar="SCRIPT.PY[:JOB]")
@@ -466,27 +492,27 @@ def verify(
     seed: int,
     resume: list[int] | None,
     waits: bool,
+    precision: str | None,
+    tolerance: float,
     as_json: bool,
     target: str,
     args: tuple[str, ...],
 ) -> None:
     """Run a job's plan and the plan of one device, and compare them op by op.
 
-    Inputs are random.  SCRIPT.PY is imported as by `flow plan`: it stops before its first call of
-    a job, and flow writes nothing.  Exits with status 1 if rounding does not explain a difference,
-    and names the first wrong op with its source line.
-
-    With --waits, no step runs: for each number of processes, it is proven that tasks do not wait
-    for each other, or the circle is printed.
-
-    With --resume, a train job is saved after --steps steps and resumed on other numbers of devices.
-    Exits with status 1 if variables change, samples are lost or come twice, or further steps differ
-    from those without a checkpoint.
+    Inputs are random.  SCRIPT.PY is imported as by `flow plan`: no step of its own runs, and flow
+    writes nothing.  Exits with status 1 if rounding does not explain a difference.  With --waits,
+    no step runs.  With --resume, a train job is saved after --steps steps and resumed on other
+    numbers of devices; with --precision, the smallest set of ops to keep in float32 is searched.
     """
     if resume is not None:
         from flow_core.cli.resuming import status
 
         ctx.exit(status(target, args, resume, steps, seed, as_json))
+    if precision is not None:
+        from flow_core.cli import precision as command
+
+        ctx.exit(command.status(target, args, precision, tolerance, steps, seed, as_json))
     if devices is not None:
         os.environ.setdefault("ONEFLOW_EMULATE_GPUS", str(devices))
     planning.begin()
@@ -494,8 +520,13 @@ def verify(
         from flow_core.observe.summary.waits import prove_waits, waits_tables
 
         proofs = prove_waits(job_of(target, args))
-        click.echo(proofs.to_json()) if as_json else show(waits_tables(proofs))
-        return
+        if as_json:
+            click.echo(proofs.to_json())
+        elif proofs.circle is not None:
+            raise proofs.circle
+        else:
+            show(waits_tables(proofs))
+        ctx.exit(0 if proofs.circle is None else 1)
     from flow_core.observe.oracle import verify as compare
     from flow_core.observe.verdict import verdict_tables
 

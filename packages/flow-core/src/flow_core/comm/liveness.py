@@ -30,6 +30,29 @@ ORDER, EVENT, EXCHANGE = "order", "event", "exchange"
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """A wait of a circle.
+
+    Attributes:
+        waiting: the task or actor that waits.
+        line: the source line of the task, empty if unknown.
+        waits_for: the task or actor for which it waits: the next one of the circle.
+        why: the reason.
+    """
+
+    waiting: str
+    line: str
+    waits_for: str
+    why: str
+
+
+class CircularWaitError(PlanError):
+    """Tasks or actors of a plan wait for each other; `circle` has the waits."""
+
+    circle: tuple[Link, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """A task's wait for another one.
 
@@ -56,7 +79,7 @@ def check_liveness(plan: Plan, owner: Owner | None = None) -> Counter[str]:
         The number of waits by kind.
 
     Raises:
-        PlanError: tasks or actors wait for each other; the error describes the circle.
+        CircularWaitError: tasks or actors wait for each other; the error describes the circle.
     """
     check_registers(plan.registers)
     count = Counter[str]()
@@ -130,21 +153,30 @@ def _circle(waits: Sequence[Sequence[int]]) -> list[int]:
     return []
 
 
-def _circular(plan: Plan, circle: Sequence[int], waits: Sequence[Sequence[Wait]]) -> PlanError:
+def _circular(
+    plan: Plan, circle: Sequence[int], waits: Sequence[Sequence[Wait]]
+) -> CircularWaitError:
     """Return the error that describes a circle of tasks."""
-    lines = []
+    lines, links = [], []
     for i, position in enumerate(circle):
         following = circle[(i + 1) % len(circle)]
         wait = next(wait for wait in waits[position] if wait.task == following)
-        other = _named(plan, following)
-        lines.append(f"{_named(plan, position)} waits for {other}: {_reason(plan, position, wait)}")
-    return PlanError(
+        task, other, why = (
+            plan.tasks[position],
+            plan.tasks[following],
+            _reason(plan, position, wait),
+        )
+        lines.append(f"{_named(plan, position)} waits for {_named(plan, following)}: {why}")
+        links.append(Link(task.op, str(task.line or ""), other.op, why))
+    error = CircularWaitError(
         f"checking that the tasks of job {plan.job!r} do not wait for each other",
         found="a circle:" + "".join(f"\n    {line}" for line in lines),
         allowed="tasks without a circle of waits",
         hint="the order of the plan is not that of its waits; if no pass of a plugin has changed "
         "it, report this with the output of flow plan --json",
     )
+    error.circle = tuple(links)
+    return error
 
 
 def _named(plan: Plan, position: int) -> str:
@@ -166,7 +198,7 @@ def check_registers(registers: Iterable[RegisterPlan]) -> None:
     """Prove that actors never block.
 
     Raises:
-        PlanError: actors wait for each other; the error describes the circle.
+        CircularWaitError: actors wait for each other; the error describes the circle.
     """
     reasons: dict[str, dict[str, str]] = {}
     for r in registers:
@@ -178,13 +210,16 @@ def check_registers(registers: Iterable[RegisterPlan]) -> None:
     circle = _named_circle(reasons)
     if circle:
         pairs = zip(circle, [*circle[1:], circle[0]], strict=True)
-        words = [f"actor {a!r} waits for {b!r} to {reasons[a][b]}" for a, b in pairs]
-        raise PlanError(
+        links = tuple(Link(a, "", b, reasons[a][b]) for a, b in pairs)
+        words = [f"actor {a.waiting!r} waits for {a.waits_for!r} to {a.why}" for a in links]
+        error = CircularWaitError(
             "checking that the actors of a plan do not wait for each other",
             found="a circle:" + "".join(f"\n    {line}" for line in words),
             allowed="registers in which every circle of waits has a filled or a free slot",
             hint="give one of these registers one more slot",
         )
+        error.circle = links
+        raise error
 
 
 def _named_circle(waits: Mapping[str, Mapping[str, str]]) -> list[str]:

@@ -78,7 +78,7 @@ def exchange_seconds(
     p = len(devices)
     if p < 2:
         return 0.0
-    link = _widest(devices, links)
+    link = _widest(tuple(devices), links)
     flows = max(row[-1] for row in links.flows(devices)) if link.uplink else 1
     messages, arrays = _direct(name, p)
     direct = messages * link.latency + arrays * largest * link.per_byte(flows)
@@ -115,7 +115,8 @@ def _form(devices: tuple[Device, ...], links: LinkModel) -> Shape:
     return tuple(found)
 
 
-def _widest(devices: Sequence[Device], links: LinkModel) -> Link:
+@lru_cache(maxsize=1024)
+def _widest(devices: tuple[Device, ...], links: LinkModel) -> Link:
     """Return the first class of which one group has all devices."""
     for link in links.classes:
         if len({link.group(device) for device in devices}) == 1:

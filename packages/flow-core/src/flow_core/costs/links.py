@@ -17,6 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flow_core.base.errors import ConfigError
 from flow_core.sharding.topology import Device
 
@@ -130,11 +133,11 @@ class LinkModel:
         """Return the number of the first class with a group that has both devices."""
         return next(i for i, c in enumerate(self.classes) if c.group(a) == c.group(b))
 
-    def groups(self, devices: tuple[Device, ...]) -> tuple[tuple[int, ...], ...]:
+    def groups(self, devices: tuple[Device, ...]) -> tuple[NDArray[np.int64], ...]:
         """Return, for each class, a number for the group of each device.
 
-        >>> LinkModel().groups((Device("gpu", 3, 0), Device("gpu", 3, 1)))
-        ((3, 3), (0, 0))
+        >>> [row.tolist() for row in LinkModel().groups((Device("gpu", 3, 0), Device("gpu", 3, 1)))]
+        [[3, 3], [0, 0]]
         """
         return _groups(self, devices)
 
@@ -154,17 +157,18 @@ class LinkModel:
         return _without_latency(self)
 
 
-@lru_cache(maxsize=256)
-def _groups(links: LinkModel, devices: tuple[Device, ...]) -> tuple[tuple[int, ...], ...]:
+@lru_cache(maxsize=64)
+def _groups(links: LinkModel, devices: tuple[Device, ...]) -> tuple[NDArray[np.int64], ...]:
     found = []
+    machine, index = np.array([d[1:] for d in devices], np.int64).reshape(-1, 2).T
     for link in links.classes:
         kind, size = group_size(link.joins)
         if kind == "all":
-            found.append((0,) * len(devices))
+            found.append(np.zeros_like(machine))
         elif kind == "machines":
-            found.append(tuple([device.machine // size for device in devices]))
+            found.append(machine // size)
         else:
-            found.append(tuple([device.machine << 32 | device.index // size for device in devices]))
+            found.append(machine << 32 | index // size)
     return tuple(found)
 
 

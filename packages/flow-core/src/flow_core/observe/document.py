@@ -21,6 +21,7 @@ from flow_core.ir.graph import Graph, Op, Value
 from flow_core.observe.tables import count_bytes
 from flow_core.passes.base import PassTiming
 from flow_core.plan import Plan, decode_plan, unreadable
+from flow_core.plugins.machine import fast_products
 from flow_core.plugins.order import order_reasons
 from flow_core.sharding.sbp import NdSbp, format_nd_sbp
 
@@ -97,6 +98,7 @@ class PlanDocument:
             hint, the saving, and the additional memory.
         notes: sentences about layers that are model parallel without a hint.
         warnings: texts of the warnings that were issued while the job was compiled.
+        fast: the 16-bit type whose products are fast on the devices of the job; empty for none.
     """
 
     job: str
@@ -111,6 +113,7 @@ class PlanDocument:
     hints: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    fast: str = ""
 
     def to_json(self) -> str:
         """Encode the document as JSON, which `from_json` decodes."""
@@ -124,6 +127,7 @@ class PlanDocument:
             "hints",
             "notes",
             "warnings",
+            "fast",
         )
         fields = {n: getattr(self, n) for n in names}
         rows = {n: [asdict(row) for row in getattr(self, n)] for n in ("ops", "passes")}
@@ -213,6 +217,9 @@ def document(job: AnyJob, hints: int = 0) -> PlanDocument:
         passes=tuple(_pass_rows(compiled)),
         plan=compiled.plan,
         selection=() if report is None else (*report.rows(), ("model", compiled.plan.costs)),
+        fast=fast_products(
+            compiled.request.registry, {op.placement.device_type for op in graph.ops.values()}
+        ),
     )
     return _with_hints(doc, compiled, hints) if hints else doc
 

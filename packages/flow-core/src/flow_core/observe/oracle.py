@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import JobError
 from flow_core.compiler.distribute.physical_graph import Physical, local_origins, to_physical
 from flow_core.compiler.lower.inputs import CompileOptions
@@ -31,10 +30,17 @@ from flow_core.compiler.reshard.plugin_steps import BoxingMethods
 from flow_core.compiler.select import Problem
 from flow_core.frontend.job.function import AnyJob
 from flow_core.frontend.session.session import Session
-from flow_core.ir.graph import Attrs, Graph, Op, Origin, TensorType, Value, tensor_type
+from flow_core.ir.graph import Graph, Op, Origin, TensorType, Value
 from flow_core.observe.copies import Copy, overwritten_copies, with_copies
 from flow_core.observe.feeds import draw_feeds, draw_variable, micro_batches, whole_batches
-from flow_core.observe.isolated_run import IsolatedRun, same_bits, simulate, simulate_graph, states
+from flow_core.observe.isolated_run import (
+    IsolatedRun,
+    SingleOp,
+    same_bits,
+    simulate,
+    simulate_graph,
+    states,
+)
 from flow_core.observe.parts import Whole, assemble, take_apart
 from flow_core.observe.rounding import (
     allowed,
@@ -266,6 +272,10 @@ class _Oracle:
 
     # ------------------------------------------------------------------- comparing
 
+    def alone(self, op: Op, types: tuple[TensorType, ...], origin: Origin) -> SingleOp:
+        """Return an op by itself."""
+        return SingleOp(self.session, self.options, op, types, origin)
+
     def _compare(
         self,
         alone: Mapping[Value, Array],
@@ -384,7 +394,7 @@ class _Trial:
         self.arrays = [whole.array for whole in had]
         self.types = oracle.graph.types[op.name]
         single = replace(op, placement=first_of(op.placement), sbp=(), control=())
-        self.single = _Alone(oracle, single, self.types, spec, oracle.graph.origin(op.name))
+        self.single = oracle.alone(single, self.types, oracle.graph.origin(op.name))
         self.right = self.single.run(self.arrays, step)
         self.bounds = self._bounds()
 
@@ -429,7 +439,7 @@ class _Trial:
         for rank, name in enumerate(names):
             local = oracle.physical.graph.ops[name]
             types = oracle.physical.graph.types[name]
-            part = _Alone(oracle, local, types, self.spec, oracle.graph.origin(op.name))
+            part = oracle.alone(local, types, oracle.graph.origin(op.name))
             results.append(part.run([parts[rank] for parts in inputs], self.step))
         changed = [signature.inputs[i] for i in self.spec.mutates if i < len(op.inputs)]
         layouts = [TensorLayout(op.placement, sbp) for sbp in (*signature.outputs, *changed)]
@@ -439,48 +449,6 @@ class _Trial:
             if wrong or whole.disagreeing:
                 return True
         return False
-
-
-class _Alone:
-    """A graph of one op, whose inputs are fed values and the variables that the op overwrites."""
-
-    def __init__(
-        self,
-        oracle: _Oracle,
-        op: Op,
-        types: tuple[TensorType, ...],
-        spec: OpSpec,
-        origin: Origin,
-    ) -> None:
-        self.oracle, self.op, self.types, self.spec = oracle, op, types, spec
-        self.origin = origin
-        self.mutated = [i for i in spec.mutates if i < len(op.inputs)]
-
-    def run(self, arrays: Sequence[Array], step: int) -> list[Array]:
-        """Return the outputs of the op, then the variables that the op overwrote."""
-        ops: dict[str, Op] = {}
-        types: dict[str, tuple[TensorType, ...]] = {}
-        fed, values = [], {}
-        for i, array in enumerate(arrays):
-            name, kind = f"in{i}", "input"
-            if i in self.mutated:
-                kind, values[name] = "variable", array
-            else:
-                fed.append(name)
-            on_host = self.oracle.session.registry.host_numbers
-            placement = self.spec.input_placement(self.op.placement, i, on_host)
-            ops[name] = Op(name, kind, (), Attrs(), placement)
-            types[name] = (tensor_type(array.shape, as_dtype(array.dtype)),)
-        inputs = tuple(Value(f"in{i}", 0) for i in range(len(arrays)))
-        op = replace(self.op, inputs=inputs, control=())
-        graph = Graph(
-            {**ops, op.name: op}, {**types, op.name: self.types}, origins={op.name: self.origin}
-        )
-        oracle = self.oracle
-        simulator = simulate_graph(oracle.session, graph, fed, values, oracle.options, {})
-        results = simulator.run([arrays[int(name[2:])] for name in fed], step)
-        after = simulator.variables.values()
-        return [*results.values(), *(after[f"in{i}"] for i in self.mutated)]
 
 
 # ------------------------------------------------------------------------------------ placing

@@ -13,7 +13,8 @@ from flow_core.passes.rewriting.rewriter import Rewriter
 class CommonSubexpressions:
     """A pass that keeps only the first of several equal ops.
 
-    Ops are equal if their types, inputs, attributes, placements, SBPs and control inputs are.
+    Ops are equal if their types, inputs, attributes, placements, SBPs and control inputs are.  Ops
+    that read a variable again are kept, because they free memory between the first ones and them.
     """
 
     name: str = "common_subexpressions"
@@ -26,6 +27,8 @@ class CommonSubexpressions:
             spec = context.specs[original.type]
             if spec.effect or spec.random or spec.mutates or original.type in _UNIQUE:
                 continue
+            if graph.origin(original.name).recomputed and _reads_variables(graph, original):
+                continue
             op = rewriter.resolved(original)
             key = (op.type, op.inputs, op.attrs, op.placement, op.sbp, op.control)
             first = seen.setdefault(key, op)
@@ -37,3 +40,7 @@ class CommonSubexpressions:
 
 
 _UNIQUE = ("input", "variable")
+
+
+def _reads_variables(graph: Graph, op: Op) -> bool:
+    return all(graph.ops[v.op].type == "variable" for v in op.inputs)

@@ -10,11 +10,12 @@ of the range of float16: as infinities they would make a row that is masked thro
 *Trailing* ops sum gradients for biases and for the parameters of normalizations; they read half
 inputs without a cast, and sum in float32.  All other ops, such as losses, other sums and updates of
 variables, compute in float32.  Variables stay in float32 and are cast where products read them.
+Jobs may name further ops to keep in float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +36,9 @@ GRAY = frozenset((
     "avg_pool_3d_grad", "bias_add", "multiply", "sigmoid", "sigmoid_grad", "tanh", "tanh_grad",
     "sqrt", "scalar_mul", "scalar_add", "broadcast_add", "broadcast_sub", "broadcast_mul",
     "broadcast_div", "layer_norm", "layer_norm_grad", "dropout", "dropout_grad", "softmax",
-    "softmax_grad", "gelu", "gelu_grad", "normalization", "normalization_grad",
+    "softmax_grad", "gelu", "gelu_grad", "normalization", "normalization_grad", "reduce_mean",
+    "clip_by_scalar", "clip_by_scalar_min", "clip_by_scalar_max", "clip_by_scalar_grad",
+    "clip_by_scalar_min_grad", "clip_by_scalar_max_grad",
 ))  # fmt: skip
 CLEAR = frozenset((
     "gather", "max_pool_1d", "max_pool_2d", "max_pool_3d", "max_pool_1d_grad", "max_pool_2d_grad",
@@ -68,15 +71,17 @@ class MixedPrecision:
     Attributes:
         half: name of the half type.
         backward: names of the ops that compute gradients; only these ops can be trailing.
+        kept: names of ops that stay in float32; see `is_kept`.
     """
 
     half: str = "float16"
     backward: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
     name: str = "mixed_precision"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph with casts, and with the types that result from the casts."""
-        return _Rewrite(graph, context, as_dtype(self.half), self.backward).graph()
+        return _Rewrite(graph, context, as_dtype(self.half), self.backward, self.kept).graph()
 
 
 def white_ops(
@@ -102,6 +107,20 @@ def white_ops(
     white = _reach(white, lambda n: (p for p in producers[n] if p in clear))
     trailing = (can[name] for name in backward & can.keys() if can[name].type in TRAILING)
     return white | {op.name for op in trailing if op.inputs[0].op in white}
+
+
+def is_kept(name: str, kept: Collection[str]) -> bool:
+    """Return whether an op is named, or made by a pass of an op that is named.
+
+    The ops of a gradient have names of their own.
+
+    >>> [is_kept(name, {"rnn"}) for name in ("rnn", "rnn/matmul_2", "rnn/grad/matmul", "rnn-2")]
+    [True, True, False, False]
+    """
+    ends = (i for i, letter in enumerate(name) if letter == "/")
+    return name in kept or any(
+        name[:i] in kept and not name.startswith("/grad/", i) for i in ends if kept
+    )
 
 
 def _given(graph: Graph) -> Names:
@@ -137,10 +156,15 @@ class _Rewrite:
     """The rewriting of one graph."""
 
     def __init__(
-        self, graph: Graph, context: PassContext, half: DType, backward: frozenset[str]
+        self,
+        graph: Graph,
+        context: PassContext,
+        half: DType,
+        backward: frozenset[str],
+        kept: frozenset[str],
     ) -> None:
         self._graph, self._specs, self._half = graph, context.specs, half
-        self._context = context
+        self._context, self._kept = context, kept
         self._given = _given(graph) if half is float16 else set()
         self._white = white_ops(graph, self._able, backward)
         self._rewriter = Rewriter(graph)
@@ -155,7 +179,7 @@ class _Rewrite:
         """
         if op.type not in LISTED or op.type not in self._specs:
             return False
-        if self._exceeds_half(op):
+        if self._exceeds_half(op) or is_kept(op.name, self._kept):
             return False
         types = [self._graph.type_of(v) for v in op.inputs]
         if all(t.dtype is not float32 for t in (*types, *self._graph.types[op.name])):

@@ -8,6 +8,13 @@ tensor-parallel parts.  Forward and backward ops read a copy of the weight that 
 start of the step, and gradients are sent to the owners only.  The volume of communication does not
 change.  The memory for weights and states, and the work of updates, are divided by the number of
 devices.
+
+With ``ahead``, a gathered copy serves only readers that follow each other closely, such as those of
+a layer in the forward pass, and others gather the weight again.  The schedule starts a gather only
+a few layers before its first reader (`flow_core.compiler.schedule.prefetch`), so that few copies
+exist at the same time.  This is stage 3 of ZeRO (Rajbhandari et al. 2020, "ZeRO: Memory
+Optimizations Toward Training Trillion Parameter Models", section 5.3), whose volume of
+communication is one and a half times as large.
 """
 
 from __future__ import annotations
@@ -17,7 +24,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from flow_core.base.errors import located
-from flow_core.ir.graph import NO_ATTRS, Graph, Op, Value
+from flow_core.ir.graph import NO_ATTRS, Graph, Op, Origin, Value
 from flow_core.passes.base import PassContext
 from flow_core.passes.rewriting.rewriter import Rewriter
 from flow_core.passes.split_norms import decomposes
@@ -59,10 +66,13 @@ class OptimizerPlacement:
     Attributes:
         mode: "non_distributed" or "distributed_split".
         threshold: minimum number of elements per device.
+        ahead: the number of weights that are gathered ahead of their readers; None to gather each
+            weight once per step.
     """
 
     mode: str
     threshold: int = THRESHOLD
+    ahead: int | None = None
     name: str = "optimizer_placement"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
@@ -72,7 +82,7 @@ class OptimizerPlacement:
         moved = {updates[weight].name: place for weight, place in owned.items()}
         weights = {weight.op for weight in owned}
         kept = _states(context, updates, owned)
-        return _rewritten(graph, moved, kept, weights) if owned else graph
+        return _rewritten(graph, moved, kept, weights, self.ahead) if owned else graph
 
     def _allows(self, graph: Graph, weight: Value, update: Op) -> bool:
         op, type_ = graph.ops[weight.op], graph.type_of(weight)
@@ -183,7 +193,11 @@ class SharedPlacement:
 
 
 def _rewritten(
-    graph: Graph, moved: Mapping[str, Owned], kept: Mapping[str, Owned], copied: Set[str]
+    graph: Graph,
+    moved: Mapping[str, Owned],
+    kept: Mapping[str, Owned],
+    copied: Set[str],
+    ahead: int | None = None,
 ) -> Graph:
     """Return the graph with updates and variables on owners.
 
@@ -192,8 +206,10 @@ def _rewritten(
         moved: owners of the updates, by name.
         kept: owners of the variables, by name.
         copied: names of the variables to gather for their readers.
+        ahead: the number of weights that are gathered ahead of their readers; None for all.
     """
     rewriter = Rewriter(graph)
+    later = {} if ahead is None else _later_gathers(graph, copied, ahead, moved)
     copies: dict[Value, Value] = {}
     for op in graph.ops.values():
         if op.name in moved:
@@ -205,9 +221,68 @@ def _rewritten(
             if op.name in copied:
                 copy = rewriter.after(op).add(_copy(op), types)
                 copies[op.output()] = copy.output()
-        elif not copies.keys().isdisjoint(op.inputs):
-            rewriter.replace(op, op.with_replaced_inputs(copies))
+        elif op.name in later or not copies.keys().isdisjoint(op.inputs):
+            again = {
+                value: _gathered_again(rewriter, op, value, number, kept)
+                for value, number in later.get(op.name, {}).items()
+            }
+            rewriter.replace(op, op.with_replaced_inputs({**copies, **again}))
     return rewriter.finish()
+
+
+def _later_gathers(
+    graph: Graph, copied: Set[str], ahead: int, moved: Mapping[str, Owned]
+) -> dict[str, dict[Value, int]]:
+    """Return, for each op that reads weights, the number of the gather of each, if not the first.
+
+    A gathered copy serves an op if fewer than ``ahead`` other weights have been read since the copy
+    was read for the last time, in the same micro-batch.  A weight that is cast, as for mixed
+    precision, is cast after each gather.
+    """
+    found: dict[str, dict[Value, int]] = {}
+    count: dict[str, int] = {}
+    recent: list[tuple[str, int | None]] = []  # of each weight that is gathered, the last one first
+    weight_of = {Value(name, 0): name for name in copied}
+    for op in graph.ops.values():
+        read = {v: weight_of[v] for v in op.inputs if v in weight_of}
+        if op.type == "cast" and read:
+            weight_of[op.output()] = weight_of[op.inputs[0]]
+            continue
+        for value, weight in read.items() if op.name not in moved else ():
+            use = weight, graph.origin(op.name).micro_batch
+            if use in recent:
+                recent.remove(use)
+            else:
+                count[weight] = count.get(weight, -1) + 1
+            recent = [use, *(other for other in recent if other[0] != weight)][:ahead]
+            if count[weight]:
+                found.setdefault(op.name, {})[value] = count[weight]
+    return found
+
+
+def _gathered_again(
+    rewriter: Rewriter, reader: Op, value: Value, number: int, kept: Mapping[str, Owned]
+) -> Value:
+    """Return a later copy of a weight or its cast, adding the ops that make it before a reader.
+
+    The copy reads a view of the owners' parts; an exchange of the weight itself would be the first.
+    """
+    graph = rewriter.graph
+    maker, types = graph.ops[value.op], graph.types[value.op]
+    is_weight = maker.type == "variable"
+    whole = Origin(f"{copy_name(value.op) if is_weight else value.op}_{number}", recomputed=True)
+    if str(whole) in rewriter.ops:
+        return Value(str(whole), 0)
+    if is_weight:
+        part, place = Origin(f"{value.op}/part_{number}", recomputed=True), kept[value.op]
+        view = Op(str(part), "identity", (value,), NO_ATTRS, place.placement, place.sbp)
+        rewriter.before(reader).add(view, types, line=graph.lines.get(reader.name), origin=part)
+        made = replace(_copy(maker), name=str(whole), inputs=(view.output(),))
+    else:
+        source = _gathered_again(rewriter, reader, maker.inputs[0], number, kept)
+        made = replace(maker, name=str(whole), inputs=(source,))
+    rewriter.before(reader).add(made, types, line=graph.lines.get(reader.name), origin=whole)
+    return made.output()
 
 
 def _states(

@@ -268,6 +268,8 @@ def flow_describe_machine() -> Mapping[str, str]:
 
     Returns texts by name, such as versions of libraries, instruction sets and models of devices.
     Called at most once per program, before a compiled job is identified; may access hardware.
+    A fact ``fast products on cpu``, with the name of a device type, names the 16-bit type whose
+    products are fast on this machine, so that ``flow plan`` suggests mixed precision.
 
     Example::
 

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +18,10 @@ from flow_core.plugins.registry import Registry
 
 SOURCES = (".py", ".c", ".h", ".cu")
 """Suffixes of source files that may determine plans."""
+
+FAST_PRODUCTS = "fast products on {}"
+"""Name of the fact, for a device type, that names the 16-bit type whose products take at most half
+of the time of float32 products."""
 
 INSTALLED = {"site-packages", "dist-packages"}
 """Names of folders of installed packages, whose files do not change within a version."""
@@ -51,6 +55,13 @@ def describe_machine(registry: Registry) -> dict[str, str]:
             raise result_error(what, entry.origin, show(facts), "a mapping of texts to texts")
         found |= {f"{entry.origin.plugin}: {name}": text for name, text in facts.items()}
     return found
+
+
+def fast_products(registry: Registry, device_types: Iterable[str]) -> str:
+    """Return the 16-bit type whose products are fast on all device types; "" if there is none."""
+    facts = {name.partition(": ")[2]: text for name, text in describe_machine(registry).items()}
+    found = {facts.get(FAST_PRODUCTS.format(type_), "") for type_ in device_types}
+    return found.pop() if len(found) == 1 else ""
 
 
 def is_described(record: PluginRecord) -> bool:

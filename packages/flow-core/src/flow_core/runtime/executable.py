@@ -29,7 +29,7 @@ from flow_core.runtime.failures import (
     viewed,
 )
 from flow_core.runtime.launch_order import LaunchOrder
-from flow_core.runtime.streams import StreamRunner, own_tasks, segments
+from flow_core.runtime.streams import OverlapIfLong, Segment, StreamRunner, own_tasks, segments
 from flow_core.runtime.variable_writes import VariableWrites
 from flow_core.sharding.sbp import Region
 from flow_core.sharding.topology import Device
@@ -58,6 +58,7 @@ class Executable:
         sync_launches: whether each launch on an asynchronous device is followed by a wait for its
             work, so that an error names its op.
         writes: counts the writes to the variables; None if nothing else overwrites them.
+        overlap: whether exchanges with other processes have a thread of their own in long steps.
 
     Attributes:
         plan: the plan.
@@ -86,6 +87,7 @@ class Executable:
         world: World | None = None,
         sync_launches: bool = False,
         writes: VariableWrites | None = None,
+        overlap: bool = True,
     ) -> None:
         check_liveness(plan, world.owner if world else None)
         self.plan = plan
@@ -94,6 +96,7 @@ class Executable:
         self._finished = tuple(finished)
         devices = [a.device for a in plan.arenas]
         self._world = world
+        self._overlap = overlap
         self._sync_launches = sync_launches or self.sync_always
         self._writes = writes or VariableWrites()
         self._overwrites = any(kernels.ops[task.type].overwrites(task.attrs) for task in plan.tasks)
@@ -225,14 +228,26 @@ class Executable:
         bound = [self.observed(i, row) for i, row in enumerate(self._bind_all(self.plan.tasks))]
         self._bound = bound
         cores = self.plan.cores
-        if self.plan.workers <= 1 or self._order.asynchronous:
-            return with_sized_pools(cores, self._order.compile(self.plan.tasks, bound))
+        in_order = with_sized_pools(cores, self._order.compile(self.plan.tasks, bound))
+        is_alone = self._world is None or not self._overlap
+        if self._order.asynchronous or (self.plan.workers <= 1 and is_alone):
+            return in_order
         positions, tasks = own_tasks(self.plan.tasks, self._takes_part)
         parts = segments(tasks)
         for part in parts:
             launches = [bound[positions[i]] for i in part.tasks]
             part.launch = self._order.compile([tasks[i] for i in part.tasks], launches)
-        return StreamRunner(parts, self.plan.workers, cores)
+        waiting = frozenset[int]() if is_alone else frozenset(self._waiting(tasks, parts))
+        runner = StreamRunner(parts, self.plan.workers, cores, waiting)
+        if self.plan.workers > 1:
+            return runner
+        return OverlapIfLong(in_order, runner, len(parts)) if waiting else in_order
+
+    def _waiting(self, tasks: Sequence[Task], parts: Sequence[Segment]) -> Iterator[int]:
+        """Yield the indices of the segments in which other processes take part."""
+        for index, part in enumerate(parts):
+            if any(self._takes_part(tasks[i])[1] for i in part.tasks):
+                yield index
 
     def _check_outputs(self) -> None:
         """Check the shapes of all outputs, which a wrong kernel may have changed."""

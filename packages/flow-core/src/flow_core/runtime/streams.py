@@ -2,14 +2,18 @@
 
 A segment is a sequence of tasks of one stream without a wait inside.  A segment is ready when its
 predecessor in its stream and the segments that it waits for have finished.  No thread blocks inside
-a segment, so any number of threads can complete a step, and a single thread runs the tasks in the
-order of the plan.
+a segment, except in an exchange with other processes, so any number of threads can complete a step,
+and a single thread runs the tasks in the order of the plan.
+
+A thread that waits for other processes needs no core.  Therefore, the number of threads that
+compute is limited, and exchanges with other processes, which run one at a time, have one more.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -101,25 +105,39 @@ class StreamRunner:
 
     Args:
         parts: the segments, with their launches.
-        workers: the maximum number of threads.
+        workers: the maximum number of threads that compute at the same time.
         cores: the plan's division of cores.
+        waiting: the indices of segments that wait for other processes, for which there is one
+            thread more.
     """
 
-    def __init__(self, parts: Sequence[Segment], workers: int, cores: Cores = NOT_DIVIDED) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Segment],
+        workers: int,
+        cores: Cores = NOT_DIVIDED,
+        waiting: Set[int] = frozenset(),
+    ) -> None:
         self._parts = tuple(parts)
         self._needs = [part.needs for part in parts]
         self._workers = workers
         self._cores = cores
+        self._waiting = waiting
         self._changes = Changes()
         self._left: list[int] = []
-        self._ready: list[int] = []
+        self._ready: list[int] = []  # segments that compute
+        self._exchanges: list[int] = []  # ready segments that wait for other processes
+        self._computing = 0
         self._remaining = 0
         self._error: BaseException | None = None
 
     def __call__(self) -> None:
         """Run one step; raise the error of a task."""
         self._left = list(self._needs)
-        self._ready = [i for i, needs in enumerate(self._needs) if needs == 0]
+        ready = [i for i, needs in enumerate(self._needs) if needs == 0]
+        self._ready = [i for i in ready if i not in self._waiting]
+        self._exchanges = [i for i in ready if i in self._waiting]
+        self._computing = 0
         self._remaining = len(self._parts)
         self._error = None
         with sized_pools(self._cores):
@@ -142,7 +160,7 @@ class StreamRunner:
         """
         helpers: list[Future[None]] = []
         with suppress(RuntimeError):
-            for _ in range(self._workers - 1):
+            for _ in range(self._workers - 1 + bool(self._waiting)):
                 helpers.append(_pool().submit(self._help))
         return helpers
 
@@ -167,25 +185,70 @@ class StreamRunner:
             with self._changes.lock:
                 if self._remaining == 0 or self._error is not None:
                     return None
-                if self._ready:
-                    return heapq.heappop(self._ready)
+                queue = self._first()
+                if queue:
+                    self._computing += queue is self._ready
+                    return heapq.heappop(queue)
                 gate = self._changes.gate()
             gate.get()
+
+    def _first(self) -> list[int]:
+        """Return the queue with the next segment that may start; it is empty if there is none."""
+        ready = self._ready if self._computing < self._workers else []
+        return min((q for q in (ready, self._exchanges) if q), default=[])
 
     def _finish(self, index: int) -> None:
         with self._changes.lock:
             self._remaining -= 1
+            self._computing -= index not in self._waiting
             for other in self._parts[index].followers:
                 self._left[other] -= 1
                 if self._left[other] == 0:
-                    heapq.heappush(self._ready, other)
-            if self._remaining == 0 or len(self._ready) > 1:
+                    queue = self._exchanges if other in self._waiting else self._ready
+                    heapq.heappush(queue, other)
+            may_start = min(len(self._ready), self._workers - self._computing)
+            if self._remaining == 0 or may_start + len(self._exchanges) > 1:
                 self._changes.notify()
 
     def _fail(self, error: BaseException) -> None:
         with self._changes.lock:
             self._error = self._error or error
             self._changes.notify()
+
+
+LONG = 2e-4
+"""The seconds per segment from which on threads take turns faster than one thread waits."""
+
+TRIALS = 4
+"""The number of steps of which the fastest one counts; the first ones also touch new memory."""
+
+
+class OverlapIfLong:
+    """A step in which computation overlaps with waiting for other processes, if steps are long.
+
+    The first steps run in the order of the plan, and are measured.
+
+    Args:
+        in_order: runs a step in one thread.
+        runner: runs a step on several threads.
+        count: the number of segments.
+    """
+
+    def __init__(self, in_order: Launch, runner: Launch, count: int) -> None:
+        self._launch, self._runner, self._shortest = in_order, runner, LONG * count
+        self._left, self._seconds = TRIALS, float("inf")
+
+    def __call__(self) -> None:
+        """Run one step."""
+        if not self._left:
+            self._launch()
+            return
+        started = time.perf_counter()
+        self._launch()
+        self._seconds = min(self._seconds, time.perf_counter() - started)
+        self._left -= 1
+        if not self._left and self._seconds >= self._shortest:
+            self._launch = self._runner
 
 
 @lru_cache(maxsize=1)

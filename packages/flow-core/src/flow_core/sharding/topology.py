@@ -71,6 +71,7 @@ class Placement:
     def __post_init__(self) -> None:
         if not self.hierarchy:
             object.__setattr__(self, "hierarchy", (len(self.devices),))
+        object.__setattr__(self, "devices", _shared(self.devices))
         key = self.device_type, self.devices, self.hierarchy
         object.__setattr__(self, "_hash", hash(key))
         if prod(self.hierarchy) != len(self.devices):
@@ -141,6 +142,12 @@ class Placement:
 
     def __str__(self) -> str:
         return _format_placement(self)
+
+
+@lru_cache(maxsize=1024)
+def _shared(devices: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Return one object for equal devices, which Python compares in no time."""
+    return devices
 
 
 MOST_DEVICES = 1 << 16

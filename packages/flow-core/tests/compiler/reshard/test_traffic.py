@@ -2,12 +2,14 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 
 from flow_core.compiler.reshard import steps
 from flow_core.compiler.reshard.direct import direct
-from flow_core.compiler.reshard.steps import TensorLayout, busiest, even_form, groups_of
+from flow_core.compiler.reshard.steps import busiest, even_form, groups_of
 from flow_core.costs.links import LinkModel
+from flow_core.sharding.layouts import TensorLayout
 from flow_core.sharding.sbp import B, P, S
 from flow_core.sharding.topology import Placement
 
@@ -32,10 +34,24 @@ def test_closed_forms_equal_the_sum_over_pieces(ids, shape, source, target, monk
     gpus = Placement.parse("gpu", ids)
     step = direct(shape, TensorLayout(gpus, (source,)), TensorLayout(gpus, (target,)))
     assert step is not None
-    found = groups_of(step), step.name
+    found = described(step)
     check(step)
     monkeypatch.setattr(steps, "even_form", lambda _: "")
-    assert found == (groups_of(step), step.name)
+    monkeypatch.setattr(steps, "own_parts", lambda *_: None)
+    assert found == described(step)
+
+
+def described(step):
+    """Return the groups of a step and what is known about them, computed anew."""
+    groups = groups_of.__wrapped__(step)
+    assert list(groups.labels()) == [group.name for group in groups]
+    members = [(group.sources, group.targets) for group in groups]
+    for number, group in enumerate(groups):
+        assert tuple(np.flatnonzero(groups.sources == number)) == tuple(sorted(group.sources))
+        assert tuple(np.flatnonzero(groups.targets == number)) == tuple(sorted(group.targets))
+    if groups.is_single:
+        assert sum(len({*a, *b}) > 1 for a, b in members) < 2
+    return list(groups), list(groups.names()), groups.filled.tolist()
 
 
 @pytest.mark.representative(

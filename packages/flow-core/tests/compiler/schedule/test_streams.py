@@ -20,16 +20,18 @@ from flow_core.base.dtypes import float32
 from flow_core.base.errors import GraphError, PlanError
 from flow_core.base.hazards import Access, find_waits
 from flow_core.comm.liveness import check_liveness
-from flow_core.compiler.schedule.streams import (
-    Timetable,
-    micro_batches,
-    stream_name,
-    timetable,
-    useful_workers,
-)
+from flow_core.compiler.schedule.pipeline import micro_batches
+from flow_core.compiler.schedule.streams import Timetable, stream_name, timetable, useful_workers
 from flow_core.ir.graph import NO_ATTRS, Graph, GraphBuilder, Op, Origin, Value, tensor_type
 from flow_core.plan import Plan, Task
-from flow_core.runtime.streams import StreamRunner, own_tasks, segments
+from flow_core.runtime.streams import (
+    LONG,
+    TRIALS,
+    OverlapIfLong,
+    StreamRunner,
+    own_tasks,
+    segments,
+)
 from flow_core.sharding.topology import Device, Placement
 
 ranges = st.tuples(st.integers(0, 12), st.integers(1, 5)).map(lambda t: (t[0], t[0] + t[1]))
@@ -102,7 +104,8 @@ def test_threads_respect_the_waits(
     for part in parts:
         pause = partial(time.sleep, dice.choice([0, 0, 1e-4]))
         part.launch = lambda part=part, pause=pause: (pause(), done.extend(part.tasks))
-    run = StreamRunner(parts, workers)
+    waiting = {i for i in range(len(parts)) if dice.random() < 0.3}
+    run = StreamRunner(parts, workers, waiting=waiting)
     before = ordered(streams, waits)
     for _ in range(2):
         done.clear()
@@ -118,6 +121,54 @@ def test_independent_streams_run_concurrently() -> None:
     for part in parts:
         part.launch = together.wait
     StreamRunner(parts, 2)()
+
+
+def test_computation_goes_on_while_a_segment_waits_for_other_processes() -> None:
+    computed = threading.Event()
+    parts = segments([task(0), task(1), task(1, waits=(0,))])
+    parts[0].launch = lambda: (
+        computed.wait(processes.scaled(120)) or pytest.fail("no second thread")
+    )
+    parts[1].launch = computed.set
+    StreamRunner(parts, 1, waiting={0})()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_threads_for_waiting_do_not_compute_more_at_the_same_time(workers: int) -> None:
+    lock, running, most = threading.Lock(), 0, 0
+
+    def compute() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(1e-3)
+        with lock:
+            running -= 1
+
+    parts = segments([task(stream) for stream in range(5)])
+    for part in parts[1:]:
+        part.launch = compute
+    StreamRunner(parts, workers, waiting={0})()
+    assert 1 <= most <= workers
+
+
+def test_only_long_steps_overlap_with_waiting() -> None:
+    counts = {"in order": 0, "overlapping": 0}
+
+    def step(kind: str, seconds: float) -> None:
+        counts[kind] += 1
+        time.sleep(seconds)
+
+    for pause, wanted in ((0.0, 0), (3 * LONG, 2)):
+        counts.update({"in order": 0, "overlapping": 0})
+        count = 1 if pause else 10**6
+        run = OverlapIfLong(
+            partial(step, "in order", pause), partial(step, "overlapping", 0), count
+        )
+        for _ in range(TRIALS + 2):
+            run()
+        assert counts == {"in order": TRIALS + 2 - wanted, "overlapping": wanted}
 
 
 def test_steps_run_while_the_interpreter_exits() -> None:
@@ -217,6 +268,64 @@ def test_stages_alternate_as_in_1f1b() -> None:
     for op in table.order:
         assert before[op.name] <= done
         done.add(op.name)
+
+
+def pipeline_rows(stages: int, chunks: int) -> list[tuple[str, int, tuple[str, ...]]]:
+    """Return forward ops, gradients of inputs and gradients of weights of all chunks."""
+    last = stages * chunks - 1
+    rows: list[tuple[str, int, tuple[str, ...]]] = [("in", 0, ())]
+    rows += [(f"f{k}", k % stages, (f"f{k - 1}" if k else "in",)) for k in range(last + 1)]
+    for k in reversed(range(last + 1)):
+        dy = f"b{k + 1}" if k < last else f"f{k}"
+        rows.append((f"b{k}", k % stages, tuple(dict.fromkeys((dy, f"f{k}")))))
+        rows.append((f"w{k}", k % stages, (dy, f"f{k - 1}" if k else "in")))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("stages_", "chunks", "micro"),
+    [(2, 1, 8), (4, 1, 8), (4, 1, 16), (2, 2, 8), (4, 2, 8), (4, 2, 16)],
+)
+def test_bubbles_of_pipelines_are_those_of_their_formulas(
+    stages_: int, chunks: int, micro: int
+) -> None:
+    """In seconds, where each op takes one: (S - 1)(F + B + W), and (S - 1)(F + B - W) of ZB-H1.
+
+    Gradients of inputs are sent before those of weights are computed, so 1F1B has smaller bubbles,
+    (S - 1)(F + B), except where a stage waits for units of several chunks.
+    """
+    g = graph(*pipeline_rows(stages_, chunks), micro_batches=micro)
+    before = {name: {v.op for v in op.inputs} for name, op in g.ops.items()}
+    rank = {name: float(i) for i, name in enumerate(g.ops)}
+    busy = 3 * micro * chunks
+    plain, postponed = (
+        timetable(g, before, rank, lambda op: 1.0, postpone=late) for late in (False, True)
+    )
+    assert plain.span - busy <= (2 if chunks == 1 else 4) * (stages_ - 1)
+    assert not plain.postpones
+    assert postponed.span - busy == stages_ - 1
+    assert postponed.postpones
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("postpone", [False, True])
+def test_open_units_are_bounded(chunks: int, postpone: bool) -> None:
+    """A stage holds activations of a bounded number of units, for any number of micro-batches."""
+    count = 4
+    g = graph(*pipeline_rows(count, chunks), micro_batches=24)
+    before = {name: {v.op for v in op.inputs} for name, op in g.ops.items()}
+    rank = {name: float(i) for i, name in enumerate(g.ops)}
+    found = timetable(g, before, rank, lambda op: 1.0, postpone=postpone)
+    held, most = [0] * count, [0] * count
+    for op in found.order:
+        stage = op.placement.devices[0][1]
+        held[stage] += (op.name[0] == "f") - (op.name[0] == "w")
+        most[stage] = max(most[stage], held[stage])
+    bounds = [
+        count - i if chunks == 1 else 2 * (count - 1 - i) + (chunks - 1) * count + 1
+        for i in range(count)
+    ]
+    assert all(n <= (bounds[0] if postpone else bounds[i]) for i, n in enumerate(most))
 
 
 def test_op_before_itself_is_rejected() -> None:

@@ -13,8 +13,11 @@ from flow_core.base.disk_cache import DiskCache, user_folder
 from flow_core.base.errors import FlowError, install_command
 from flow_cuda.codegen.program import Kernel, translation_unit
 
-OPTIONS = ("--std=c++17", "--disable-warnings", "--fmad=false")
-"""Without contraction of ``a * b + c``, fused groups round as the single ops do."""
+OPTIONS = (
+    "--std=c++17", "--disable-warnings", "--fmad=false", "--device-as-default-execution-space",
+)  # fmt: skip
+"""Without contraction of ``a * b + c``, fused groups round as the single ops do.  CUDA 12.2 takes
+lambdas with ``auto`` parameters for functions of the host, which the last option changes."""
 
 
 class NvrtcError(FlowError):

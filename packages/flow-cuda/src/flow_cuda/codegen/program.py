@@ -79,12 +79,12 @@ class Kernel:
         return replace(self, name=name, constants=constants) if constants else self
 
 
-KNOWN = ("i64", "Space", "Strides")
+KNOWN = ("i64", "Space", "Strides", "Window")
 """The types of parameters that `Kernel.specialized` makes constant."""
 
 
 def literal(value: Any) -> str:
-    """Return an integer, or a ``Space`` or ``Strides`` struct, as a C++ expression.
+    """Return an integer, or a struct of integers, as a C++ expression.
 
     >>> literal(-(1 << 63)), literal(np.arange(3))
     ('(-9223372036854775807ll - 1)', '{0ll, 1ll, 2ll}')

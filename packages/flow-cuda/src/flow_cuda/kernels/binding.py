@@ -12,9 +12,16 @@ from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_core.base import alignment
 from flow_core.base.dtypes import DType
+from flow_cuda.codegen.elementwise import VECTOR
 from flow_cuda.codegen.program import C_TYPES
 from flow_cuda.device.arrays import DeviceArray
+from flow_cuda.device.launch import KernelLaunch, call
 from flow_cuda.plugin import ALIGNMENT
+
+WARP = 32
+"""The number of threads of a warp."""
+HELD = 32
+"""The number of elements of a row that a thread keeps in registers at most."""
 
 Bind = Callable[[BindContext], Launch | Sequence[Launch]]
 Accepts = Callable[[KernelQuery], bool]
@@ -47,6 +54,48 @@ def c_type(type_: TensorType | DType) -> str:
 def aligned(nbytes: int) -> int:
     """Round a size up to a multiple of the alignment of GPU memory."""
     return alignment.aligned(nbytes, ALIGNMENT)
+
+
+def vector_width(sizes: Sequence[int], arrays: Sequence[DeviceArray]) -> int:
+    """Return how many adjacent elements one instruction can move, at most 16 bytes of the first.
+
+    The number divides all sizes, and the bytes of so many elements of an array divide its address.
+    """
+    width = VECTOR // arrays[0].dtype.itemsize
+    while any(n % width for n in sizes) or any(
+        a.address % (width * a.dtype.itemsize) for a in arrays
+    ):
+        width //= 2
+    return width
+
+
+def call_rows(
+    function: str,
+    header: str,
+    types: Sequence[str],
+    arrays: Sequence[DeviceArray],
+    *values: Any,
+    extent: tuple[int, int, int],
+    sizes: Sequence[int] = (),
+) -> KernelLaunch:
+    """Build a launch of a function on rows; see `source/row.h`.
+
+    Args:
+        function: the name of the function, whose template begins with an element type, N and W.
+        header: the header that defines the function.
+        types: the other template arguments behind the element type, which is the first one.
+        arrays: arrays whose rows are read or written in vectors, first those of the element type.
+        values: the arguments; see `flow_cuda.device.launch.call`.
+        extent: the number of rows, the length of a row, and the stride of its elements.
+        sizes: other sizes that the width of a vector must divide.
+    """
+    hardware = arrays[0].hardware
+    lanes, (rows, n, inner) = min(WARP, hardware.threads), extent
+    width = vector_width((n, *sizes), arrays) if inner == 1 else 1
+    held = -(-n // (lanes * width)) if inner == 1 and n <= lanes * HELD else 0
+    items = -(-rows // (hardware.threads // lanes)) if held else rows
+    given = (types[0], str(held), str(width), *types[1:])
+    return call(function, ("row.h", header), given, *values, items=items, blocks=True)
 
 
 BufferSpec = tuple[tuple[int, ...], Any]

@@ -10,11 +10,12 @@ from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.codegen.elementwise import Group, Step
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.launch import Read, call
-from flow_cuda.kernels.binding import c_type, kernel
+from flow_cuda.kernels.binding import c_type, call_rows, kernel
 from flow_cuda.kernels.columns import Matrix, column_sums
 from flow_cuda.kernels.elementwise import launch_group
 
 HEADER = "norm.h"
+HEADERS = ("row.h", HEADER)
 
 
 def _axis(ctx: BindContext, name: str) -> int:
@@ -38,15 +39,19 @@ def _layer_norm(ctx: BindContext) -> Launch:
     rows, n = _outer_and_inner(ctx, "begin_norm_axis")
     period = _outer_and_inner(ctx, "begin_params_axis")[1]
     values = (x, beta, gamma, *ctx.outputs, rows, n, period, ctx.attrs["epsilon"])
-    types = (kind, own, statistic)
-    return call("layer_norm", HEADER, types, *values, items=rows, blocks=True)
+    wide = (ctx.inputs[0], ctx.outputs[0], *ctx.inputs[1:])
+    has = ("true" if ctx.attrs[name] else "false" for name in ("scale", "center"))
+    types, extent = (kind, own, statistic, *has), (rows, n, 1)
+    sizes = (period,) * (len(wide) > 2)
+    return call_rows("layer_norm", HEADER, types, wide, *values, extent=extent, sizes=sizes)
 
 
 def _layer_norm_grad(ctx: BindContext) -> Launch:
     rows, n = _outer_and_inner(ctx, "begin_norm_axis")
     types = (c_type(ctx.query.inputs[0]), c_type(ctx.query.inputs[2]))
     values = (*map(Read, ctx.inputs), *ctx.outputs, rows, n)
-    return call("layer_norm_grad", HEADER, types, *values, items=rows, blocks=True)
+    wide = (*ctx.inputs[:2], *ctx.outputs)
+    return call_rows("layer_norm_grad", HEADER, types, wide, *values, extent=(rows, n, 1))
 
 
 def _params(query: KernelQuery) -> Matrix:
@@ -68,7 +73,7 @@ def _gamma_grad(ctx: BindContext) -> Launch | Sequence[Launch]:
         return tuple(column_sums("TimesNormal", matrix, ctx.inputs, result, ctx.workspace, n))
     types = (c_type(x), c_type(ctx.query.outputs[0]), c_type(statistic))
     values = (*map(Read, ctx.inputs), *ctx.outputs, x.size, n, period)
-    return call("layer_norm_gamma_grad", HEADER, types, *values, items=period)
+    return call("layer_norm_gamma_grad", HEADERS, types, *values, items=period)
 
 
 def _param_grad(ctx: BindContext) -> Sequence[Launch]:
@@ -84,7 +89,7 @@ def _param_grad(ctx: BindContext) -> Sequence[Launch]:
         return (*beta, *column_sums("Times", matrix, both, result, ctx.workspace), last)
     kinds = (c_type(ctx.query.inputs[0]), c_type(types[1]))
     values = (Read(dy), Read(normalized), d_beta, d_gamma, size, period)
-    return call("column_sums", HEADER, kinds, *values, items=period), last
+    return call("column_sums", HEADERS, kinds, *values, items=period), last
 
 
 def product(ctx: BindContext, x: DeviceArray, y: DeviceArray, out: DeviceArray) -> Launch:
@@ -106,7 +111,7 @@ def _batch_norm(ctx: BindContext) -> Launch:
     types = tuple(map(c_type, (ctx.query.inputs[0], ctx.query.inputs[1], ctx.query.outputs[1])))
     numbers = (int(bool(ctx.attrs["training"])), ctx.attrs["epsilon"], ctx.attrs["momentum"])
     values = (Read(x), mean, variance, Read(gamma), Read(beta), *ctx.outputs, *extent, *numbers)
-    return call("batch_norm", HEADER, types, *values, items=extent[1], blocks=True)
+    return call("batch_norm", HEADERS, types, *values, items=extent[1], blocks=True)
 
 
 def _batch_norm_grad(ctx: BindContext) -> Launch:
@@ -114,7 +119,7 @@ def _batch_norm_grad(ctx: BindContext) -> Launch:
     types = tuple(map(c_type, (ctx.query.inputs[0], ctx.query.inputs[4], ctx.query.inputs[2])))
     training = int(bool(ctx.attrs["training"]))
     values = (*map(Read, ctx.inputs), *ctx.outputs, *extent, training)
-    return call("batch_norm_grad", HEADER, types, *values, items=extent[1], blocks=True)
+    return call("batch_norm_grad", HEADERS, types, *values, items=extent[1], blocks=True)
 
 
 KERNELS: tuple[KernelSpec, ...] = (

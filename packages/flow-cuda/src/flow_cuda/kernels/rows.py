@@ -1,4 +1,4 @@
-"""Kernels of softmax, losses and L2 normalization, with one block per row."""
+"""Kernels of softmax, losses and L2 normalization."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from math import prod
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelSpec
 from flow_cuda.device.launch import Read, call
-from flow_cuda.kernels.binding import c_type, kernel
+from flow_cuda.kernels.binding import c_type, call_rows, kernel
 
 HEADER = "rows.h"
+HEADERS = ("row.h", HEADER)
 
 
 def _extent(ctx: BindContext) -> tuple[int, int, int]:
@@ -23,39 +24,50 @@ def _extent(ctx: BindContext) -> tuple[int, int, int]:
 
 
 def _rows(function: str, ctx: BindContext) -> Launch:
-    """Bind a kernel function with arguments (inputs, outputs, rows, length, stride[, epsilon])."""
-    rows, n, inner = _extent(ctx)
-    numbers = (ctx.attrs["epsilon"],) if "epsilon" in ctx.attrs else ()
+    """Bind a kernel function with arguments (inputs, outputs, rows, length, stride)."""
+    extent, arrays = _extent(ctx), (*ctx.inputs, *ctx.outputs)
+    values = (*map(Read, ctx.inputs), *ctx.outputs, *extent)
     types = (c_type(ctx.query.inputs[0]),)
-    values = (*map(Read, ctx.inputs), *ctx.outputs, rows, n, inner, *numbers)
-    return call(function, HEADER, types, *values, items=rows, blocks=True)
+    return call_rows(function, HEADER, types, arrays, *values, extent=extent)
 
 
-def _loss(function: str, blocks: bool, ctx: BindContext) -> Launch:
+def _l2(function: str, ctx: BindContext) -> Launch:
+    """Bind a kernel function with arguments (inputs, outputs, rows, length, stride, epsilon)."""
+    extent, types = _extent(ctx), (c_type(ctx.query.inputs[0]),)
+    values = (*map(Read, ctx.inputs), *ctx.outputs, *extent, ctx.attrs["epsilon"])
+    return call(function, HEADERS, types, *values, items=extent[0], blocks=True)
+
+
+def _loss(function: str, ctx: BindContext) -> Launch:
     """Bind a loss with arguments (inputs, outputs, rows, classes), for any type of labels."""
     x, label = ctx.query.inputs[:2]
     rows, n = prod(x.shape[:-1]), x.shape[-1]
     types = (c_type(x),) if label.dtype is x.dtype else (c_type(x), c_type(label))
     values = (*map(Read, ctx.inputs), *ctx.outputs, rows, n)
-    items = rows if blocks or function == "entropy" else rows * n
-    return call(function, HEADER, types, *values, items=items, blocks=blocks)
+    if function in BY_ROW:
+        wide = (*ctx.inputs, *ctx.outputs)
+        arrays = [a for a in wide if a.shape == x.shape]
+        return call_rows(function, HEADER, types, arrays, *values, extent=(rows, n, 1))
+    return call(function, HEADERS, types, *values, items=rows if function == "entropy" else x.size)
 
 
-ROWS = ("softmax", "softmax_grad", "log_softmax", "log_softmax_grad", "l2_normalize",
-        "l2_normalize_grad")  # fmt: skip
+ROWS = ("softmax", "softmax_grad", "log_softmax", "log_softmax_grad")
 LOSSES = {
-    "softmax_cross_entropy": ("dense_loss", True),
-    "softmax_cross_entropy_grad": ("dense_loss_grad", True),
-    "sparse_softmax_cross_entropy": ("sparse_loss", True),
-    "sparse_softmax_cross_entropy_grad": ("sparse_loss_grad", False),
-    "sparse_cross_entropy": ("entropy", False),
-    "sparse_cross_entropy_grad": ("entropy_grad", False),
+    "softmax_cross_entropy": "dense_loss",
+    "softmax_cross_entropy_grad": "dense_loss_grad",
+    "sparse_softmax_cross_entropy": "sparse_loss",
+    "sparse_softmax_cross_entropy_grad": "sparse_loss_grad",
+    "sparse_cross_entropy": "entropy",
+    "sparse_cross_entropy_grad": "entropy_grad",
 }
-"""The kernel function of each loss, and whether one block processes a row."""
+"""The kernel function of each loss."""
+BY_ROW = ("dense_loss", "dense_loss_grad", "sparse_loss")
+"""The functions whose threads share rows."""
 
 _BINDS: dict[str, Callable[[BindContext], Launch]] = {
     **{op: partial(_rows, op) for op in ROWS},
-    **{op: partial(_loss, *row) for op, row in LOSSES.items()},
+    **{op: partial(_l2, op) for op in ("l2_normalize", "l2_normalize_grad")},
+    **{op: partial(_loss, function) for op, function in LOSSES.items()},
 }
 
 KERNELS: tuple[KernelSpec, ...] = tuple(kernel(op, bind) for op, bind in _BINDS.items())

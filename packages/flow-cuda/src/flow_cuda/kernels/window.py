@@ -16,15 +16,18 @@ import numpy as np
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_core.base.shapes import same_padding
+from flow_cuda.codegen.indices import index_type
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.config import allows_tf32
 from flow_cuda.device.hardware import Product
 from flow_cuda.device.launch import ProductLaunch, Read, Struct, Write, call, space, strides
-from flow_cuda.kernels.binding import aligned, c_type, collect_launches, kernel
+from flow_cuda.kernels.binding import aligned, c_type, collect_launches, kernel, vector_width
 from flow_cuda.kernels.matmul import is_floating
 from flow_cuda.kernels.move import UNSIGNED, contiguous
 
 HEADER = "window.h"
+UNROLLED = 27
+"""Loops over windows of at most so many elements are unrolled completely."""
 Ints = tuple[int, ...]
 
 
@@ -108,33 +111,38 @@ def _before(attrs: Any, axis: int, size: int) -> int:
 
 
 def _pool_arguments(
-    query: KernelQuery, x: TensorType, y: TensorType
-) -> tuple[WindowLayout, WindowLayout, Struct]:
-    attrs: Any = query.attrs
+    ctx: BindContext, x: TensorType, y: TensorType
+) -> tuple[Ints, tuple[str, ...], Struct]:
+    """Return the outer and inner size, the C++ types and the window; see `source/window.h`."""
+    attrs: Any = ctx.attrs
     big, small = (layout(t, attrs["data_format"]) for t in (x, y))
     dims = len(attrs["pool_size"])
     before = tuple(_before(attrs, i, n) for i, n in enumerate(big.space[:dims]))
     ones = (1,) * dims
     window = _window(big.space, attrs["pool_size"], attrs["strides"], before, ones, small.space)
-    return big, small, window
+    outer, inner = big.batch, big.channels
+    if attrs["data_format"] == "channels_first":
+        outer, inner = outer * inner, 1
+    width = vector_width((inner,), (*ctx.inputs, *ctx.outputs))
+    size: Ints = attrs["pool_size"]
+    unrolled = max(size) if prod(size) <= UNROLLED else 4
+    types = (c_type(x), str(width), index_type(max(x.size, y.size)), str(unrolled))
+    return (outer, inner // width), types, window
 
 
 def _pool(mode: str, ctx: BindContext) -> Launch:
     x, y = ctx.query.inputs[0], ctx.query.outputs[0]
-    big, small, window = _pool_arguments(ctx.query, x, y)
-    least = (float(np.iinfo(x.dtype.numpy).min) if x.dtype.is_integer else -np.inf,)
-    values = (Read(ctx.inputs[0]), ctx.outputs[0], small.elements, big.strides, small.strides)
-    lowest = least if mode == "max" else ()
-    types = (c_type(x),)
-    return call(f"{mode}_pool", HEADER, types, *values, window, *lowest, items=y.size)
+    sizes, types, window = _pool_arguments(ctx, x, y)
+    values = (Read(ctx.inputs[0]), ctx.outputs[0], *sizes, window)
+    return call(f"{mode}_pool", HEADER, types, *values, items=y.size // int(types[1]))
 
 
 def _pool_grad(mode: str, ctx: BindContext) -> Launch:
     x, y = ctx.query.inputs[:2]
-    big, small, window = _pool_arguments(ctx.query, x, y)
+    sizes, types, window = _pool_arguments(ctx, x, y)
     inputs = map(Read, ctx.inputs if mode == "max" else ctx.inputs[2:])
-    values = (*inputs, ctx.outputs[0], big.elements, big.strides, small.strides, window)
-    return call(f"{mode}_pool_grad", HEADER, (c_type(x),), *values, items=x.size)
+    values = (*inputs, ctx.outputs[0], *sizes, window)
+    return call(f"{mode}_pool_grad", HEADER, types, *values, items=x.size // int(types[1]))
 
 
 def _is_floating(query: KernelQuery) -> bool:

@@ -1,51 +1,62 @@
-// Layer and batch normalization.  T: activations, P: parameters, A: statistics.
+// Layer and batch normalization.  T: activations, P: parameters, A: statistics; N and W: see row.h.
 
-template <class T, class P, class A>
+template <class T, int N, int W, class P, class A, bool has_gamma, bool has_beta>
 FN void layer_norm(const T *x, const P *beta, const P *gamma, T *y, A *mean, A *inverse, i64 rows,
                    i64 n, i64 params, double epsilon) {
     typedef typename In<T>::type V;
-    EACH_BLOCK(r, rows) {
-        const T *row = x + r * n;
+    V share = (V)1 / (V)n;
+    EACH_ROW(N, r, rows) {
+        Row<T, N, W> row(x + r * n, n, 1);
         V sum = 0, squares = 0;
-        EACH_THREAD(i, n) sum += load(row + i);
-        V center = over_block<Sum>(sum) / (V)n;
-        EACH_THREAD(i, n) {
-            V off = load(row + i) - center;
-            squares += off * off;
-        }
-        V scale = (V)1 / sqrt_(over_block<Sum>(squares) / (V)n + (V)epsilon);
-        EACH_THREAD(i, n) {
-            i64 at = r * n + i;
-            V value = (load(row + i) - center) * scale;
-            if (gamma) value *= (V)load(gamma + at % params);
-            if (beta) value += (V)load(beta + at % params);
-            store(y + at, value);
-        }
-        if (threadIdx.x == 0) {
+        each_of([&](V x) { sum += x; }, row);
+        V center = over_row<Sum, N>(sum) * share;
+        each_of([&](V x) { squares = fma_(x - center, x - center, squares); }, row);
+        V scale = inverse_root_(over_row<Sum, N>(squares) * share + (V)epsilon);
+        i64 shift = params > n ? r % (params / n) * n : 0;
+        each_vector([&](i64 i, Pack<V, W> &v) {
+            i64 at = params < n ? i % params : i + shift;
+            UNROLL for (int j = 0; j < W; j++) v.each[j] = (v.each[j] - center) * scale;
+            Pack<P, W> g, b;
+            if constexpr (has_gamma) g = load_pack<W>(gamma + at);
+            if constexpr (has_beta) b = load_pack<W>(beta + at);
+            UNROLL for (int j = 0; j < W; j++) {
+                V &value = v.each[j];
+                if constexpr (has_gamma && has_beta) {
+                    value = fma_(value, (V)load(g.each + j), (V)load(b.each + j));
+                } else if constexpr (has_gamma) {
+                    value *= (V)load(g.each + j);
+                } else if constexpr (has_beta) {
+                    value += (V)load(b.each + j);
+                }
+            }
+            Pack<T, W> made;
+            UNROLL for (int j = 0; j < W; j++) store(made.each + j, v.each[j]);
+            write_pack(y + r * n + i, made);
+        }, row);
+        if (LEADS(N)) {
             store(mean + r, center);
             store(inverse + r, scale);
         }
     }
 }
 
-template <class T, class A>
+template <class T, int N, int W, class A>
 FN void layer_norm_grad(const T *dy, const T *x, const A *mean, const A *inverse, T *dx, i64 rows,
                         i64 n) {
     typedef typename In<T>::type V;
-    EACH_BLOCK(r, rows) {
+    V share = (V)1 / (V)n;
+    EACH_ROW(N, r, rows) {
         V center = (V)load(mean + r), scale = (V)load(inverse + r), sum = 0, product = 0;
-        EACH_THREAD(i, n) {
-            V d = load(dy + r * n + i);
+        Row<T, N, W> given(dy + r * n, n, 1), row(x + r * n, n, 1);
+        each_of([&](V d, V x) {
             sum += d;
-            product += d * (load(x + r * n + i) - center) * scale;
-        }
-        sum = over_block<Sum>(sum) / (V)n;
-        product = over_block<Sum>(product) / (V)n;
-        EACH_THREAD(i, n) {
-            i64 at = r * n + i;
-            V normal = (load(x + at) - center) * scale;
-            store(dx + at, scale * (load(dy + at) - sum - normal * product));
-        }
+            product += d * (x - center) * scale;
+        }, given, row);
+        sum = over_row<Sum, N>(sum) * share;
+        product = over_row<Sum, N>(product) * share;
+        write_row(dx + r * n, [&](V d, V x) {
+            return scale * (d - sum - (x - center) * scale * product);
+        }, given, row);
     }
 }
 

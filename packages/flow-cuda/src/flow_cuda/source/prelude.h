@@ -136,6 +136,9 @@ MATH1(atanh) MATH1(ceil) MATH1(floor) MATH1(rint) MATH1(erf) MATH1(erfc) MATH1(f
     FN double name##_(double x, double y) { return name(x, y); }
 MATH2(pow) MATH2(atan2) MATH2(fmod)
 
+FN float fma_(float x, float y, float z) { return fmaf(x, y, z); }
+FN double fma_(double x, double y, double z) { return fma(x, y, z); }
+
 // near its zeros lgamma in float loses all significant digits
 FN float lgamma_(float x) { return (float)lgamma((double)x); }
 FN double lgamma_(double x) { return lgamma(x); }
@@ -145,6 +148,9 @@ template <> __device__ __forceinline__ float infinity<float>() { return bits_as<
 template <> __device__ __forceinline__ double infinity<double>() {
     return bits_as<double>(0x7ff0000000000000ull);
 }
+template <class V> FN V lowest() { return (V)-1 > 0 ? 0 : (V)((u64)1 << (8 * sizeof(V) - 1)); }
+template <> __device__ __forceinline__ float lowest<float>() { return -infinity<float>(); }
+template <> __device__ __forceinline__ double lowest<double>() { return -infinity<double>(); }
 template <class V> FN V not_a_number() { return infinity<V>() - infinity<V>(); }
 
 template <class V> FN bool is_nan(V x) { return x != x; }
@@ -164,6 +170,15 @@ FN float digamma_(float x) { return (float)digamma_((double)x); }
 
 template <class V> FN V max_(V a, V b) { return a > b || a != a ? a : b; }
 template <class V> FN V min_(V a, V b) { return a < b || a != a ? a : b; }
+// As max_, by one instruction where there is one; it may take another sign of zero.
+template <class V> FN V largest_(V a, V b) { return max_(a, b); }
+#if !defined(MODELED) && __CUDA_ARCH__ >= 800
+FN float largest_(float a, float b) {
+    float most;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
+    return most;
+}
+#endif
 template <class V> FN V clip_(V x, V low, V high) {
     V above = x < low ? low : x;
     return above > high ? high : above;
@@ -207,6 +222,26 @@ template <class V> FN V floor_div_of(V x, V y) {
 FN float floor_div_(float x, float y) { return floor_div_of(x, y); }
 FN double floor_div_(double x, double y) { return floor_div_of(x, y); }
 
+// Without the calls that divisions and roots of any float take.
+FN double reciprocal_(double x) { return 1 / x; }
+FN double inverse_root_(double x) { return 1 / sqrt(x); }
+#ifdef MODELED
+FN float reciprocal_(float x) { return 1 / x; }
+FN float inverse_root_(float x) { return 1 / sqrtf(x); }
+#else
+FN float refined(float rough, float better) { return better != better ? rough : better; }
+FN float reciprocal_(float x) {
+    float rough;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(rough) : "f"(x));
+    return refined(rough, fmaf(rough, fmaf(-x, rough, 1.0f), rough));  // one step of Newton's method
+}
+FN float inverse_root_(float x) {
+    float rough;
+    asm("rsqrt.approx.f32 %0, %1;" : "=f"(rough) : "f"(x));
+    return refined(rough, fmaf(rough, fmaf(-0.5f * x * rough, rough, 0.5f), rough));
+}
+#endif
+
 template <class V> FN V softplus_(V x) {
     return (x > (V)0 ? x : (V)0) + log1p_(exp_(-abs_(x)));
 }
@@ -227,6 +262,10 @@ FN i64 all_threads() { return (i64)gridDim.x * BLOCK; }
 // Not unrolled: the number of iterations of an unrolled loop takes a division of 64 bits.
 #define LOOP(i, from, count, step) \
     _Pragma("unroll 1") for (i64 i = from; i < (count); i += step)
+#define UNROLL _Pragma("unroll")
+// With indices of a type U that can hold the count plus the threads of a grid.
+#define EACH_INDEX(U, i, count) \
+    _Pragma("unroll 1") for (U i = (U)first_item(); i < (count); i += (U)all_threads())
 #define EACH(i, count) LOOP(i, first_item(), count, all_threads())
 #define EACH_BLOCK(i, count) LOOP(i, blockIdx.x, count, gridDim.x)
 #define EACH_THREAD(i, count) LOOP(i, threadIdx.x, count, BLOCK)
@@ -263,13 +302,18 @@ struct All { template <class V> __device__ static V of(V a, V b) { return (V)(a 
 struct Any { template <class V> __device__ static V of(V a, V b) { return (V)(a != 0 || b != 0); } };
 
 #define WARP 32
+#define LANES (BLOCK < WARP ? BLOCK : WARP)
+
+template <class How, class V> FN V over_warp(V value) {
+    UNROLL for (u32 lane = LANES / 2; lane; lane /= 2) {
+        value = (V)How::of(value, (V)__shfl_xor_sync(0xffffffffu, value, lane));
+    }
+    return value;
+}
 
 template <class How, class V> FN V over_block(V value) {
     SHARED(V, kept, [MOST_THREADS / WARP]);
-    u32 lanes = BLOCK < WARP ? BLOCK : WARP;
-    for (u32 lane = lanes / 2; lane; lane /= 2) {
-        value = (V)How::of(value, (V)__shfl_xor_sync(0xffffffffu, value, lane));
-    }
+    value = over_warp<How>(value);
     __syncthreads();
     if (threadIdx.x % WARP == 0) kept[threadIdx.x / WARP] = value;
     __syncthreads();

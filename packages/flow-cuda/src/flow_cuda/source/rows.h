@@ -1,88 +1,84 @@
-// Reductions along an axis, one block per row.  Row r of a tensor (outer, n, inner) starts at
+// Reductions along an axis; N and W: see row.h, and one block per row where there are none.  Row r of a tensor (outer, n, inner) starts at
 // element r / inner * n * inner + r % inner; its elements have stride ``inner``.
 
 FN i64 row_start(i64 r, i64 n, i64 inner) { return r / inner * n * inner + r % inner; }
 
-template <class T> FN typename In<T>::type largest_of(const T *x, i64 n, i64 inner) {
+// The largest number of a row, and the sum of exp(x - most).  A NaN makes the sum NaN.
+template <class T, int N, int W> FN typename In<T>::type largest_of(Row<T, N, W> &row) {
     typedef typename In<T>::type V;
     V most = -infinity<V>();
-    EACH_THREAD(i, n) most = max_(most, load(x + i * inner));
-    return over_block<Largest>(most);
+    each_of([&](V x) { most = Most::of(most, x); }, row);
+    return over_row<Most, N>(most);
 }
-
-template <class T> FN typename In<T>::type exp_sum(const T *x, i64 n, i64 inner,
-                                                   typename In<T>::type most) {
-    typedef typename In<T>::type V;
+template <class T, int N, int W, class V> FN V exp_sum(Row<T, N, W> &row, V most) {
     V sum = 0;
-    EACH_THREAD(i, n) sum += exp_(load(x + i * inner) - most);
-    return over_block<Sum>(sum);
+    each_of([&](V x) { sum += exp_(x - most); }, row);
+    return over_row<Sum, N>(sum);
 }
 
-template <class T> FN void softmax(const T *x, T *y, i64 rows, i64 n, i64 inner) {
+template <class T, int N, int W> FN void softmax(const T *x, T *y, i64 rows, i64 n, i64 inner) {
     typedef typename In<T>::type V;
-    EACH_BLOCK(r, rows) {
+    EACH_ROW(N, r, rows) {
         i64 start = row_start(r, n, inner);
-        V most = largest_of(x + start, n, inner), sum = exp_sum(x + start, n, inner, most);
-        EACH_THREAD(i, n) {
-            i64 at = start + i * inner;
-            store(y + at, exp_(load(x + at) - most) / sum);
-        }
+        Row<T, N, W> row(x + start, n, inner);
+        V most = largest_of(row), sum = 0;
+        each_of([&](V &x) { sum += x = exp_(x - most); }, row);
+        V scale = reciprocal_(over_row<Sum, N>(sum));
+        write_row(y + start, [&](V x) { return (N ? x : exp_(x - most)) * scale; }, row);
     }
 }
 
-template <class T> FN void log_softmax(const T *x, T *y, i64 rows, i64 n, i64 inner) {
+template <class T, int N, int W> FN void log_softmax(const T *x, T *y, i64 rows, i64 n, i64 inner) {
     typedef typename In<T>::type V;
-    EACH_BLOCK(r, rows) {
+    EACH_ROW(N, r, rows) {
         i64 start = row_start(r, n, inner);
-        V most = largest_of(x + start, n, inner);
-        V less = log_(exp_sum(x + start, n, inner, most));
-        EACH_THREAD(i, n) {
-            i64 at = start + i * inner;
-            store(y + at, load(x + at) - most - less);
-        }
+        Row<T, N, W> row(x + start, n, inner);
+        V most = largest_of(row), less = log_(exp_sum(row, most));
+        write_row(y + start, [&](V x) { return x - most - less; }, row);
     }
 }
 
-template <class T> FN void softmax_grad(const T *y, const T *dy, T *dx, i64 rows, i64 n, i64 inner) {
+template <class T, int N, int W>
+FN void softmax_grad(const T *y, const T *dy, T *dx, i64 rows, i64 n, i64 inner) {
     typedef typename In<T>::type V;
-    EACH_BLOCK(r, rows) {
+    EACH_ROW(N, r, rows) {
         i64 start = row_start(r, n, inner);
+        Row<T, N, W> row(y + start, n, inner), given(dy + start, n, inner);
         V sum = 0;
-        EACH_THREAD(i, n) sum += load(y + start + i * inner) * load(dy + start + i * inner);
-        sum = over_block<Sum>(sum);
-        EACH_THREAD(i, n) {
-            i64 at = start + i * inner;
-            store(dx + at, load(y + at) * (load(dy + at) - sum));
-        }
+        each_of([&](V p, V d) { sum += p * d; }, row, given);
+        sum = over_row<Sum, N>(sum);
+        write_row(dx + start, [&](V p, V d) { return p * (d - sum); }, row, given);
     }
 }
 
-template <class T>
+template <class T, int N, int W>
 FN void log_softmax_grad(const T *y, const T *dy, T *dx, i64 rows, i64 n, i64 inner) {
     typedef typename In<T>::type V;
-    EACH_BLOCK(r, rows) {
+    EACH_ROW(N, r, rows) {
         i64 start = row_start(r, n, inner);
+        Row<T, N, W> row(y + start, n, inner), given(dy + start, n, inner);
         V sum = 0;
-        EACH_THREAD(i, n) sum += load(dy + start + i * inner);
-        sum = over_block<Sum>(sum);
-        EACH_THREAD(i, n) {
-            i64 at = start + i * inner;
-            store(dx + at, load(dy + at) - exp_(load(y + at)) * sum);
-        }
+        each_of([&](V d) { sum += d; }, given);
+        sum = over_row<Sum, N>(sum);
+        write_row(dx + start, [&](V p, V d) { return d - exp_(p) * sum; }, row, given);
     }
 }
 
 // Labels out of range give NaN, since a kernel cannot raise an error.
-template <class T, class L>
+template <class T, int N, int W, class L>
 FN void sparse_loss(const T *x, const L *label, T *prob, T *loss, i64 rows, i64 n) {
     typedef typename In<T>::type V;
-    EACH_BLOCK(r, rows) {
-        const T *row = x + r * n;
+    EACH_ROW(N, r, rows) {
         i64 want = (i64)label[r];
-        V at_label = want < 0 || want >= n ? not_a_number<V>() : load(row + want);
-        V most = largest_of(row, n, 1), sum = exp_sum(row, n, 1, most);
-        EACH_THREAD(i, n) store(prob + r * n + i, exp_(load(row + i) - most) / sum);
-        if (threadIdx.x == 0) store(loss + r, log_(sum) + most - at_label);
+        V at_label = want < 0 || want >= n ? not_a_number<V>() : load(x + r * n + want);
+        Row<T, N, W> row(x + r * n, n, 1);
+        V most = largest_of(row), sum = 0;
+        each_of([&](V &x) { sum += x = exp_(x - most); }, row);
+        sum = over_row<Sum, N>(sum);
+        V scale = reciprocal_(sum);
+        if (N) after_reads();  // prob may overwrite x, of which each thread reads an element
+        write_row(prob + r * n, [&](V x) { return (N ? x : exp_(x - most)) * scale; }, row);
+        if (LEADS(N)) store(loss + r, log_(sum) + most - at_label);
     }
 }
 
@@ -95,29 +91,27 @@ FN void sparse_loss_grad(const T *prob, const L *label, const T *dy, T *dx, i64 
     }
 }
 
-template <class T>
+template <class T, int N, int W>
 FN void dense_loss(const T *x, const T *label, T *prob, T *loss, i64 rows, i64 n) {
     typedef typename In<T>::type V;
-    EACH_BLOCK(r, rows) {
-        const T *row = x + r * n;
-        V most = largest_of(row, n, 1), sum = exp_sum(row, n, 1, most), less = log_(sum), total = 0;
-        EACH_THREAD(i, n) {
-            V now = load(row + i) - most;
-            total += load(label + r * n + i) * (less - now);
-            store(prob + r * n + i, exp_(now) / sum);
-        }
-        total = over_block<Sum>(total);
-        if (threadIdx.x == 0) store(loss + r, total);
+    EACH_ROW(N, r, rows) {
+        Row<T, N, W> row(x + r * n, n, 1), labels(label + r * n, n, 1);
+        V most = largest_of(row), sum = exp_sum(row, most), less = log_(sum), total = 0;
+        each_of([&](V x, V wanted) { total += wanted * (less - (x - most)); }, row, labels);
+        V scale = reciprocal_(sum);
+        write_row(prob + r * n, [&](V x) { return exp_(x - most) * scale; }, row);
+        total = over_row<Sum, N>(total);
+        if (LEADS(N)) store(loss + r, total);
     }
 }
 
-template <class T>
+template <class T, int N, int W>
 FN void dense_loss_grad(const T *prob, const T *label, const T *dy, T *dx, i64 rows, i64 n) {
-    EACH_BLOCK(r, rows) {
-        EACH_THREAD(i, n) {
-            i64 at = r * n + i;
-            store(dx + at, load(dy + r) * (load(prob + at) - load(label + at)));
-        }
+    typedef typename In<T>::type V;
+    EACH_ROW(N, r, rows) {
+        Row<T, N, W> row(prob + r * n, n, 1), labels(label + r * n, n, 1);
+        V scale = load(dy + r);
+        write_row(dx + r * n, [&](V p, V wanted) { return scale * (p - wanted); }, row, labels);
     }
 }
 

@@ -32,90 +32,182 @@ FN void tap(const Window &w, i64 i, i64 *k) {
 }
 FN i64 taps(const Window &w) { return w.kernel[0] * w.kernel[1] * w.kernel[2]; }
 
-FN i64 count_of(const Window &w, const i64 *o) {
-    i64 count = 1;
-    for (int d = 0; d < 3; d++) {
-        i64 start = o[d] * w.stride[d] - w.before[d], stop = start + w.kernel[d];
-        count *= (stop < w.size[d] ? stop : w.size[d]) - (start > 0 ? start : 0);
+// --- pooling, of tensors (outer, three spatial axes, inner).  W: the adjacent elements of the inner
+// axis that one instruction moves; ``inner`` counts such vectors.  U: the type of indices.  K: how far to
+// unroll loops over a window; the compiler unrolls a loop completely if K is its number of iterations.
+
+template <class U> struct Signed { typedef i64 type; };
+template <> struct Signed<u32> { typedef i32 type; };
+
+template <class U> struct Place {
+    U outer, inner;
+    typename Signed<U>::type at[3];
+};
+
+template <class U> FN Place<U> place_of(U i, const i64 *sizes, i64 inner) {
+    Place<U> found;
+    found.inner = i % (U)inner;
+    i /= (U)inner;
+    UNROLL for (int d = 2; d >= 0; d--) {
+        found.at[d] = i % (U)sizes[d];
+        i /= (U)sizes[d];
+    }
+    found.outer = i;
+    return found;
+}
+
+template <class S> FN S spatial(S a, S b, S c, const i64 *sizes) {
+    return (a * (S)sizes[1] + b) * (S)sizes[2] + c;
+}
+
+#define WINDOW(k, count) _Pragma("unroll K") for (S k = 0; k < (S)(count); k++)
+
+// The index of a window's first element in the spatial axes; it may be in the padding.
+template <class S> FN S first_of(const Window &w, const S *o) {
+    S at[3];
+    UNROLL for (int d = 0; d < 3; d++) at[d] = o[d] * (S)w.stride[d] - (S)w.before[d];
+    return spatial(at[0], at[1], at[2], w.size);
+}
+
+template <class S> FN bool within(const Window &w, int axis, S o, S k) {
+    S p = o * (S)w.stride[axis] - (S)w.before[axis] + k;
+    return p >= 0 && p < (S)w.size[axis];
+}
+
+// Calls f(distance from the first element) for each element of window o, in ascending order.
+template <int K, class S, class F> FN void each_element(const Window &w, const S *o, F f) {
+    WINDOW(i, w.kernel[0]) {
+        if (!within(w, 0, o[0], i)) continue;
+        WINDOW(j, w.kernel[1]) {
+            if (!within(w, 1, o[1], j)) continue;
+            WINDOW(k, w.kernel[2]) if (within(w, 2, o[2], k)) f(spatial(i, j, k, w.size));
+        }
+    }
+}
+
+// The window whose element k along an axis is element p; -1 if there is none.
+template <class S> FN S window_with(const Window &w, int axis, S p, S k) {
+    S shifted = p + (S)w.before[axis] - k, o = shifted / (S)w.stride[axis];
+    return shifted < 0 || shifted % (S)w.stride[axis] || o >= (S)w.out[axis] ? -1 : o;
+}
+
+// Calls f(coordinates of a window) for each window that has element p.
+template <int K, class S, class F> FN void each_window(const Window &w, const S *p, F f) {
+    S o[3];
+    WINDOW(a, w.kernel[0]) {
+        if ((o[0] = window_with(w, 0, p[0], a)) < 0) continue;
+        WINDOW(b, w.kernel[1]) {
+            if ((o[1] = window_with(w, 1, p[1], b)) < 0) continue;
+            WINDOW(c, w.kernel[2]) {
+                if ((o[2] = window_with(w, 2, p[2], c)) >= 0) f(o);
+            }
+        }
+    }
+}
+
+template <class S> FN S elements_of(const Window &w, const S *o) {
+    S count = 1;
+    UNROLL for (int d = 0; d < 3; d++) {
+        S start = o[d] * (S)w.stride[d] - (S)w.before[d], stop = start + (S)w.kernel[d];
+        count *= (stop < (S)w.size[d] ? stop : (S)w.size[d]) - (start > 0 ? start : 0);
     }
     return count;
 }
 
-template <class T>
-FN void max_pool(const T *x, T *y, Space results, Strides xs, Strides ys, Window w,
-                 double lowest) {
+#define SPATIAL(sizes) ((U)sizes[0] * (U)sizes[1] * (U)sizes[2])
+// Of an element of x, whose index in the spatial axes is ``at``.
+#define START(x, outer, at, own) \
+    ((x) + (i64)(S)(((outer) * SPATIAL(w.size) + (U)(at)) * (U)inner + (own)) * W)
+
+template <class T, int W, class U, int K>
+FN void max_pool(const T *x, T *y, i64 outer, i64 inner, Window w) {
     typedef typename In<T>::type V;
-    EACH(i, results.size) {
-        i64 at[8], k[3], p[3];
-        unravel(i, results, at);
-        bool any = false;
-        V most = (V)lowest;
-        for (i64 t = 0; t < taps(w); t++) {
-            tap(w, t, k);
-            if (!inside(w, at + 2, k, p)) continue;
-            V value = load(x + AT(xs, at[0], at[1], p));
-            most = any ? max_(most, value) : value;
-            any = true;
-        }
-        store(y + AT(ys, at[0], at[1], at + 2), most);
+    typedef typename Signed<U>::type S;
+    EACH_INDEX(U, i, (U)outer * SPATIAL(w.out) * (U)inner) {
+        Place<U> o = place_of(i, w.out, inner);
+        const T *from = START(x, o.outer, first_of(w, o.at), o.inner);
+        V most[W];
+        UNROLL for (int j = 0; j < W; j++) most[j] = lowest<V>();
+        each_element<K>(w, o.at, [&](S p) {
+            Pack<T, W> pack = load_pack<W>(from + (i64)p * inner * W);
+            UNROLL for (int j = 0; j < W; j++) most[j] = largest_(most[j], load(pack.each + j));
+        });
+        Pack<T, W> made;
+        UNROLL for (int j = 0; j < W; j++) store(made.each + j, most[j]);
+        store_pack(y + i * W, made);
     }
 }
 
-template <class T>
-FN void avg_pool(const T *x, T *y, Space results, Strides xs, Strides ys, Window w) {
+template <class T, int W, class U, int K>
+FN void avg_pool(const T *x, T *y, i64 outer, i64 inner, Window w) {
     typedef typename In<T>::type V;
-    EACH(i, results.size) {
-        i64 at[8], k[3], p[3];
-        unravel(i, results, at);
-        V sum = 0;
-        for (i64 t = 0; t < taps(w); t++) {
-            tap(w, t, k);
-            if (inside(w, at + 2, k, p)) sum += load(x + AT(xs, at[0], at[1], p));
-        }
-        store(y + AT(ys, at[0], at[1], at + 2), sum / (V)count_of(w, at + 2));
+    typedef typename Signed<U>::type S;
+    EACH_INDEX(U, i, (U)outer * SPATIAL(w.out) * (U)inner) {
+        Place<U> o = place_of(i, w.out, inner);
+        const T *from = START(x, o.outer, first_of(w, o.at), o.inner);
+        V sum[W] = {}, count = (V)elements_of(w, o.at);
+        each_element<K>(w, o.at, [&](S p) {
+            Pack<T, W> pack = load_pack<W>(from + (i64)p * inner * W);
+            UNROLL for (int j = 0; j < W; j++) sum[j] += load(pack.each + j);
+        });
+        Pack<T, W> made;
+        UNROLL for (int j = 0; j < W; j++) store(made.each + j, sum[j] / count);
+        store_pack(y + i * W, made);
     }
 }
 
 template <class V> FN bool same(V a, V b) { return a == b || (a != a && b != b); }
 
-// The gradient goes to the first kernel position with the maximum or NaN.
-template <class T>
-FN void max_pool_grad(const T *x, const T *y, const T *dy, T *dx, Space elements, Strides xs,
-                      Strides ys, Window w) {
+// The gradient goes to the first element of a window that is its maximum or NaN.
+template <class T, int W, class U, int K>
+FN void max_pool_grad(const T *x, const T *y, const T *dy, T *dx, i64 outer, i64 inner, Window w) {
     typedef typename In<T>::type V;
-    EACH(i, elements.size) {
-        i64 at[8], k[3], o[3], other[3], p[3];
-        unravel(i, elements, at);
-        V own = load(x + AT(xs, at[0], at[1], at + 2)), sum = 0;
-        for (i64 t = 0; t < taps(w); t++) {
-            tap(w, t, k);
-            if (!touches(w, at + 2, k, o)) continue;
-            i64 result = AT(ys, at[0], at[1], o);
-            if (!same(load(y + result), own)) continue;
-            bool first = true;
-            for (i64 before = 0; before < t && first; before++) {
-                tap(w, before, other);
-                if (inside(w, o, other, p)) first = !same(load(x + AT(xs, at[0], at[1], p)), own);
+    typedef typename Signed<U>::type S;
+    EACH_INDEX(U, i, (U)outer * SPATIAL(w.size) * (U)inner) {
+        Place<U> p = place_of(i, w.size, inner);
+        S own = spatial(p.at[0], p.at[1], p.at[2], w.size);
+        Pack<T, W> values = load_pack<W>(x + i * W), made;
+        V sum[W] = {};
+        each_window<K>(w, p.at, [&](const S *o) {
+            U at = (p.outer * SPATIAL(w.out) + (U)spatial(o[0], o[1], o[2], w.out)) * (U)inner;
+            Pack<T, W> most = load_pack<W>(y + (at + p.inner) * W);
+            bool hit[W];
+            UNROLL for (int j = 0; j < W; j++) {
+                hit[j] = same(load(most.each + j), load(values.each + j));
             }
-            if (first) sum += load(dy + result);
-        }
-        store(dx + AT(xs, at[0], at[1], at + 2), sum);
+            S first = first_of(w, o);
+            const T *from = START(x, p.outer, first, p.inner);
+            each_element<K>(w, o, [&](S q) {
+                if (first + q >= own) return;
+                Pack<T, W> other = load_pack<W>(from + (i64)q * inner * W);
+                UNROLL for (int j = 0; j < W; j++) {
+                    hit[j] = hit[j] && !same(load(other.each + j), load(values.each + j));
+                }
+            });
+            Pack<T, W> given = load_pack<W>(dy + (at + p.inner) * W);
+            UNROLL for (int j = 0; j < W; j++) if (hit[j]) sum[j] += load(given.each + j);
+        });
+        UNROLL for (int j = 0; j < W; j++) store(made.each + j, sum[j]);
+        store_pack(dx + i * W, made);
     }
 }
 
-template <class T>
-FN void avg_pool_grad(const T *dy, T *dx, Space elements, Strides xs, Strides ys, Window w) {
+template <class T, int W, class U, int K>
+FN void avg_pool_grad(const T *dy, T *dx, i64 outer, i64 inner, Window w) {
     typedef typename In<T>::type V;
-    EACH(i, elements.size) {
-        i64 at[8], k[3], o[3];
-        unravel(i, elements, at);
-        V sum = 0;
-        for (i64 t = 0; t < taps(w); t++) {
-            tap(w, t, k);
-            if (!touches(w, at + 2, k, o)) continue;
-            sum += load(dy + AT(ys, at[0], at[1], o)) / (V)count_of(w, o);
-        }
-        store(dx + AT(xs, at[0], at[1], at + 2), sum);
+    typedef typename Signed<U>::type S;
+    EACH_INDEX(U, i, (U)outer * SPATIAL(w.size) * (U)inner) {
+        Place<U> p = place_of(i, w.size, inner);
+        V sum[W] = {};
+        each_window<K>(w, p.at, [&](const S *o) {
+            U at = (p.outer * SPATIAL(w.out) + (U)spatial(o[0], o[1], o[2], w.out)) * (U)inner;
+            Pack<T, W> given = load_pack<W>(dy + (at + p.inner) * W);
+            V count = (V)elements_of(w, o);
+            UNROLL for (int j = 0; j < W; j++) sum[j] += load(given.each + j) / count;
+        });
+        Pack<T, W> made;
+        UNROLL for (int j = 0; j < W; j++) store(made.each + j, sum[j]);
+        store_pack(dx + i * W, made);
     }
 }
 

@@ -8,6 +8,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from flow_core.authoring.backends import Launch, rowwise
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.authoring.update_rules import BY_TYPE, COMMON, RATE, TABLE, Update
@@ -16,7 +18,7 @@ from flow_core.base.arrays import Array
 from flow_core.base.errors import DataError
 from flow_onednn import threads
 from flow_onednn.binding import CData
-from flow_onednn.kernels.upcast import with_upcast
+from flow_onednn.kernels.upcast import is_half, with_upcast
 from flow_onednn.native import compiler
 from flow_onednn.primitives import address
 from flow_onednn.recipes import PRIORITY
@@ -54,11 +56,19 @@ def _with_compiler(accepts: Accepts) -> Accepts:
 
 
 def upcast_loop_kernel(
-    op: str, bind: Callable[[BindContext], Launch], accepts: Accepts = _all_float32,
+    op: str, bind: Callable[[BindContext], Launch | list[Launch]], accepts: Accepts = _all_float32,
     workspace: Callable[[KernelQuery], int] | None = None,
 ) -> KernelSpec:  # fmt: skip
     """Return the `KernelSpec` of a C loop that mutates no input, extended to bfloat16."""
     return with_upcast(loop_kernel(op, bind, accepts, workspace), _with_compiler(accepts))
+
+
+def _only_half(spec: KernelSpec) -> KernelSpec:
+    """Restrict a kernel to bfloat16."""
+    accepts = spec.accepts
+    if accepts is None:
+        raise LookupError(f"the kernel of {spec.op} has no predicate")
+    return replace(spec, accepts=lambda query: is_half(query.inputs[0]) and accepts(query))
 
 
 # --- updates
@@ -193,6 +203,12 @@ def _sum(ctx: BindContext) -> Launch:
     )
 
 
+def _mean(ctx: BindContext) -> list[Launch]:
+    count = ctx.attrs["count"] or ctx.inputs[0].size // max(ctx.outputs[0].size, 1)
+    out = ctx.outputs[0]
+    return [_sum(ctx), partial(np.multiply, out, np.float32(1 / count), out)]
+
+
 # --- losses
 
 WIDTHS = {"int64": 8, "int32": 4, "int8": 1, "uint8": -1}
@@ -303,6 +319,7 @@ KERNELS: tuple[KernelSpec, ...] = (
     # numpy sums with BLAS, whose threads keep spinning for tens of milliseconds beside OpenMP's
     upcast_loop_kernel("reduce_sum", _sum, _sums, _sum_bytes),
     upcast_loop_kernel("reduce_sum_like", _sum, _sums, _sum_bytes),
+    _only_half(upcast_loop_kernel("reduce_mean", _mean, _sums, _sum_bytes)),  # else numpy's
     replace(loop_kernel("sparse_softmax_cross_entropy", _loss, _labeled), batchable=rowwise),
     replace(
         loop_kernel("sparse_softmax_cross_entropy_grad", _loss_grad, _labeled), batchable=rowwise

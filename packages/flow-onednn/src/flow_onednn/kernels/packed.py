@@ -1,8 +1,8 @@
 """Matrix products with weights that another op has packed in the layout of the primitive.
 
 Other products pack their weights during execution, one panel at a time. If several devices of a
-process multiply few rows each by the same weight, it is less work to pack the weight once; see
-`flow_onednn.passes.pack`.
+process multiply few rows each by the same weight, it is less work to pack the weight once.  Outside
+of training, bfloat16 weights are packed once for all steps.  See `flow_onednn.passes.pack`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flow_onednn.recipes import (
     Operand,
     Problem,
     Recipe,
-    is_float32,
+    is_product,
     kernel,
     recipe,
 )  # fmt: skip
@@ -36,7 +36,7 @@ from flow_onednn.threads import whole_budget
 PACK, PRODUCT = "onednn_pack", "onednn_packed_matmul"
 
 
-def _product(attrs: dict[str, AttrValue], has_bias: bool) -> Primitive | None:
+def _product(attrs: dict[str, AttrValue], has_bias: bool, dtype: str) -> Primitive | None:
     """Create the product of row-major rows and weights in the primitive's layout.
 
     A pass queries this layout before the cores are divided among streams, so the layout is selected
@@ -44,43 +44,44 @@ def _product(attrs: dict[str, AttrValue], has_bias: bool) -> Primitive | None:
     """
     rows, deep, columns = (attrs[k] for k in ("rows", "deep", "columns"))
     null = library().ffi.NULL
+    out = plain((rows, columns), "float32" if attrs["wide"] else dtype)
     with whole_budget():
         return create(
-            "matmul", plain((rows, deep), "float32"), any_layout((deep, columns), "float32"),
-            plain((1, columns), "float32") if has_bias else null, plain((rows, columns), "float32"),
+            "matmul", plain((rows, deep), dtype), any_layout((deep, columns), dtype),
+            plain((1, columns), dtype) if has_bias else null, out,
             post=PostOps(activation=ACTIVATIONS[attrs["activation"]]), math=attrs["math"],
         )  # fmt: skip
 
 
-def _weights(attrs: dict[str, AttrValue]) -> Md:
+def _weights(attrs: dict[str, AttrValue], dtype: str) -> Md:
     """Return the descriptor of the variable's weights as a (deep, columns) matrix."""
     deep, columns = attrs["deep"], attrs["columns"]
     strides = (1, deep) if attrs["transpose_b"] else (columns, 1)
-    return plain((deep, columns), "float32", strides)
+    return plain((deep, columns), dtype, strides)
 
 
 def _build_pack(p: Problem) -> Recipe | None:
-    product = _product(p.attrs, p.attrs["bias"])
+    dtype = p.inputs[0].dtype.name
+    product = _product(p.attrs, p.attrs["bias"], dtype)
     if product is None:
         return None
-    source, target = _weights(p.attrs), product.md("weights")
+    source, target = _weights(p.attrs, dtype), product.md("weights")
     made = create("reorder", source, target)
     return recipe(made, (Operand("src", 0, source), Operand("dst", 0, target, True)))
 
 
 def _build_product(p: Problem) -> Recipe | None:
-    has_bias = len(p.inputs) == 3
-    product, columns = _product(p.attrs, has_bias), p.attrs["columns"]
+    has_bias, dtype = len(p.inputs) == 3, p.inputs[0].dtype.name
+    product, columns = _product(p.attrs, has_bias, dtype), p.attrs["columns"]
     if product is None:
         return None
-    rows = plain(p.inputs[0].shape, "float32")
     operands = [
-        Operand("src", 0, rows),
+        Operand("src", 0, plain(p.inputs[0].shape, dtype)),
         Operand("weights", 1, product.md("weights")),
-        Operand("dst", 0, plain(p.outputs[0].shape, "float32"), True),
+        Operand("dst", 0, plain(p.outputs[0].shape, p.outputs[0].dtype.name), True),
     ]
     if has_bias:
-        operands.append(Operand("bias", 2, plain((1, columns), "float32")))
+        operands.append(Operand("bias", 2, plain((1, columns), dtype)))
     return recipe(product, operands)
 
 
@@ -90,6 +91,7 @@ def attrs_of(p: Problem) -> dict[str, AttrValue]:
     return {
         "rows": rows, "deep": deep, "columns": p.outputs[0].shape[-1],
         "activation": p.attrs.get("activation", ""), "math": p.attrs.get("math", ""),
+        "wide": p.attrs.get("wide", False),
     }  # fmt: skip
 
 
@@ -102,12 +104,19 @@ def packed_size(p: Problem) -> int | None:
         show that packing them before changes the bits of the product.
     """
     attrs, direct = attrs_of(p), partitioned_matmul.build(p)
-    product = _product(attrs, len(p.inputs) == 3)
+    product = _product(attrs, len(p.inputs) == 3, p.inputs[0].dtype.name)
     if product is None or not isinstance(direct, Recipe) or direct.reorders:
         return None
     size = nbytes(product.md("weights")) // 4
     packs = product.scratchpad < direct.primitive.scratchpad
     return size if packs and _same_bits(p, attrs, size, direct) else None
+
+
+def constant_size(p: Problem) -> int | None:
+    """Return the number of elements of weights that are packed once; None without a primitive."""
+    dtype = p.inputs[0].dtype
+    product = _product(attrs_of(p), len(p.inputs) == 3, dtype.name)
+    return None if product is None else nbytes(product.md("weights")) // dtype.itemsize
 
 
 def _same_bits(p: Problem, attrs: dict[str, AttrValue], size: int, direct: Implementation) -> bool:
@@ -141,6 +150,6 @@ def _run(implementation: Implementation, p: Problem, operands: list[Array], out:
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    kernel(PACK, _build_pack, accepts=is_float32),
-    kernel(PRODUCT, preserve_nan(_build_product), accepts=is_float32),
+    kernel(PACK, _build_pack, accepts=is_product),
+    kernel(PRODUCT, preserve_nan(_build_product), accepts=is_product),
 )

@@ -18,6 +18,7 @@ from flow_onednn import binding
 from flow_onednn.binding import CData
 from flow_onednn.kernels.convolution.conv import LAST, first, image
 from flow_onednn.kernels.loops import null, pointer, thread_parts, upcast_loop_kernel
+from flow_onednn.kernels.upcast import is_half
 from flow_onednn.native import compiler
 from flow_onednn.primitives import Md, Primitive, create, dims
 from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
@@ -143,7 +144,14 @@ def _c_array(sizes: tuple[int, ...] | None) -> CData:
 
 def _accepts_max(query: KernelQuery) -> bool:
     (x,), y = query.inputs, query.outputs[0]
-    return x.dtype.name == FLOAT and _c_sizes(query, x, y) is not None
+    sizes = _c_sizes(query, x, y)
+    native = is_half(x) and sizes is not None and not _is_plane(query, sizes)
+    return sizes is not None and (native or x.dtype.name == FLOAT)
+
+
+def _is_plane(query: KernelQuery, sizes: tuple[int, ...]) -> bool:
+    """Return whether the images have a single channel, and no positions are needed."""
+    return sizes[3] == 1 and len(query.outputs) == 1
 
 
 def _buffer_bytes(query: KernelQuery) -> int:
@@ -156,11 +164,14 @@ def _bind_max(ctx: BindContext) -> Launch:
     (x,), (y, *places) = ctx.inputs, ctx.outputs
     sizes = _c_sizes(ctx.query, ctx.query.inputs[0], ctx.query.outputs[0])
     lib, c_sizes = compiler.native(), _c_array(sizes)
-    if sizes and sizes[3] == 1 and not places:
+    if sizes and _is_plane(ctx.query, sizes):
         count = thread_parts(sizes[0] * sizes[4])
         buffer = pointer(ctx.workspace)
         return partial(lib.max_pool_planes, pointer(x), pointer(y), buffer, c_sizes, count)
     where = pointer(places[0], "uint8_t *") if places else null()
+    if is_half(ctx.query.inputs[0]):
+        halves = (pointer(a, "uint16_t *") for a in (x, y))
+        return partial(lib.max_pool_bf16, *halves, where, c_sizes)
     return partial(lib.max_pool, pointer(x), pointer(y), where, c_sizes)
 
 

@@ -223,6 +223,10 @@ void norm_add_relu(const float *x, float *moving_mean, float *moving_variance,
     const float *gamma, const float *beta, const float *r, float *y, float *mean,
     float *inverse, float *scratch, long rows, long columns, int parts, double epsilon,
     double momentum);
+void norm_add_relu_bf16(const uint16_t *x, float *moving_mean, float *moving_variance,
+    const float *gamma, const float *beta, const uint16_t *r, uint16_t *y, float *mean,
+    float *inverse, float *scratch, long rows, long columns, int parts, double epsilon,
+    double momentum);
 void im2col(const float *x, float *y, const long *sizes);
 void gather_pixels(float *x, float *y, long n, long h, long w, long c, long oh, long ow, long sh,
     long sw);
@@ -268,6 +272,7 @@ void joined_updates(int kind, void **rows, const long *sizes, long count, long w
     const double *numbers);
 int is_moderate(const float *x, long n);
 float largest(const float *x, long n);
+float largest_bf16(const uint16_t *x, long n);
 int is_moderate_bf16(const uint16_t *x, long n);
 void relu_inplace(float *x, long n);
 void relu_inplace_bf16(uint16_t *x, long n);
@@ -276,6 +281,7 @@ void norm_relu_nonfinite(const float *x, float *y, const float *mean, const floa
 void norm_relu_nonfinite_bf16(const uint16_t *x, uint16_t *y, const float *mean,
     const float *inverse, const float *gamma, const float *beta, long rows, long columns);
 void max_pool(const float *x, float *y, uint8_t *place, const long *sizes);
+void max_pool_bf16(const uint16_t *x, uint16_t *y, uint8_t *place, const long *sizes);
 void max_pool_grad(const float *dy, const uint8_t *place, float *dx, const long *sizes);
 void max_pool_planes(const float *x, float *y, float *buffer, const long *sizes, int parts);
 void softmax(const float *x, float *y, long rows, long columns);

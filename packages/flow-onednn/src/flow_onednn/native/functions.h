@@ -88,6 +88,19 @@ static inline bfloat16 f32_to_bf16(float x) {
     return (bfloat16)((x != x ? bits | 0x400000u : near) >> 16);
 }
 
+// In inlined functions, `half` is a constant at each call: the type of images, which is bfloat16 or
+// else float.
+#define INLINED static inline __attribute__((always_inline))
+
+INLINED float load_(const void *x, long i, int half) {
+    return half ? bf16_to_f32(((const bfloat16 *)x)[i]) : ((const float *)x)[i];
+}
+
+INLINED void store_(void *y, long i, float v, int half) {
+    if (half) ((bfloat16 *)y)[i] = f32_to_bf16(v);
+    else ((float *)y)[i] = v;
+}
+
 #define PARALLEL 16384
 
 // Threads start at multiples of VECTORS elements. For the elements that remain after the last full

@@ -24,6 +24,13 @@ float largest(const float *x, long n) {
     return result;
 }
 
+float largest_bf16(const bfloat16 *x, long n) {
+    bfloat16 most = 0;
+#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static) reduction(max : most)
+    for (long i = 0; i < n; i++) most = (x[i] & 0x7fff) > most ? x[i] & 0x7fff : most;
+    return bf16_to_f32(most);
+}
+
 int is_moderate_bf16(const bfloat16 *x, long n) {
     int large = 0;
 #pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static) reduction(| : large)
@@ -74,51 +81,48 @@ static inline Range inside(long start, long size, long taps) {
 
 enum { LANES = 32 };
 
-// Reduce one window for up to LANES channels; their number is a constant at each inlined call.
-static inline __attribute__((always_inline)) void pool_window(const Pool *p, const float *x,
-                                                              Range rows, Range taps,
-                                                              long channels, float *y,
-                                                              uint8_t *place) {
+// Reduce one window from the offset `at` for up to LANES channels; their number is a constant, too.
+INLINED void pool_window(const Pool *p, const void *x, long at, Range rows, Range taps,
+                         long channels, void *y, long to, uint8_t *place, int half) {
     float best[LANES];
     int32_t index[LANES];
-    const float *first = x + (rows.low * p->w + taps.low) * p->c;
+    long first = at + (rows.low * p->w + taps.low) * p->c;
 #pragma omp simd simdlen(16)
     for (long j = 0; j < channels; j++) {
-        best[j] = first[j];
+        best[j] = load_(x, first + j, half);
         index[j] = (int32_t)(rows.low * p->kw + taps.low);
     }
     long b = taps.low + 1;
     for (long a = rows.low; a < rows.high; a++, b = taps.low)
         for (; b < taps.high; b++) {
-            const float *v = x + (a * p->w + b) * p->c;
+            long from = at + (a * p->w + b) * p->c;
             int32_t tap = (int32_t)(a * p->kw + b);
 #pragma omp simd simdlen(16)
             for (long j = 0; j < channels; j++) {
-                int take = above(v[j], best[j]);
-                best[j] = take ? v[j] : best[j];
+                float v = load_(x, from + j, half);
+                int take = above(v, best[j]);
+                best[j] = take ? v : best[j];
                 index[j] = take ? tap : index[j];
             }
         }
 #pragma omp simd simdlen(16)
-    for (long j = 0; j < channels; j++) y[j] = best[j];
+    for (long j = 0; j < channels; j++) store_(y, to + j, best[j], half);
     if (place) {
 #pragma omp simd simdlen(16)
-        for (long j = 0; j < channels; j++) place[j] = (uint8_t)index[j];
+        for (long j = 0; j < channels; j++) place[to + j] = (uint8_t)index[j];
     }
 }
 
 // Reduce all channels of a window, `width` at a time; the last block overlaps the one before it.
-static inline __attribute__((always_inline)) void pool_blocks(const Pool *p, const float *x,
-                                                              Range rows, Range taps, long width,
-                                                              float *y, uint8_t *place) {
+INLINED void pool_blocks(const Pool *p, const void *x, long at, Range rows, Range taps, long width,
+                         void *y, long to, uint8_t *place, int half) {
     for (long j = 0; j < p->c; j += width) {
-        long at = j + width < p->c ? j : p->c - width;
-        pool_window(p, x + at, rows, taps, width, y + at, place ? place + at : 0);
+        long k = j + width < p->c ? j : p->c - width;
+        pool_window(p, x, at + k, rows, taps, width, y, to + k, place, half);
     }
 }
 
-void max_pool(const float *x, float *y, uint8_t *place, const long *sizes) {
-    const Pool *p = (const Pool *)sizes;
+INLINED void pool_images(const Pool *p, const void *x, void *y, uint8_t *place, int half) {
 #pragma omp parallel for if (p->n * p->h * p->w * p->c > PARALLEL) schedule(static)
     for (long o = 0; o < p->n * p->oh; o++) {
         long i = o / p->oh, row = o % p->oh * p->sh - p->top;
@@ -126,14 +130,21 @@ void max_pool(const float *x, float *y, uint8_t *place, const long *sizes) {
         for (long q = 0; q < p->ow; q++) {
             long column = q * p->sw - p->left, to = (o * p->ow + q) * p->c;
             Range taps = inside(column, p->w, p->kw);
-            const float *from = x + ((i * p->h + row) * p->w + column) * p->c;
-            uint8_t *where = place ? place + to : 0;
-            if (p->c >= 32) pool_blocks(p, from, rows, taps, 32, y + to, where);
-            else if (p->c >= 16) pool_blocks(p, from, rows, taps, 16, y + to, where);
-            else if (p->c >= 4) pool_blocks(p, from, rows, taps, 4, y + to, where);
-            else pool_blocks(p, from, rows, taps, 1, y + to, where);
+            long at = ((i * p->h + row) * p->w + column) * p->c;
+            if (p->c >= 32) pool_blocks(p, x, at, rows, taps, 32, y, to, place, half);
+            else if (p->c >= 16) pool_blocks(p, x, at, rows, taps, 16, y, to, place, half);
+            else if (p->c >= 4) pool_blocks(p, x, at, rows, taps, 4, y, to, place, half);
+            else pool_blocks(p, x, at, rows, taps, 1, y, to, place, half);
         }
     }
+}
+
+void max_pool(const float *x, float *y, uint8_t *place, const long *sizes) {
+    pool_images((const Pool *)sizes, x, y, place, 0);
+}
+
+void max_pool_bf16(const bfloat16 *x, bfloat16 *y, uint8_t *place, const long *sizes) {
+    pool_images((const Pool *)sizes, x, y, place, 1);
 }
 
 static void scatter_row(const Pool *p, const float *dy, const uint8_t *place, float *dx, long o) {

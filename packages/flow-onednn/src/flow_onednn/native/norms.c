@@ -19,26 +19,30 @@ static void merge(float *m, float *s, long count, const float *b, const float *q
     }
 }
 
-static void block_statistics(const float *x, float *b, float *q, long rows, long columns) {
+INLINED void block_statistics(const void *x, long at, float *b, float *q, long rows, long columns,
+                              int half) {
     float scale = 1.0f / (float)rows;
     memset(b, 0, columns * sizeof(float));
     memset(q, 0, columns * sizeof(float));
     for (long i = 0; i < rows; i++) {
-        const float *row = x + i * columns;
+        long row = at + i * columns;
 #pragma omp simd
-        for (long j = 0; j < columns; j++) b[j] += row[j];
+        for (long j = 0; j < columns; j++) b[j] += load_(x, row + j, half);
     }
 #pragma omp simd
     for (long j = 0; j < columns; j++) b[j] *= scale;
     for (long i = 0; i < rows; i++) {
-        const float *row = x + i * columns;
+        long row = at + i * columns;
 #pragma omp simd
-        for (long j = 0; j < columns; j++) q[j] += (row[j] - b[j]) * (row[j] - b[j]);
+        for (long j = 0; j < columns; j++) {
+            float d = load_(x, row + j, half) - b[j];
+            q[j] += d * d;
+        }
     }
 }
 
 // Compute means and sums of squared deviations; scratch: 4 rows per part.
-static void statistics(const float *x, float *scratch, long rows, long columns, int parts) {
+INLINED void statistics(const void *x, float *scratch, long rows, long columns, int parts, int half) {
 #pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
     for (int p = 0; p < parts; p++) {
         float *m = scratch + 4 * p * columns, *s = m + columns, *b = s + columns, *q = b + columns;
@@ -46,7 +50,7 @@ static void statistics(const float *x, float *scratch, long rows, long columns, 
         long low = rows * p / parts, high = rows * (p + 1) / parts;
         for (long i = low; i < high; i += NORM_ROWS) {
             long n = high - i < NORM_ROWS ? high - i : NORM_ROWS;
-            block_statistics(x + i * columns, b, q, n, columns);
+            block_statistics(x, i * columns, b, q, n, columns, half);
             merge(m, s, i - low, b, q, n, columns);
         }
     }
@@ -59,11 +63,11 @@ static void statistics(const float *x, float *scratch, long rows, long columns, 
 
 // Compute y = max(0, (x - mean) gamma / sqrt(variance + epsilon) + beta + r); scratch: 4 rows per
 // part.
-void norm_add_relu(const float *x, float *moving_mean, float *moving_variance, const float *gamma,
-                   const float *beta, const float *r, float *y, float *mean, float *inverse,
-                   float *scratch, long rows, long columns, int parts, double epsilon,
-                   double momentum) {
-    statistics(x, scratch, rows, columns, parts);
+INLINED void norm_add_relu_(const void *x, float *moving_mean, float *moving_variance,
+                            const float *gamma, const float *beta, const void *r, void *y,
+                            float *mean, float *inverse, float *scratch, long rows, long columns,
+                            int parts, double epsilon, double momentum, int half) {
+    statistics(x, scratch, rows, columns, parts, half);
     float keep = (float)momentum, rate = (float)(1.0 - momentum), e = (float)epsilon;
     float unbiased = (float)((1.0 - momentum) / (rows > 1 ? rows - 1 : 1));
     float *slope = scratch + 2 * columns;
@@ -77,12 +81,23 @@ void norm_add_relu(const float *x, float *moving_mean, float *moving_variance, c
     }
 #pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
     for (long k = 0; k < rows; k++) {
-        const float *from = x + k * columns, *more = r + k * columns;
-        float *to = y + k * columns;
+        long row = k * columns;
 #pragma omp simd
         for (long j = 0; j < columns; j++) {
-            float v = (from[j] - mean[j]) * slope[j] + beta[j] + more[j];
-            to[j] = v < 0.0f ? 0.0f : v;
+            float more = load_(r, row + j, half);
+            float v = (load_(x, row + j, half) - mean[j]) * slope[j] + beta[j] + more;
+            store_(y, row + j, v < 0.0f ? 0.0f : v, half);
         }
     }
 }
+
+#define NORM_ADD_RELU(name, type, half) \
+    void name(const type *x, float *moving_mean, float *moving_variance, const float *gamma, \
+              const float *beta, const type *r, type *y, float *mean, float *inverse, \
+              float *scratch, long rows, long columns, int parts, double epsilon, \
+              double momentum) { \
+        norm_add_relu_(x, moving_mean, moving_variance, gamma, beta, r, y, mean, inverse, scratch, \
+                       rows, columns, parts, epsilon, momentum, half); \
+    }
+NORM_ADD_RELU(norm_add_relu, float, 0)
+NORM_ADD_RELU(norm_add_relu_bf16, bfloat16, 1)

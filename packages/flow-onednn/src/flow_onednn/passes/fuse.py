@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 
 from flow_core.authoring.pass_api import KernelRewriter, PassContext, like_op, option
 from flow_core.authoring.specs import AttrValue, Graph, KernelSpec, Op, Value, tensor_type
-from flow_core.base.dtypes import uint8
+from flow_core.base.dtypes import float32, uint8
 from flow_onednn import binding
 from flow_onednn.kernels.norm import mask_bytes
 from flow_onednn.kernels.pool import places_bytes
-from flow_onednn.kernels.upcast import computed
+from flow_onednn.kernels.upcast import computed, is_half, upcast_type
 from flow_onednn.recipes import BY_OP, Problem, problem
 
 Rewrite = Callable[[KernelRewriter, Op], bool]
@@ -282,6 +283,36 @@ def sum_into_rows(rewriter: KernelRewriter, total: Op) -> bool:
     return True
 
 
+PAGE = 4096
+"""Bytes between addresses that share a set of a core's cache."""
+
+
+def not_rounded(rewriter: KernelRewriter, op: Op) -> bool:
+    """Replace a half product that is only read as float32 by one whose sums are not rounded.
+
+    Gradients of weights are such products: updates read them. A gradient of filters is reordered,
+    row by row, to the layout of the variable; if rows of float32 filters are whole pages, this
+    takes nine times as long (2048 x 1024: 7.4 ms, rounded 0.86 ms and a cast of 0.5 ms).
+    """
+    types = rewriter.types[op.name]
+    found = [rewriter.only_reader(op.output(i), "cast") for i in range(len(types))]
+    casts = [cast for cast in found if cast is not None and cast.attrs["dtype"] == float32.name]
+    if len(casts) < len(types) or not all(map(is_half, types)):
+        return False
+    row = prod(types[0].shape[1:]) * float32.itemsize
+    if op.type != "matmul" and row % PAGE == 0:
+        return False
+    attrs: dict[str, AttrValue] = {**op.attrs, "wide": True}
+    if op.type == "matmul":
+        attrs["activation"] = ""
+    new = like_op(op, _FUSED.get(op.type, op.type), attrs, op.inputs)
+    if not rewriter.replace_if_accepted(op, new, tuple(map(upcast_type, types))):
+        return False
+    for i, cast in enumerate(casts):
+        _drop(rewriter, cast, new.output(i))
+    return True
+
+
 OWN_MEMORY = "packed operands, in memory of the library"
 
 
@@ -329,6 +360,8 @@ REWRITES: tuple[tuple[str, Rewrite], ...] = (
     ("matmul", matmul_with_bias),
     ("matmul", matmul_with_update),
     ("onednn_conv_filter_grad", filter_and_bias_grad),
+    ("onednn_conv_filter_grad", not_rounded),
+    ("matmul", not_rounded),
     ("max_pool_2d", pool_with_places),
     ("normalization", norm_add_relu),
     ("normalization", norm_with_relu),

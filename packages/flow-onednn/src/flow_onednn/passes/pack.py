@@ -1,21 +1,32 @@
-"""Pack a weight once for the products of several devices that share memory.
+"""Pack a weight once for the products of several steps, or of several devices that share memory.
 
-Each device gets an op that packs its copy of the weight.  Devices that share one copy share the
-packed weight as well, and only the first of their packing ops runs.  If one product can multiply
-the rows of all devices, the pass does nothing, since that product packs the weight only once.
+AMX multiplies bfloat16 weights whose rows are interleaved in pairs; if the weights are not packed,
+each product interleaves them again.  Outside of training, they are packed when variables are
+overwritten.
+
+Several devices each get an op that packs their copy of the weight.  Devices that share one copy
+share the packed weight as well, and only the first of their packing ops runs.  If one product can
+multiply the rows of all devices, the pass does nothing, since that product packs the weight only
+once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flow_core.authoring.backends import side_by_side
-from flow_core.authoring.pass_api import PassContext, Rewriter, like_op
+from flow_core.authoring.pass_api import (
+    PassContext,
+    Rewriter,
+    constants_of_variables,
+    like_op,
+)
 from flow_core.authoring.specs import Attrs, Graph, KernelQuery, KernelSpec, Op, tensor_type
-from flow_onednn.kernels.packed import PACK, PRODUCT, attrs_of, packed_size
+from flow_core.base.dtypes import bfloat16, float32
+from flow_onednn.kernels.packed import PACK, PRODUCT, attrs_of, constant_size, packed_size
 from flow_onednn.kernels.partitioned_matmul import same_rows
-from flow_onednn.recipes import Problem
+from flow_onednn.recipes import Problem, product_types
 
 LEAST = 3
 """Minimum number of devices; packing takes as long as the implicit packing in two products."""
@@ -40,6 +51,7 @@ class PackWeights:
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph with packed weights for products on several devices of this process."""
+        graph = self._constants(graph, context)
         copies = context.shared_copies
         home = {name: i for i, names in enumerate(copies) for name in names}
         if not home:
@@ -50,26 +62,49 @@ class PackWeights:
                 _pack(rewriter, op, _problem(graph, op), size)
         return rewriter.finish()
 
+    def _constants(self, graph: Graph, context: PassContext) -> Graph:
+        """Return the graph with packed bfloat16 weights, if no step changes the weights."""
+        found = [
+            op for op in _products(graph, self.devices)
+            if graph.type_of(op.inputs[1]).dtype is bfloat16 and _fits(graph, op)
+        ]  # fmt: skip
+        once = constants_of_variables(graph, context.specs) if found else frozenset()
+        rewriter = Rewriter(graph)
+        for op in found:
+            size = constant_size(_problem(graph, op)) if op.inputs[1].op in once else None
+            if size is not None:
+                _pack(rewriter, op, _problem(graph, op), size)
+        return rewriter.finish()
+
     def _groups(self, graph: Graph, home: Mapping[str, int]) -> Iterator[list[Op]]:
         """Yield groups of products that are parts of one logical op, with copies of one weight."""
         groups: dict[object, list[Op]] = {}
-        for type_ in ("matmul", "onednn_matmul"):
-            for op in graph.of_type(type_):
-                origin = graph.origin(op.name)
-                ours = op.placement.device_type in self.devices
-                copy = home.get(op.inputs[1].op)
-                if origin.rank is not None and ours and copy is not None:
-                    groups.setdefault((origin.unsharded, copy), []).append(op)
+        for op in _products(graph, self.devices):
+            origin = graph.origin(op.name)
+            copy = home.get(op.inputs[1].op)
+            if origin.rank is not None and copy is not None:
+                groups.setdefault((origin.unsharded, copy), []).append(op)
         yield from groups.values()
+
+
+def _products(graph: Graph, devices: Collection[str]) -> Iterator[Op]:
+    for type_ in ("matmul", "onednn_matmul"):
+        yield from (op for op in graph.of_type(type_) if op.placement.device_type in devices)
+
+
+def _fits(graph: Graph, op: Op) -> bool:
+    """Return whether a product of this form can have packed weights."""
+    a, b = graph.input_types(op)[:2]
+    plain = op.attrs["alpha"] == 1.0 and not op.attrs["transpose_a"]
+    alike = a.dtype is b.dtype and a.dtype.name in product_types() and a.size and b.size
+    return bool(plain and alike and len(a.shape) == len(b.shape) == 2)
 
 
 def _worth(graph: Graph, ops: Sequence[Op]) -> Iterator[tuple[Op, int]]:
     for op in ops if len(ops) >= LEAST and not _joined(graph, ops) else ():
         a, b = graph.input_types(op)[:2]
-        plain = op.attrs["alpha"] == 1.0 and not op.attrs["transpose_a"]
-        float32 = all(t.dtype.name == "float32" and t.size for t in (a, b))
-        matrices = len(a.shape) == len(b.shape) == 2
-        if plain and float32 and matrices and a.shape[0] <= FEW and b.nbytes >= LARGE:
+        large = a.dtype is float32 and a.shape[0] <= FEW and b.nbytes >= LARGE
+        if _fits(graph, op) and large:
             size = packed_size(_problem(graph, op))
             if size is not None:
                 yield op, size

@@ -111,16 +111,14 @@ def _pack(rewriter: KernelRewriter, conv: Op, bounds: dict[Value, Value]) -> Non
         bounds: the bounds that earlier convolutions compute, by their results.
     """
     x, filters, *bias = conv.inputs
-    if rewriter.type_of(x).dtype is not float32:
-        return
-    chain, shape = _chain(rewriter, conv), rewriter.type_of(filters).shape
+    chain, weights = _chain(rewriter, conv), rewriter.type_of(filters)
     attrs: dict[str, AttrValue] = {key: conv.attrs[key] for key in GEOMETRY}
     attrs |= {
-        "math": conv.attrs.get("math", ""), "low": chain.low, "high": chain.high, "filters": shape,
-        "bias": bool(bias), "residual": chain.residual is not None,
+        "math": conv.attrs.get("math", ""), "low": chain.low, "high": chain.high,
+        "filters": weights.shape, "bias": bool(bias), "residual": chain.residual is not None,
         "image": rewriter.type_of(x).shape, "result": rewriter.type_of(conv.output()).shape,
     }  # fmt: skip
-    size = packed_size(attrs, shape)
+    size = packed_size(attrs, weights)
     if size is None:
         return
     residual = () if chain.residual is None else (chain.residual,)
@@ -129,7 +127,7 @@ def _pack(rewriter: KernelRewriter, conv: Op, bounds: dict[Value, Value]) -> Non
     attrs |= {"bounded": bool(known), "residual_bounded": bool(others)}
     name = rewriter.unique_name(f"{conv.name}/packed")
     pack = Op(name, PACK, (filters, *bias), Attrs({**attrs, "size": size}), conv.placement)
-    types = (tensor_type((size,), float32), tensor_type((2,), float32))
+    types = (tensor_type((size,), weights.dtype), tensor_type((2,), float32))
     inputs = (x, pack.output(), pack.output(1), *bias, *residual, *known, *others)
     rewriter.before(conv).add(pack, types)
     made = (rewriter.type_of(conv.output()), tensor_type((1,), float32))

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
 
 from flow_core.base.shapes import Shape
 from flow_core.comm.exchange import BOXING
@@ -15,7 +18,6 @@ from flow_core.compiler.reshard.steps import (
     Piece,
     ReshardStep,
     covers,
-    part_sizes,
 )
 from flow_core.compiler.reshard.traffic import devices_of
 from flow_core.ir.graph import Attrs, AttrValue, Op, TensorType, Value, tensor_type
@@ -85,18 +87,30 @@ def _whole(
     entry (bytes held and made, bytes of the largest part) for each member of a bucket.
     """
     sources, targets = devices_of(step.source.placement), devices_of(step.target.placement)
-    senders, receivers = [sources[r] for r in group.sources], [targets[r] for r in group.targets]
-    if kept is None or all(device in kept for device in (*senders, *receivers)):
+    if kept is None or (
+        all(sources[rank] in kept for rank in group.sources)
+        and all(targets[rank] in kept for rank in group.targets)
+    ):
         return ()
-    held, made = (part_sizes(type_.shape, end) for end in (step.source, step.target))
-    sizes = [*(held[rank] for rank in group.sources), *(made[rank] for rank in group.targets)]
+    sizes = np.concatenate(
+        [
+            step.source.sizes(type_.shape)[list(group.sources)],
+            step.target.sizes(type_.shape)[list(group.targets)],
+        ]
+    )
     nbytes = type_.dtype.itemsize
-    return (_text(receivers), _text(senders), ((sum(sizes) * nbytes, max(sizes) * nbytes),))
+    return (
+        _text(step.target.placement, group.targets),
+        _text(step.source.placement, group.sources),
+        ((int(sizes.sum()) * nbytes, int(sizes.max()) * nbytes),),
+    )
 
 
-def _text(devices: Sequence[Device]) -> str:
-    """Return the text form of devices of one type."""
-    return str(Placement(devices[0].type, tuple([device[1:] for device in devices])))
+@lru_cache(maxsize=64)
+def _text(placement: Placement, ranks: tuple[int, ...]) -> str:
+    """Return the text form of some devices of a placement."""
+    devices = placement.devices
+    return str(Placement(placement.device_type, tuple([devices[rank] for rank in ranks])))
 
 
 def _blocks(

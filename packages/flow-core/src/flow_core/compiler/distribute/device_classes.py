@@ -10,28 +10,19 @@ classes whose groups have members of different classes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from flow_core.base.shapes import Shape
-from flow_core.compiler.reshard.steps import (
-    Group,
-    ReshardStep,
-    TensorLayout,
-    covers,
-    even_form,
-    groups_of,
-)
+from flow_core.compiler.reshard.steps import Groups, ReshardStep, groups_of
 from flow_core.compiler.reshard.traffic import devices_of
-from flow_core.sharding.sbp import region_shape
-from flow_core.sharding.topology import Device
+from flow_core.sharding.layouts import Ints, TensorLayout
+from flow_core.sharding.topology import Device, Placement
 
 Classes = tuple[tuple[Device, ...], ...]
 """The devices of each class."""
-
-
-Ends = tuple[tuple[Device, ...], tuple[Device, ...]]
-"""The senders and the receivers of a group of devices that exchange data."""
 
 
 @dataclass(slots=True)
@@ -53,98 +44,179 @@ class Layouts:
         least one member of every class: the other members then do not change the times at which
         an exchange can start.
         """
-        groups = list(self._groups())
-        classes = _refined(self._first_keys(groups), groups)
-        number = {device: i for i, members in enumerate(classes) for device in members}
-        kept = {*wanted, *(members[0] for members in classes)}
-        of_device: dict[Device, list[int]] = {}
-        for i, group in enumerate(groups):
-            for device in {*group[0], *group[1]}:
-                of_device.setdefault(device, []).append(i)
-        queue, seen = list(kept), set[int]()
+        ends = [end.placement for step in self.steps for end in (step.source, step.target)]
+        devices = _Devices([*(layout.placement for _, layout in self.parts), *ends])
+        steps = [_Ends.of(step, devices) for step in self.steps]
+        devices.divide_by_shape(self.parts)
+        for step in steps:
+            devices.divide_by_role(step)
+        while devices.divide_by_group(steps):
+            pass
+        classes, first = devices.classes()
+        kept = {*(devices.number[d] for d in wanted if d in devices.number), *first}
+        queue, seen = sorted(kept), [set[int]() for _ in steps]
         while queue:
-            for i in of_device.get(queue.pop(), ()):
-                if i not in seen:
-                    seen.add(i)
-                    for end in groups[i]:
-                        queue += _missing(end, number, kept)
-        return classes, frozenset(kept)
-
-    def _groups(self) -> Iterable[Ends]:
-        """Yield the senders and receivers of every group, each form of group once."""
-        seen = set[Ends]()
-        for step in self.steps:
-            for group in groups_of(step):
-                ends = _ends(step, group)
-                if ends not in seen:
-                    seen.add(ends)
-                    yield ends
-
-    def _first_keys(self, groups: Sequence[Ends]) -> dict[Device, tuple[object, ...]]:
-        """Return what distinguishes devices before refinement: shapes, and roles in steps."""
-        found: dict[Device, list[object]] = {}
-        for number, (shape, layout) in enumerate(self.parts):
-            for rank, device in enumerate(devices_of(layout.placement)):
-                held = region_shape(layout.region(shape, rank))
-                found.setdefault(device, []).append((number, held))
-        for number, step in enumerate(self.steps):
-            form = even_form(step)
-            for group in groups_of(step):
-                senders, receivers = _ends(step, group)
-                sizes = number, group.name, len(senders), len(receivers)
-                for device in senders:
-                    found.setdefault(device, []).append((*sizes, "sends"))
-                for rank, device in zip(group.targets, receivers, strict=True):
-                    filled = not (step.groups or form or covers(step, rank))
-                    found.setdefault(device, []).append((*sizes, "receives", filled))
-        return {device: tuple(keys) for device, keys in found.items()}
+            added = set[int]()
+            for step, known in zip(steps, seen, strict=True):
+                for group in sorted(step.groups_with(queue) - known):
+                    known.add(group)
+                    for members in step.members(group):
+                        added |= devices.missing(members, kept | added)
+            kept |= added
+            queue = sorted(added)
+        return classes, frozenset({*wanted, *(devices.all[i] for i in kept)})
 
 
-def _ends(step: ReshardStep, group: Group) -> Ends:
-    """Return the senders and the receivers of a group."""
-    sources, targets = devices_of(step.source.placement), devices_of(step.target.placement)
-    return (
-        tuple([sources[rank] for rank in group.sources]),
-        tuple([targets[rank] for rank in group.targets]),
-    )
+class _Devices:
+    """The devices of a graph, each with the number of its class so far.
 
+    Attributes:
+        all: the devices.
+        number: the position of each device.
+        group: the number of the class of each device.
+    """
 
-def _refined(
-    keys: dict[Device, tuple[object, ...]],
-    groups: Sequence[Ends],
-) -> Classes:
-    """Divide classes until all groups of a class's devices have members of the same classes."""
-    count = 0
-    while True:
-        numbers: dict[object, int] = {}
-        number = {device: numbers.setdefault(key, len(numbers)) for device, key in keys.items()}
-        if len(numbers) == count:
-            break
-        count = len(numbers)
-        around: dict[Device, list[object]] = {}
-        for ends in groups:
-            form = tuple(frozenset(Counter(number[d] for d in end).items()) for end in ends)
-            for device in {*ends[0], *ends[1]}:
-                around.setdefault(device, []).append(form)
-        keys = {
-            device: (n, frozenset(Counter(around.get(device, ())).items()))
-            for device, n in number.items()
+    def __init__(self, placements: Sequence[Placement]) -> None:
+        distinct = dict.fromkeys(placements)
+        self.all = list(dict.fromkeys(d for p in distinct for d in devices_of(p)))
+        self.number = {device: i for i, device in enumerate(self.all)}
+        self._ranks = {
+            p: np.array([self.number[d] for d in devices_of(p)], np.int64) for p in distinct
         }
-    found: dict[int, list[Device]] = {}
-    for device, n in number.items():
-        found.setdefault(n, []).append(device)
-    return tuple(map(tuple, found.values()))
+        self.group = np.zeros(len(self.all), np.int64)
+        self._seen = set[tuple[Placement, bytes]]()
+
+    def ranks(self, placement: Placement) -> Ints:
+        """Return the position of the device of each rank."""
+        return self._ranks[placement]
+
+    def divide(self, placement: Placement, keys: Ints) -> None:
+        """Divide classes by a key, not negative, of each rank of a placement."""
+        mark = placement, keys.tobytes()
+        if mark not in self._seen:
+            self._seen.add(mark)
+            column = np.zeros_like(self.group)
+            column[self.ranks(placement)] = keys + 1
+            _, column = np.unique(column, return_inverse=True)
+            key = self.group * (column.max() + 1) + column
+            self.group = np.unique(key, return_inverse=True)[1]
+
+    def divide_by_shape(self, parts: Collection[tuple[Shape, TensorLayout]]) -> None:
+        """Divide classes by the shapes of the parts that devices hold."""
+        for shape, layout in parts:
+            placement = layout.placement
+            self.divide(placement, np.zeros(placement.size, np.int64))
+            for low, high in layout.bounds(shape).values():
+                self.divide(placement, high - low)
+
+    def divide_by_role(self, step: _Ends) -> None:
+        """Divide classes by what their devices do in a step."""
+        forms = step.forms()
+        groups = step.groups
+        for end, numbers, filled in (
+            (step.source, groups.sources, np.zeros_like(groups.sources)),
+            (step.target, groups.targets, groups.filled),
+        ):
+            self.divide(end, np.where(numbers < 0, 0, 1 + 2 * forms[numbers] + filled))
+
+    def divide_by_group(self, steps: Sequence[_Ends]) -> bool:
+        """Divide classes whose groups have members of different classes; False if none has."""
+        count = self.group.max() + 1
+        known = set[object]()
+        for step in steps:
+            if step.groups.is_single or step.key in known:
+                continue
+            known.add(step.key)
+            found: dict[object, int] = {}
+            forms = np.zeros(len(step.groups) + 1, np.int64)
+            for number in range(len(step.groups)):
+                form = tuple(
+                    frozenset(Counter(self.group[end].tolist()).items())
+                    for end in step.members(number)
+                )
+                forms[number] = found.setdefault(form, len(found) + 1)
+            self.divide(step.source, forms[step.groups.sources])
+            self.divide(step.target, forms[step.groups.targets])
+        return bool(self.group.max() + 1 > count)
+
+    def classes(self) -> tuple[Classes, list[int]]:
+        """Return the classes and the position of the first device of each, in order."""
+        found: dict[int, list[int]] = {}
+        for position, number in enumerate(self.group.tolist()):
+            found.setdefault(number, []).append(position)
+        members = [tuple([self.all[i] for i in row]) for row in found.values()]
+        return tuple(members), [row[0] for row in found.values()]
+
+    def missing(self, members: Ints, kept: Collection[int]) -> set[int]:
+        """Return the first member of each class of which no member is kept."""
+        numbers = self.group[members]
+        present = {int(self.group[i]) for i in members.tolist() if i in kept}
+        found, first = np.unique(numbers, return_index=True)
+        return {
+            int(members[i])
+            for number, i in zip(found.tolist(), first.tolist(), strict=True)
+            if number not in present
+        }
 
 
-def _missing(
-    end: Sequence[Device], number: dict[Device, int], kept: set[Device]
-) -> Iterable[Device]:
-    """Keep the first member of each class of which no member is kept, and return these members."""
-    present = {number[device] for device in end if device in kept}
-    added = []
-    for device in end:
-        if number[device] not in present:
-            present.add(number[device])
-            kept.add(device)
-            added.append(device)
-    return added
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """The groups of a step, with the devices at both ends.
+
+    Attributes:
+        key: equal for steps with equal groups.
+        source, target: the placements.
+        groups: the groups.
+        senders, receivers: the position of the device of each rank.
+        rows: the positions of the senders, and those of the receivers, of each group.
+    """
+
+    key: object
+    source: Placement
+    target: Placement
+    groups: Groups
+    senders: Ints
+    receivers: Ints
+    rows: tuple[Sequence[Ints], Sequence[Ints]]
+
+    @classmethod
+    def of(cls, step: ReshardStep, devices: _Devices) -> _Ends:
+        groups = groups_of(step)
+        source, target = step.source.placement, step.target.placement
+        senders, receivers = devices.ranks(source), devices.ranks(target)
+        key = source, target, groups.sources.tobytes(), groups.targets.tobytes()
+        rows = (
+            _rows(groups.sources, senders, len(groups)),
+            _rows(groups.targets, receivers, len(groups)),
+        )
+        return cls(key, source, target, groups, senders, receivers, rows)
+
+    def members(self, group: int) -> tuple[Ints, Ints]:
+        """Return the positions of the senders and of the receivers of a group."""
+        return self.rows[0][group], self.rows[1][group]
+
+    def groups_with(self, positions: Sequence[int]) -> set[int]:
+        """Return the groups that have one of some devices."""
+        found = set[int]()
+        for numbers, devices in (
+            (self.groups.sources, self.senders),
+            (self.groups.targets, self.receivers),
+        ):
+            found.update(numbers[np.isin(devices, positions)].tolist())
+        return found - {-1}
+
+    def forms(self) -> Ints:
+        """Return a number for the name and the sizes of each group."""
+        found: dict[object, int] = {}
+        sizes = [
+            np.bincount(numbers[numbers >= 0], minlength=len(self.groups)).tolist()
+            for numbers in (self.groups.sources, self.groups.targets)
+        ]
+        rows = zip(self.groups.labels(), *sizes, strict=True)
+        return np.array([*(found.setdefault(row, len(found)) for row in rows), 0], np.int64)
+
+
+def _rows(numbers: Ints, devices: Ints, count: int) -> Sequence[Ints]:
+    """Return the devices of each group, given the number of the group of each device."""
+    order = np.argsort(numbers, kind="stable")
+    return np.split(devices[order], np.searchsorted(numbers[order], np.arange(count + 1)))[1:-1]

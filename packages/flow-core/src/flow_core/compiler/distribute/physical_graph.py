@@ -22,15 +22,9 @@ from flow_core.base.errors import SourceLine, located
 from flow_core.compiler.distribute.collectives import exchange_op
 from flow_core.compiler.distribute.device_classes import Classes, Layouts
 from flow_core.compiler.reshard.ledger import BoxingEntry, alternatives
-from flow_core.compiler.reshard.planner import (
-    Group,
-    ReshardStep,
-    TensorLayout,
-    groups_of,
-    is_in_place,
-)
+from flow_core.compiler.reshard.planner import ReshardStep, TensorLayout
 from flow_core.compiler.reshard.plugin_steps import BoxingMethods
-from flow_core.compiler.reshard.traffic import devices_of
+from flow_core.compiler.reshard.steps import Groups, groups_of
 from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection, Selector
 from flow_core.compiler.select.costs import result_layout
 from flow_core.compiler.select.grids import on_grid
@@ -166,7 +160,6 @@ class _Lowering:
     copies: dict[str, dict[int, str]] = field(default_factory=dict)
     layouts: Layouts = field(default_factory=Layouts)
     ranks_of: dict[Placement, Sequence[int]] = field(default_factory=dict)
-    groups: dict[ReshardStep, list[Group]] = field(default_factory=dict)
     feeds: dict[str, int] = field(default_factory=dict)
     found: Physical = field(default_factory=lambda: Physical(Graph({}, {})))
 
@@ -406,20 +399,16 @@ class _Lowering:
         if self.kept is not None:
             self.layouts.steps[step] = None
             self.layouts.parts[type_.shape, step.target] = None
+        groups = groups_of(step)
         local = {
             rank: values[step.pieces[rank][0].source]
             for rank in self._ranks(step.target.placement)
-            if is_in_place(step, rank)
+            if groups.targets[rank] < 0
         }
-        if step not in self.groups:
-            self.groups[step] = groups_of(step)
         names = []
-        groups = self.groups[step]
-        for number, group in enumerate(groups):
+        for number in self._numbers(step, groups):
             last = f".{number}" if len(groups) > 1 else ""
-            if not self._takes_part(step, group):
-                continue
-            op, types, targets = exchange_op(step, group, type_, values, self.kept)
+            op, types, targets = exchange_op(step, groups[number], type_, values, self.kept)
             op = replace(op, name=f"{value.op}/box{len(self.found.ledger) + 1}{last}")
             origin = self.graph.origin(value.op)
             self._add(op, types, origin, self.graph.lines.get(entry.op or value.op))
@@ -428,14 +417,14 @@ class _Lowering:
         self.found.ledger.append(replace(entry, exchanges=tuple(names)))
         return dict(sorted(local.items()))
 
-    def _takes_part(self, step: ReshardStep, group: Group) -> bool:
-        """Return whether a group has a device that has ops."""
+    def _numbers(self, step: ReshardStep, groups: Groups) -> Iterable[int]:
+        """Return the groups that have a device that has ops."""
         if self.kept is None:
-            return True
-        sources, targets = devices_of(step.source.placement), devices_of(step.target.placement)
-        return any(sources[r] in self.kept for r in group.sources) or any(
-            targets[r] in self.kept for r in group.targets
-        )
+            return range(len(groups))
+        found = set[int]()
+        for end, numbers in ((step.source, groups.sources), (step.target, groups.targets)):
+            found.update(int(numbers[rank]) for rank in self._ranks(end.placement))
+        return sorted(found - {-1})
 
 
 def local_origins(

@@ -54,6 +54,9 @@ class CompileOptions:
         recording: the device types of the plan whose drivers record steps.
         alignment: the number of bytes to a multiple of which offsets are aligned, by device type.
         costs: the cost model.
+        ahead: the number of weights that are gathered ahead of their readers; None for all.
+        postpone: whether stages of a pipeline may compute gradients of weights later, which takes
+            memory.
     """
 
     seed: int = 0
@@ -69,6 +72,8 @@ class CompileOptions:
     recording: frozenset[str] = frozenset()
     alignment: Mapping[str, int] = field(default_factory=dict)
     costs: CostModel = DEFAULT
+    ahead: int | None = None
+    postpone: bool = True
 
 
 @dataclass(frozen=True, slots=True)

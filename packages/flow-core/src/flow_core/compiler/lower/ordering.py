@@ -15,6 +15,7 @@ from flow_core.compiler.memory.device_batching import with_device_batching
 from flow_core.compiler.memory.inplace_reduction import with_inplace_sums
 from flow_core.compiler.memory.replica_dedup import ReplicaDedup
 from flow_core.compiler.schedule.op_order import constraints, schedule
+from flow_core.compiler.schedule.prefetch import late_gathers
 from flow_core.compiler.schedule.streams import Timetable, timetable, useful_workers
 from flow_core.ir.graph import Op
 
@@ -61,7 +62,13 @@ def _timed(inputs: Inputs, sharing: ReplicaDedup) -> Order:
     before, rank = constraints(graph, specs, sharing)
     views = {v.op for v in alias_roots(graph, specs)}
     free = views | inputs.constant | sharing.idle()
-    table = timetable(graph, before, rank, inputs.costs.seconds, free)
+    arguments = rank, inputs.costs.seconds, free, inputs.options.postpone
+    table = timetable(graph, before, *arguments)
+    ahead = inputs.options.ahead
+    if ahead is not None:
+        later = late_gathers(graph, specs, table.order, free, ahead)
+        before = {name: others | later.get(name, set()) for name, others in before.items()}
+        table = timetable(graph, before, *arguments)
     return Order(table.order, sharing, table)
 
 

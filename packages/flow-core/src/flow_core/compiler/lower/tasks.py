@@ -19,7 +19,7 @@ from typing import Any
 
 from flow_core.base.alignment import ALIGNMENT, aligned
 from flow_core.base.dtypes import uint8
-from flow_core.base.errors import GraphError
+from flow_core.base.errors import GraphError, OutOfMemoryError
 from flow_core.base.hazards import Access, find_waits
 from flow_core.base.philox import op_seed
 from flow_core.base.thread_pools import find_open_mp
@@ -78,11 +78,20 @@ def lower(
     constant = constant_ops(graph, kernels.ops) | derived
     given = Inputs(graph, kernels, options, threads, constant, derived)
     order = order_ops(given)
+    try:
+        return _lowered(given, order, inputs, job)
+    except OutOfMemoryError:
+        if order.table is None or not order.table.postpones:
+            raise
+        given = replace(given, options=replace(options, postpone=False))
+        return _lowered(given, order_ops(given), inputs, job)
+
+
+def _lowered(given: Inputs, order: Order, inputs: Sequence[str], job: str) -> Plan:
     execution = _execution(given, order)
     storage = assign_storage(execution)
-    return _emit(
-        _Phases(given, order, choose_kernels(given, order), execution, storage), inputs, job
-    )
+    phases = _Phases(given, order, choose_kernels(given, order), execution, storage)
+    return _emit(phases, inputs, job)
 
 
 def _execution(given: Inputs, order: Order) -> Execution:

@@ -1,7 +1,8 @@
 """The transitions between layouts that one reshard step can do.
 
 Whether a transition is legal depends on the roles of the hierarchy dimensions that have partial
-results (`PartialRoles`).  A transition is one step if all of the following conditions hold:
+results (`flow_core.compiler.reshard.roles`).  A transition is one step if all of the following
+conditions hold:
 
 * all partial dimensions that the step combines have the same operation, such as a sum, and so do
   all partial dimensions that the step makes;
@@ -16,81 +17,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from itertools import product
+from math import prod
 from operator import itemgetter
 from typing import overload
 
 from flow_core.base.shapes import Shape
-from flow_core.compiler.reshard.steps import (
-    Piece,
-    ReshardStep,
-    TensorLayout,
-    regions_of,
-)
+from flow_core.compiler.reshard.roles import PartialRoles, partial_roles
+from flow_core.compiler.reshard.steps import Piece, ReshardStep, regions_of
 from flow_core.compiler.reshard.traffic import devices_of
-from flow_core.sharding.sbp import (
-    Broadcast,
-    NdSbp,
-    Partial,
-    Region,
-    Split,
-    coordinates,
-    intersect,
-)
+from flow_core.sharding.layouts import Strides, TensorLayout
+from flow_core.sharding.sbp import Broadcast, NdSbp, Partial, Region, coordinates, intersect
 from flow_core.sharding.topology import Device
-
-
-@dataclass(frozen=True, slots=True)
-class PartialRoles:
-    """The hierarchy dimensions with partial results, according to what a transition does with them.
-
-    A kept dimension is partial in both layouts, and each device keeps its result.  Partial
-    dimensions of the source that are not kept are combined.  A partial dimension of the target
-    that is not kept is made in one of three ways.  If the source is split over the same devices,
-    each device contributes its own part (the dimension is in ``own``, as are kept dimensions).  If
-    the operation is max or min and the source has copies on the same devices, each device takes a
-    copy (the dimension is neither in ``own`` nor in ``first``).  Otherwise, the first device of the
-    dimension receives everything (the dimension is in ``first``), and the other devices receive the
-    neutral element.
-
-    Attributes:
-        kept: dimensions that are partial in both layouts.
-        combined: partial dimensions of the source whose parts are combined.
-        made: dimensions in which the transition creates the partial results of the target.
-        own: dimensions in which a target rank takes pieces from its own coordinate only.
-        first: dimensions in which only the target ranks with coordinate 0 take pieces.
-    """
-
-    kept: frozenset[int]
-    combined: tuple[int, ...]
-    made: tuple[int, ...]
-    own: tuple[int, ...]
-    first: tuple[int, ...]
-
-
-def partial_roles(source: TensorLayout, target: TensorLayout) -> PartialRoles:
-    """Determine the roles of the partial dimensions in a transition."""
-    same = source.placement == target.placement
-    kept = _kept(source.sbp, target.sbp) if same else frozenset[int]()
-    combined = [d for d, s in enumerate(source.sbp) if isinstance(s, Partial) and d not in kept]
-    made = [d for d, t in enumerate(target.sbp) if isinstance(t, Partial) and d not in kept]
-    split = [d for d in made if same and isinstance(source.sbp[d], Split)]
-    copied = [
-        d for d in made if same and isinstance(source.sbp[d], Broadcast) and not _is_sum(target, d)
-    ]
-    first = tuple(d for d in made if d not in split and d not in copied)
-    return PartialRoles(kept, tuple(combined), tuple(made), tuple(sorted([*kept, *split])), first)
-
-
-def _kept(source: NdSbp, target: NdSbp) -> frozenset[int]:
-    pairs = enumerate(zip(source, target, strict=True))
-    return frozenset([d for d, (s, t) in pairs if s == t and isinstance(s, Partial)])
-
-
-def _is_sum(layout: TensorLayout, dimension: int) -> bool:
-    return layout.sbp[dimension] == Partial("sum")
 
 
 def direct(shape: Shape, source: TensorLayout, target: TensorLayout) -> ReshardStep | None:
@@ -133,7 +72,7 @@ def _cannot_combine(source: TensorLayout, target: TensorLayout) -> bool:
 
 def _all_reduced(
     source: TensorLayout, target: TensorLayout, combined: Sequence[int]
-) -> tuple[tuple[int, ...], ...]:
+) -> Sequence[tuple[int, ...]]:
     """Return the groups of ranks if a transition is an all-reduce.
 
     In an all-reduce, the combined dimensions become broadcast, and all others stay the same.  The
@@ -144,13 +83,10 @@ def _all_reduced(
     for d, (s, t) in enumerate(zip(source.sbp, target.sbp, strict=True)):
         if not (isinstance(t, Broadcast) if d in combined else s == t):
             return ()
-    found: dict[tuple[int, ...], list[int]] = {}
-    for rank in range(source.placement.size):
-        where = coordinates(rank, source.placement.hierarchy)
-        rest = tuple([c for d, c in enumerate(where) if d not in combined])
-        found.setdefault(rest, []).append(rank)
-    groups = tuple(map(tuple, found.values()))
-    return groups if len(groups[0]) > 1 else ()
+    hierarchy = source.placement.hierarchy
+    if prod(hierarchy[d] for d in combined) == 1:
+        return ()
+    return Strides(hierarchy, tuple(combined))
 
 
 class _Pieces(Sequence[tuple[Piece, ...]]):
@@ -168,7 +104,7 @@ class _Pieces(Sequence[tuple[Piece, ...]]):
 
     def __iter__(self) -> Iterator[tuple[Piece, ...]]:
         """Yield the pieces of all ranks without keeping them."""
-        contributors = _Contributors(*self._arguments)
+        contributors = _contributors(*self._arguments)
         return (tuple(contributors.pieces(rank)) for rank in range(len(self)))
 
     @overload
@@ -183,12 +119,8 @@ class _Pieces(Sequence[tuple[Piece, ...]]):
         if rank not in self._known:
             if not 0 <= rank < len(self):
                 raise IndexError(rank)
-            self._known[rank] = tuple(self._contributors.pieces(rank))
+            self._known[rank] = tuple(_contributors(*self._arguments).pieces(rank))
         return self._known[rank]
-
-    @cached_property
-    def _contributors(self) -> _Contributors:
-        return _Contributors(*self._arguments)
 
 
 class _Holders:
@@ -280,3 +212,11 @@ class _Contributors:
             groups = self._groups.get(own, {})
             self._known[own] = [_Holders(groups[key], self._source) for key in sorted(groups)]
         return self._known[own]
+
+
+@lru_cache(maxsize=8)
+def _contributors(
+    shape: Shape, source: TensorLayout, target: TensorLayout, roles: PartialRoles
+) -> _Contributors:
+    """Return the contributors of a step; those of the last few steps are kept."""
+    return _Contributors(shape, source, target, roles)

@@ -7,7 +7,7 @@ from itertools import accumulate
 from operator import mul
 
 from flow_core.base.shapes import Shape
-from flow_core.compiler.reshard.steps import TensorLayout, regions_of
+from flow_core.sharding.layouts import TensorLayout, same_parts
 from flow_core.sharding.topology import Placement
 
 
@@ -52,4 +52,4 @@ def _refined(shape: Shape, layout: TensorLayout, hierarchy: tuple[int, ...]) -> 
         sbp.append(current)
         left //= size
     fine = TensorLayout(Placement(old.device_type, old.devices, hierarchy), tuple(sbp))
-    return fine if regions_of(shape, fine) == regions_of(shape, layout) else None
+    return fine if same_parts(shape, fine, layout) else None

@@ -19,21 +19,21 @@ from itertools import count, product
 
 from flow_core.base.errors import GraphError
 from flow_core.base.shapes import Shape
-from flow_core.compiler.reshard.direct import direct, partial_roles
+from flow_core.compiler.reshard.direct import direct
 from flow_core.compiler.reshard.hierarchy import with_common_hierarchy
+from flow_core.compiler.reshard.roles import partial_roles
 from flow_core.compiler.reshard.steps import (
     Group,
     Piece,
     ReshardStep,
-    TensorLayout,
     busiest,
     even_form,
     groups_of,
-    holds_partial,
     is_in_place,
 )
 from flow_core.compiler.reshard.traffic import devices_of
 from flow_core.costs.links import LinkModel
+from flow_core.sharding.layouts import TensorLayout, holds_partial
 from flow_core.sharding.sbp import B, Partial, Sbp, Split
 from flow_core.sharding.topology import Placement
 

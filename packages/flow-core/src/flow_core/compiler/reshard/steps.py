@@ -10,52 +10,26 @@ device in common.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any, overload
 
-from flow_core.base.shapes import Shape, balanced_split, num_elements
-from flow_core.compiler.reshard.traffic import Outer, devices_of
+import numpy as np
+from numpy.typing import NDArray
+
+from flow_core.base.shapes import Shape, num_elements
+from flow_core.compiler.reshard.roles import COPY, FILL, IN_PLACE, PAD, SLICE, own_parts
+from flow_core.compiler.reshard.traffic import Outer, balanced_sizes, devices_of
 from flow_core.costs.collectives import collective_seconds
 from flow_core.costs.links import LinkModel
-from flow_core.sharding.sbp import (
-    Broadcast,
-    NdSbp,
-    Partial,
-    Region,
-    Split,
-    coordinates,
-    format_nd_sbp,
-    local_region,
-    region_shape,
-)
-from flow_core.sharding.topology import Device, Placement
+from flow_core.sharding.layouts import Ints, Strides, TensorLayout, holds_partial
+from flow_core.sharding.sbp import Broadcast, Partial, Region, Split, region_shape
+from flow_core.sharding.topology import Device
 
-
-@dataclass(frozen=True, slots=True)
-class TensorLayout:
-    """The layout of a tensor: a placement, and an SBP for each hierarchy dimension.
-
-    >>> from flow_core.sharding.sbp import B
-    >>> str(TensorLayout(Placement.parse("gpu", "0:0-1"), (B,)))
-    'gpu[0:0-1] B'
-    """
-
-    placement: Placement
-    sbp: NdSbp
-
-    def region(self, shape: Shape, rank: int) -> Region:
-        """Return the part of the logical tensor that a device holds."""
-        return local_region(shape, self.sbp, self.placement.hierarchy, rank)
-
-    def partial_at(self, rank: int) -> tuple[int, ...]:
-        """Return the device's coordinates in the dimensions of partial results."""
-        where = coordinates(rank, self.placement.hierarchy)
-        return tuple([c for c, s in zip(where, self.sbp, strict=True) if isinstance(s, Partial)])
-
-    def __str__(self) -> str:
-        return f"{self.placement} {format_nd_sbp(self.sbp)}"
+BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +67,12 @@ class ReshardStep:
     pieces: Sequence[tuple[Piece, ...]] = field(compare=False, repr=False)
     combine: str = "sum"
     fill: str = "sum"
-    groups: tuple[tuple[int, ...], ...] = ()
+    groups: Sequence[tuple[int, ...]] = ()
 
     @property
     def name(self) -> str:
         """The name of the step's collective, or its collectives' names joined by "+"."""
-        steps = groups_of(self)
-        moving = [s for s in steps if s.crosses] or steps
-        return "+".join(dict.fromkeys(s.name for s in moving)) or "copy"
+        return _name_of(self)
 
     def transfers(self) -> Iterator[tuple[Device, Device, int]]:
         """Yield (from, to, elements) for each piece that crosses devices."""
@@ -116,6 +88,11 @@ class ReshardStep:
         The direct algorithm takes as long as the busiest device sends or receives its traffic.
         """
         return _seconds(self, itemsize, links)
+
+
+@lru_cache(maxsize=8192)
+def _name_of(step: ReshardStep) -> str:
+    return "+".join(_found_groups(step).names()) or "copy"
 
 
 @lru_cache(maxsize=8192)
@@ -179,19 +156,12 @@ def _flows(step: ReshardStep) -> list[int]:
 @lru_cache(maxsize=8192)
 def busiest(step: ReshardStep, itemsize: int, links: LinkModel) -> tuple[float, float]:
     """Return the predicted times of the busiest sender and of the busiest receiver."""
+    products = _products(step)
+    if products is not None:
+        return _busiest_of(products, itemsize, links)
     out: dict[Device, float] = {}
     into: dict[Device, float] = {}
-    products = _products(step)
-    for product in products or ():
-        for total, ends, times in zip(
-            (out, into),
-            (product.senders, product.receivers),
-            product.times(itemsize, links),
-            strict=True,
-        ):
-            for device, time in zip(ends, times, strict=True):
-                total[device] = total.get(device, 0.0) + time
-    moves = list(step.transfers()) if products is None else []
+    moves = list(step.transfers())
     sides = [m[0] for m in moves], [m[1] for m in moves]
     flows = [dict(zip(side, links.flows(side), strict=True)) for side in map(_distinct, sides)]
     for sender, receiver, n in moves:
@@ -200,6 +170,17 @@ def busiest(step: ReshardStep, itemsize: int, links: LinkModel) -> tuple[float, 
         out[sender] = out.get(sender, 0.0) + link.seconds(nbytes, flows[0][sender][level])
         into[receiver] = into.get(receiver, 0.0) + link.seconds(nbytes, flows[1][receiver][level])
     return max(out.values(), default=0.0), max(into.values(), default=0.0)
+
+
+def _busiest_of(products: Sequence[Outer], itemsize: int, links: LinkModel) -> tuple[float, float]:
+    """Return the times of the busiest devices of products whose ends are equal or disjoint."""
+    totals: tuple[dict[int, Any], dict[int, Any]] = {}, {}
+    for product in products:
+        sides = zip(totals, (product.senders, product.receivers), strict=True)
+        for (total, devices), times in zip(sides, product.times(itemsize, links), strict=True):
+            total[id(devices)] = total.get(id(devices), 0.0) + times
+    out, into = (max((float(t.max()) for t in total.values()), default=0.0) for total in totals)
+    return out, into
 
 
 def _products(step: ReshardStep) -> list[Outer] | None:
@@ -221,14 +202,14 @@ def _products(step: ReshardStep) -> list[Outer] | None:
     if (whole and step.source.placement.size > 1) or (isinstance(a, Split) and a == b):
         return None
     devices = devices_of(step.source.placement), devices_of(step.target.placement)
-    given, taken = ([1] * len(side) for side in devices)
+    given, taken = (np.ones(len(side), np.int64) for side in devices)
     axes = [s.axis for s in (a, b) if isinstance(s, Split)]
     if isinstance(a, Split):
-        given = list(balanced_split(step.shape[a.axis], len(given)))
+        given = balanced_sizes(step.shape[a.axis], len(given))
     if isinstance(b, Split):
-        taken = list(balanced_split(step.shape[b.axis], len(taken)))
+        taken = balanced_sizes(step.shape[b.axis], len(taken))
     rest = num_elements([n for axis, n in enumerate(step.shape) if axis not in axes])
-    return [Outer(*devices, given, [n * rest for n in taken])]
+    return [Outer(*devices, given, taken * rest)]
 
 
 def even_form(step: ReshardStep) -> str:
@@ -256,15 +237,6 @@ def _filled(shape: Shape, layout: TensorLayout) -> int:
     return min(p, shape[sbp.axis]) if isinstance(sbp, Split) else p
 
 
-def _even_groups(step: ReshardStep, form: str) -> list[Group]:
-    """Return the groups of an even step: one of all devices with parts, one per other device."""
-    sources, targets = (_filled(step.shape, end) for end in (step.source, step.target))
-    joined = max(sources, targets)
-    alone = range(joined, step.target.placement.size)
-    group = Group(form, tuple(range(sources)), tuple(range(joined)), True)
-    return [group, *(Group("copy", (), (rank,), False) for rank in alone)]
-
-
 def _moved(step: ReshardStep) -> Iterator[tuple[Device, Device, int]]:
     sources, targets = devices_of(step.source.placement), devices_of(step.target.placement)
     same = step.source.placement == step.target.placement
@@ -277,8 +249,8 @@ def _moved(step: ReshardStep) -> Iterator[tuple[Device, Device, int]]:
 
 def _reduced(step: ReshardStep) -> Iterator[tuple[Device, Device, int]]:
     for product in _reduced_products(step):
-        for sender, given in zip(product.senders, product.given, strict=True):
-            for receiver, taken in zip(product.receivers, product.taken, strict=True):
+        for sender, given in zip(product.senders, product.given.tolist(), strict=True):
+            for receiver, taken in zip(product.receivers, product.taken.tolist(), strict=True):
                 if sender != receiver and given * taken:
                     yield sender, receiver, given * taken
 
@@ -289,19 +261,12 @@ def _reduced_products(step: ReshardStep) -> Iterator[Outer]:
     for group in step.groups:
         held = num_elements(region_shape(step.source.region(step.shape, group[0])))
         members = tuple([devices[rank] for rank in group])
-        chunks, ones = balanced_split(held, len(group)), (1,) * len(group)
+        chunks, ones = balanced_sizes(held, len(group)), np.ones(len(group), np.int64)
         yield Outer(members, members, ones, chunks)
         yield Outer(members, members, chunks, ones)
 
 
-@lru_cache(maxsize=64)
-def part_sizes(shape: Shape, layout: TensorLayout) -> tuple[int, ...]:
-    """Return the number of elements of the part that each rank holds."""
-    ranks = range(layout.placement.size)
-    return tuple([num_elements(region_shape(layout.region(shape, rank))) for rank in ranks])
-
-
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=8)
 def regions_of(shape: Shape, layout: TensorLayout) -> tuple[Region, ...]:
     """Return the part of a tensor that each rank holds."""
     return tuple([layout.region(shape, rank) for rank in range(layout.placement.size)])
@@ -326,34 +291,200 @@ class Group:
     crosses: bool
 
 
-def groups_of(step: ReshardStep) -> list[Group]:
+class Groups(Sequence[Group]):
+    """The groups of a step, without the targets that already hold their part.
+
+    The groups are described by arrays, so that only those that are needed become objects.
+
+    Attributes:
+        sources, targets: the number of the group of each rank in the source and in the target
+            placement; -1 for a rank in no group.
+        filled: whether each target rank has elements that no piece covers.
+        is_single: whether at most one group has several devices.
+    """
+
+    sources: Ints
+    targets: Ints
+    filled: BoolArray
+    is_single = False
+
+    def names(self) -> Iterable[str]:
+        """Return the distinct names of the groups that transfer data, or else of all groups."""
+        moving = [group for group in self if group.crosses] or self
+        return dict.fromkeys(group.name for group in moving)
+
+    def labels(self) -> Iterable[str]:
+        """Return the name of each group."""
+        return [group.name for group in self]
+
+    @overload
+    def __getitem__(self, index: int) -> Group: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Group]: ...
+
+    def __getitem__(self, index: int | slice) -> Group | list[Group]:
+        if isinstance(index, slice):
+            return [self._group(i) for i in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._group(index)
+
+    @abstractmethod
+    def _group(self, index: int) -> Group:
+        """Return the group with a number."""
+
+
+class _Reduced(Groups):
+    """The groups of an all-reduce."""
+
+    def __init__(self, step: ReshardStep) -> None:
+        self._groups = step.groups
+        size = step.source.placement.size
+        self.sources = self.targets = np.full(size, -1, np.int64)
+        for number, ranks in enumerate(_rank_arrays(step.groups)):
+            self.sources[ranks] = number
+        self.filled = np.zeros(size, np.bool_)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def names(self) -> Iterable[str]:
+        return ("all_reduce",)
+
+    def labels(self) -> Iterable[str]:
+        return ["all_reduce"] * len(self)
+
+    def _group(self, index: int) -> Group:
+        ranks = self._groups[index]
+        return Group("all_reduce", ranks, ranks, True)
+
+
+def _rank_arrays(groups: Sequence[tuple[int, ...]]) -> Iterable[Any]:
+    return groups.array() if isinstance(groups, Strides) else map(list, groups)
+
+
+class _Even(Groups):
+    """One group of all devices with parts, and one for each other device."""
+
+    is_single = True
+
+    def __init__(self, step: ReshardStep, form: str) -> None:
+        self._form = form
+        self._given, taken = (_filled(step.shape, end) for end in (step.source, step.target))
+        self._joined = max(self._given, taken)
+        ranks = np.arange(step.target.placement.size)
+        self.sources = np.where(ranks < self._given, 0, -1)
+        self.targets = np.maximum(ranks - self._joined + 1, 0)
+        self.filled = np.zeros(len(ranks), np.bool_)
+
+    def __len__(self) -> int:
+        return 1 + len(self.targets) - self._joined
+
+    def names(self) -> Iterable[str]:
+        return (self._form,)
+
+    def labels(self) -> Iterable[str]:
+        return [self._form, *["copy"] * (len(self) - 1)]
+
+    def _group(self, index: int) -> Group:
+        if index:
+            return Group("copy", (), (self._joined + index - 1,), False)
+        return Group(self._form, tuple(range(self._given)), tuple(range(self._joined)), True)
+
+
+class _Own(Groups):
+    """One group for each device, which makes its part from what it holds."""
+
+    is_single = True
+
+    def __init__(self, parts: Ints) -> None:
+        self._parts = parts
+        self._ranks = np.flatnonzero(parts != IN_PLACE)
+        self.targets = np.where(parts == IN_PLACE, -1, np.cumsum(parts != IN_PLACE) - 1)
+        self.sources = np.where((parts == SLICE) | (parts == PAD), self.targets, -1)
+        self.filled = (parts == PAD) | (parts == FILL)
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def names(self) -> Iterable[str]:
+        return dict.fromkeys(self.labels())
+
+    def labels(self) -> Iterable[str]:
+        return [_OWN_NAMES[code] for code in self._parts[self._ranks].tolist()]
+
+    def _group(self, index: int) -> Group:
+        rank = int(self._ranks[index])
+        sources = (rank,) if self.sources[rank] >= 0 else ()
+        return Group(_OWN_NAMES[int(self._parts[rank])], sources, (rank,), False)
+
+
+_OWN_NAMES = {COPY: "copy", SLICE: "slice", PAD: "zero_pad", FILL: "zero_pad"}
+
+
+class _Listed(Groups):
+    """The groups of any other step, from its pieces."""
+
+    def __init__(self, step: ReshardStep) -> None:
+        pieces = list(step.pieces)
+        made = [rank for rank, own in enumerate(pieces) if not _is_held(step, rank, own)]
+        found: dict[Device, list[int]] = {}
+        owner = _components(step, pieces, made)
+        devices = devices_of(step.target.placement)
+        for rank in made:
+            found.setdefault(owner[devices[rank]], []).append(rank)
+        short = {rank for rank in made if not _is_filled(step, rank, pieces[rank])}
+        self._groups = [_group(step, pieces, targets, short) for targets in found.values()]
+        self.sources, self.targets = (
+            np.full(end.placement.size, -1, np.int64) for end in (step.source, step.target)
+        )
+        for number, group in enumerate(self._groups):
+            self.sources[list(group.sources)] = number
+            self.targets[list(group.targets)] = number
+        self.filled = np.zeros(len(self.targets), np.bool_)
+        self.filled[list(short)] = True
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def _group(self, index: int) -> Group:
+        return self._groups[index]
+
+
+@lru_cache(maxsize=64)
+def groups_of(step: ReshardStep) -> Groups:
     """Return the groups of a step, without the targets that already hold their part."""
+    return _found_groups(step)
+
+
+def _found_groups(step: ReshardStep) -> Groups:
     if step.groups:
-        return [Group("all_reduce", g, g, True) for g in step.groups]
+        return _Reduced(step)
     form = even_form(step)
     if form:
-        return _even_groups(step, form)
-    made = [r for r in range(len(step.pieces)) if not is_in_place(step, r)]
-    found: dict[Device, list[int]] = {}
-    owner = _components(step, made)
-    devices = devices_of(step.target.placement)
-    for rank in made:
-        found.setdefault(owner[devices[rank]], []).append(rank)
-    return [_group(step, targets) for targets in found.values()]
+        return _Even(step, form)
+    parts = own_parts(step.shape, step.source, step.target)
+    return _Listed(step) if parts is None else _Own(parts)
 
 
 def is_in_place(step: ReshardStep, rank: int) -> bool:
     """Return whether a target device already holds its part, which the step does not change."""
-    if step.groups or even_form(step) or len(step.pieces[rank]) != 1:
+    return bool(groups_of(step).targets[rank] < 0)
+
+
+def _is_held(step: ReshardStep, rank: int, pieces: Sequence[Piece]) -> bool:
+    """Return whether the pieces of a target rank are all that its own device holds."""
+    if len(pieces) != 1:
         return False
-    (piece,) = step.pieces[rank]
+    (piece,) = pieces
     sender = step.source.placement.device(piece.source)
     region = step.target.region(step.shape, rank)
     held = step.source.region(step.shape, piece.source)
     return sender == step.target.placement.device(rank) and piece.region == region == held
 
 
-def _components(step: ReshardStep, made: Sequence[int]) -> dict[Device, Device]:
+def _components(step: ReshardStep, pieces: Pieces, made: Sequence[int]) -> dict[Device, Device]:
     """Map each device to one representative of the devices connected to it by exchanges."""
     parent: dict[Device, Device] = {}
 
@@ -365,26 +496,32 @@ def _components(step: ReshardStep, made: Sequence[int]) -> dict[Device, Device]:
     sources, targets = devices_of(step.source.placement), devices_of(step.target.placement)
     for rank in made:
         root = find(targets[rank])
-        for piece in step.pieces[rank]:
+        for piece in pieces[rank]:
             parent[find(sources[piece.source])] = root
             root = find(root)
     return {device: find(device) for device in parent}
 
 
-def _group(step: ReshardStep, targets: Sequence[int]) -> Group:
-    sources = dict.fromkeys(p.source for t in targets for p in step.pieces[t])
+def _group(
+    step: ReshardStep, pieces: Pieces, targets: Sequence[int], short: Collection[int]
+) -> Group:
+    sources = dict.fromkeys(p.source for t in targets for p in pieces[t])
     senders, receivers = devices_of(step.source.placement), devices_of(step.target.placement)
-    crosses = any(senders[p.source] != receivers[t] for t in targets for p in step.pieces[t])
-    return Group(_name(step, targets, crosses), tuple(sources), tuple(targets), crosses)
+    crosses = any(senders[p.source] != receivers[t] for t in targets for p in pieces[t])
+    local = "zero_pad" if any(t in short for t in targets) else ""
+    name = _name(step, pieces, targets) if crosses else local or _cut(step, pieces, targets)
+    return Group(name, tuple(sources), tuple(targets), crosses)
 
 
-def _name(step: ReshardStep, targets: Sequence[int], crosses: bool) -> str:
-    if not crosses:
-        return _local_name(step, targets)
+Pieces = Sequence[tuple[Piece, ...]]
+"""The pieces of each target rank."""
+
+
+def _name(step: ReshardStep, given: Pieces, targets: Sequence[int]) -> str:
     types = step.source.placement.device_type, step.target.placement.device_type
     if types[0] != types[1]:
         return "copy_h2d" if types[0] == "cpu" else "copy_d2h" if types[1] == "cpu" else "copy_d2d"
-    pieces = [p for t in targets for p in step.pieces[t]]
+    pieces = [p for t in targets for p in given[t]]
     if any(not p.first for p in pieces):
         return "reduce" if len(targets) == 1 else "reduce_scatter"
     sources = {p.source for p in pieces}
@@ -393,23 +530,22 @@ def _name(step: ReshardStep, targets: Sequence[int], crosses: bool) -> str:
         return "send_recv" if len(targets) == 1 else "broadcast" if same else "scatter"
     if len(targets) == 1:
         return "gather"
-    return "all_gather" if _is_all_gather(step, targets) else "all_to_all"
+    return "all_gather" if _is_all_gather(step, given, targets) else "all_to_all"
 
 
-def _local_name(step: ReshardStep, targets: Sequence[int]) -> str:
-    if any(not covers(step, t) for t in targets):
-        return "zero_pad"
-    held = regions_of(step.shape, step.source)
-    cut = any(p.region != held[p.source] for t in targets for p in step.pieces[t])
+def _cut(step: ReshardStep, pieces: Pieces, targets: Sequence[int]) -> str:
+    """Return the name of a group in which every device cuts or copies what it holds."""
+    found = [p for t in targets for p in pieces[t]]
+    cut = any(p.region != step.source.region(step.shape, p.source) for p in found)
     return "slice" if cut else "copy"
 
 
-def _is_all_gather(step: ReshardStep, targets: Sequence[int]) -> bool:
+def _is_all_gather(step: ReshardStep, pieces: Pieces, targets: Sequence[int]) -> bool:
     """Return whether every source sends one box to all other members of the group."""
     senders, receivers = devices_of(step.source.placement), devices_of(step.target.placement)
-    given = Counter((p.source, p.region) for t in targets for p in step.pieces[t])
+    given = Counter((p.source, p.region) for t in targets for p in pieces[t])
     remote = Counter(
-        p.source for t in targets for p in step.pieces[t] if senders[p.source] != receivers[t]
+        p.source for t in targets for p in pieces[t] if senders[p.source] != receivers[t]
     )
     members = {*(receivers[t] for t in targets), *(senders[s] for s, _ in given)}
     one_each = len(given) == len({s for s, _ in given})
@@ -418,15 +554,15 @@ def _is_all_gather(step: ReshardStep, targets: Sequence[int]) -> bool:
 
 def covers(step: ReshardStep, rank: int) -> bool:
     """Return whether the copied pieces, which do not overlap, cover the part of a target rank."""
-    filled = sum(num_elements(region_shape(p.region)) for p in step.pieces[rank] if p.first)
+    return _is_filled(step, rank, step.pieces[rank])
+
+
+def _is_filled(step: ReshardStep, rank: int, pieces: Sequence[Piece]) -> bool:
+    """Return whether the copied pieces of a target rank cover its part."""
+    filled = sum(num_elements(region_shape(p.region)) for p in pieces if p.first)
     return filled == num_elements(region_shape(step.target.region(step.shape, rank)))
 
 
 def _is_whole(layout: TensorLayout) -> bool:
     """Return whether every device holds the whole tensor."""
     return all(isinstance(s, Broadcast) for s in layout.sbp)
-
-
-def holds_partial(layout: TensorLayout) -> bool:
-    """Return whether a layout has partial results."""
-    return any(isinstance(s, Partial) for s in layout.sbp)

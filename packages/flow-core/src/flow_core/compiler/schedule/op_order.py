@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flow_core.base.errors import GraphError
+from flow_core.comm.exchange import BOXING
 from flow_core.compiler.memory.aliases import alias_roots, overwritten
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
 from flow_core.ir.graph import Graph, Op, Value
@@ -88,19 +89,32 @@ def _ranks(
 ) -> dict[str, float]:
     """Rank ops by graph position, but updates and tiny results just after their last predecessor.
 
-    Tiny results, such as the learning rate, use almost no memory.  Such results and the states of
-    optimizers would delay updates if they kept their late positions in the graph.
+    Tiny results, such as the learning rate, use almost no memory.  Such results, exchanges of
+    gradients and the states of optimizers would delay updates if they kept their late positions in
+    the graph.
     """
+    readers = graph.consumers()
     rank: dict[str, float] = {
         name: -1.0 if op.type == "variable" else float(i)
         for i, (name, op) in enumerate(graph.ops.items())
     }
     step = 0.5 / (len(rank) + 1)
     for i, (name, op) in enumerate(graph.ops.items()):
-        if before[name] and (specs[op.type].mutates or _tiny(graph, name)):
+        early = specs[op.type].mutates or _tiny(graph, name)
+        if before[name] and (early or _updates_only(graph, specs, readers, op)):
             rank[name] = max(rank[other] for other in before[name]) + step * (i + 1)
     return rank
 
 
 def _tiny(graph: Graph, name: str) -> bool:
     return all(t.size <= TINY for t in graph.types[name])
+
+
+def _updates_only(
+    graph: Graph, specs: Mapping[str, OpSpec], readers: Mapping[Value, list[Op]], op: Op
+) -> bool:
+    """Return whether an op is an exchange whose results only updates read."""
+    if op.type != BOXING:
+        return False
+    read = [r for k in range(len(graph.types[op.name])) for r in readers.get(op.output(k), ())]
+    return bool(read) and all(specs[r.type].mutates for r in read)

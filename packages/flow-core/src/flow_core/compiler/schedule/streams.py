@@ -2,10 +2,8 @@
 
 Each device has a compute stream, and each group of devices that exchange data has a transfer
 stream.  Ops are ordered as the streams would start them if all streams ran concurrently, according
-to the cost model.  As in 1F1B (one forward, one backward) schedules, the number of
-micro-batches in flight is bounded: a pipeline stage starts the forward pass of another micro-batch
-only while fewer micro-batches are in flight at this stage than there are stages from this one to
-the last.
+to the cost model.  The number of micro-batches in flight at a stage of a pipeline is bounded
+(`flow_core.compiler.schedule.pipeline`).
 
 Invariant: memory and waits are planned for this order, so results are bitwise the same regardless
 of the real speed of the streams.
@@ -15,14 +13,15 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
 from flow_core.comm.exchange import BOXING
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
 from flow_core.compiler.schedule.op_order import circular
+from flow_core.compiler.schedule.pipeline import Pipeline, find_pipeline
 from flow_core.costs.events import EventLoop
-from flow_core.ir.graph import Graph, Op, Origin, Value
+from flow_core.ir.graph import Graph, Op, Value
 from flow_core.ir.order import Dependencies
 from flow_core.passes.gradient_accumulation import ONCE
 
@@ -43,19 +42,6 @@ def stream_name(op: Op) -> str:
     return f"{whole[0] if whole else op.placement} {TRANSFER}"
 
 
-def micro_batches(graph: Graph) -> dict[str, int]:
-    """Return the micro-batch of each op: the last micro-batch on which the op depends."""
-    number: dict[str, int] = {}
-    for op in graph.ops.values():
-        number[op.name] = max((number[v.op] for v in op.inputs), default=_micro_batch(graph, op))
-    return number
-
-
-def _micro_batch(graph: Graph, op: Op) -> int:
-    found = graph.origin(op.name).micro_batch
-    return ONCE if found is None else found
-
-
 @dataclass(slots=True)
 class Timetable:
     """The order of a step's ops by their predicted start.
@@ -66,6 +52,7 @@ class Timetable:
         total: the sum of the predicted seconds of all ops.
         span: the predicted seconds from the first start to the last end.
         streams: the number of compute streams.
+        postpones: whether ops on whose results no other stage of a pipeline depends may wait.
     """
 
     order: list[Op]
@@ -73,6 +60,7 @@ class Timetable:
     total: float
     span: float
     streams: int = 1
+    postpones: bool = False
 
 
 @dataclass(slots=True)
@@ -81,48 +69,68 @@ class _Stream:
 
     Attributes:
         rank: the rank of each op.
-        micro: the micro-batch whose start limits an op; empty for no limit.
-        limit: the largest number of open micro-batches, or 0 for no limit.
-        ready: the ops that may start, as (rank, name), by micro-batch.
-        left: the number of unfinished ops, by micro-batch.
-        open: the micro-batches that have started and are not finished.
-        later: the micro-batches that have not started, in order.
+        unit: the unit of a pipeline whose start limits an op; empty for no limit.
+        limit: the largest number of open units, or 0 for no limit.
+        late: ops that do not keep their unit open.
+        most: the largest number of units that have started and have unfinished ops of any kind.
+        ready: the ops that may start, as (rank, name), by unit.
+        left, left_late: the number of unfinished ops, by unit.
+        open: the units that have started, and have unfinished ops that keep them open.
+        held: the units that have started and have unfinished ops.
+        later: the units that have not started, in order.
     """
 
     rank: Mapping[str, float]
-    micro: Mapping[str, int]
+    unit: Mapping[str, int]
     limit: int = 0
+    late: Collection[str] = frozenset()
+    most: int = 0
     ready: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
     left: dict[int, int] = field(default_factory=dict)
+    left_late: dict[int, int] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
+    held: set[int] = field(default_factory=set)
     later: list[int] = field(default_factory=list)
 
     def put(self, name: str) -> None:
         """Add an op whose predecessors have ended."""
-        ready = self.ready.setdefault(self.micro.get(name, ONCE), [])
+        ready = self.ready.setdefault(self.unit.get(name, ONCE), [])
         heapq.heappush(ready, (self.rank[name], name))
 
     def take(self) -> str | None:
         """Remove and return the ready op of lowest rank that the limit allows to start."""
-        allowed = [m for m in (ONCE, *self.open) if self.ready.get(m)]
+        allowed = [m for m in (ONCE, *self.held) if self.ready.get(m)]
         following = self.later[0] if self.later else ONCE
-        may_open = not self.limit or len(self.open) < self.limit
+        may_open = not self.limit or (len(self.open) < self.limit and len(self.held) < self.most)
         if may_open and following != ONCE and self.ready.get(following):
             allowed.append(following)
         if not allowed:
             return None
-        micro = min(allowed, key=lambda m: self.ready[m][0])
-        if micro == following != ONCE:
-            self.open.add(micro)
+        unit = min(allowed, key=lambda m: self.ready[m][0])
+        if unit == following != ONCE:
+            self.held.add(unit)
+            if self.left[unit]:
+                self.open.add(unit)
             self.later.pop(0)
-        return heapq.heappop(self.ready[micro])[1]
+        return heapq.heappop(self.ready[unit])[1]
 
     def done(self, name: str) -> None:
         """Note that an op has ended."""
-        micro = self.micro.get(name, ONCE)
-        self.left[micro] -= 1
-        if self.left[micro] == 0:
-            self.open.discard(micro)
+        unit = self.unit.get(name, ONCE)
+        left = self.left_late if name in self.late else self.left
+        left[unit] -= 1
+        if self.left[unit] == 0:
+            self.open.discard(unit)
+            if self.left_late[unit] == 0:
+                self.held.discard(unit)
+
+    def count(self, name: str) -> None:
+        """Count an op of the stream before the simulation."""
+        unit = self.unit.get(name, ONCE)
+        self.left.setdefault(unit, 0)
+        self.left_late.setdefault(unit, 0)
+        left = self.left_late if name in self.late else self.left
+        left[unit] += 1
 
 
 def timetable(
@@ -131,6 +139,7 @@ def timetable(
     rank: Mapping[str, float],
     cost: Callable[[Op], float],
     free: Set[str] = frozenset(),
+    postpone: bool = True,
 ) -> Timetable:
     """Simulate the streams to order the ops by their start.
 
@@ -140,13 +149,38 @@ def timetable(
         rank: the rank of each op; a stream starts the ready op of lowest rank.
         cost: returns the seconds of an op.
         free: ops that take no time: views of their inputs, and ops that run once per plan.
+        postpone: whether ops on whose results no other stage of a pipeline depends may wait if this
+            makes the step shorter; stages then hold activations of more micro-batches.
     """
     seconds = {
         name: 0.0 if name in free or op.type in _LEAVES else cost(op)
         for name, op in graph.ops.items()
     }
     stream_of = {name: stream_name(op) for name, op in graph.ops.items()}
-    streams = _streams(graph, stream_of, rank)
+    computing = {name: s for name, s in stream_of.items() if s.endswith(COMPUTE)}
+    pipeline = find_pipeline(graph, computing)
+    arguments = graph, before, seconds, stream_of
+    plain = _timetable(*arguments, replace(pipeline, late=frozenset()), rank)
+    if not postpone or not pipeline.late:
+        return plain
+    late = {name: r + len(rank) * (name in pipeline.late) for name, r in rank.items()}
+    later = _timetable(*arguments, pipeline, late)
+    return later if later.span < WORTH_WAITING * plain.span else plain
+
+
+WORTH_WAITING = 0.99
+"""The largest ratio of predicted times for which gradients of weights wait for other work."""
+
+
+def _timetable(
+    graph: Graph,
+    before: Mapping[str, set[str]],
+    seconds: Mapping[str, float],
+    stream_of: Mapping[str, str],
+    pipeline: Pipeline,
+    rank: Mapping[str, float],
+) -> Timetable:
+    streams = _streams(stream_of, pipeline, rank)
     dependencies = Dependencies(before)
     queues_of = {name: (stream,) for name, stream in stream_of.items()}
     loop = EventLoop(dependencies, streams, queues_of, seconds.__getitem__, rank.__getitem__)
@@ -157,22 +191,23 @@ def timetable(
     until = [max(i, bisect_left(starts, end) - 1) for i, end in enumerate(ends)]
     total = sum(b - a for a, b in zip(starts, ends, strict=True))
     computing = sum(name.endswith(COMPUTE) for name in streams)
-    return Timetable([graph.ops[name] for name in run.started], until, total, run.now, computing)
+    order = [graph.ops[name] for name in run.started]
+    return Timetable(order, until, total, run.now, computing, bool(pipeline.late))
 
 
 def _streams(
-    graph: Graph, stream_of: Mapping[str, str], rank: Mapping[str, float]
+    stream_of: Mapping[str, str], pipeline: Pipeline, rank: Mapping[str, float]
 ) -> dict[str, _Stream]:
-    """Return the streams, with the micro-batches whose start limits their ops."""
-    micro = micro_batches(graph)
-    fed = {n: m for n, m in micro.items() if graph.ops[n].type != "input"}
-    limits = _limits(graph, fed, stream_of)
+    """Return the streams, with the units of a pipeline whose start limits their ops."""
+    # of ops that may start at the same time, transfers come first: other devices wait for them
+    most = max(pipeline.limits.values(), default=0)
     streams: dict[str, _Stream] = {}
-    for name, stream in stream_of.items():
-        gated = micro if stream.endswith(COMPUTE) else {}  # transfers have no such limit
-        known = streams.setdefault(stream, _Stream(rank, gated, limits.get(stream, 0)))
-        number = gated.get(name, ONCE)
-        known.left[number] = known.left.get(number, 0) + 1
+    for name, stream in sorted(stream_of.items(), key=lambda item: item[1].endswith(COMPUTE)):
+        units = pipeline.units if stream.endswith(COMPUTE) else {}  # transfers have no such limit
+        if stream not in streams:
+            limit = pipeline.limits.get(stream, 0)
+            streams[stream] = _Stream(rank, units, limit, pipeline.late, most)
+        streams[stream].count(name)
     for stream_ in streams.values():
         stream_.later = sorted(m for m in stream_.left if m != ONCE)
     return streams
@@ -198,31 +233,6 @@ def useful_workers(table: Timetable, cores: int) -> int:
     overlap = max(table.span / table.total, 1 / workers) if table.total else 1.0
     long_enough = table.total >= LONG * len(table.order)
     return workers if overlap * WORTH_IT <= 1 and long_enough else 1
-
-
-def _limits(graph: Graph, micro: Mapping[str, int], stream_of: Mapping[str, str]) -> dict[str, int]:
-    """Return the largest number of micro-batches in flight for each compute stream, as in 1F1B.
-
-    Streams that run parts of the same logical op of a micro-batch form a pipeline stage; stages are
-    ordered as micro-batches reach them.
-    """
-    stage: dict[str, str] = {}
-    stream_of_op: dict[Origin, str] = {}
-
-    def find(name: str) -> str:
-        while stage[name] != name:
-            name = stage[name]
-        return name
-
-    for name, number in micro.items():
-        stream = stream_of[name]
-        if number == ONCE or not stream.endswith(COMPUTE):
-            continue
-        stage.setdefault(stream, stream)
-        first = stream_of_op.setdefault(graph.origin(name).unsharded, stream)
-        stage[find(stream)] = find(first)
-    stages = list(dict.fromkeys(map(find, stage)))
-    return {stream: len(stages) - stages.index(find(stream)) for stream in stage}
 
 
 _LEAVES = ("input", "variable")

@@ -136,6 +136,14 @@ def _tables(name: str, value: Any) -> tuple[str, ...]:
     return tuple(names) if enabled else ()
 
 
+def _names(name: str, value: object) -> tuple[str, ...]:
+    """Return names of ops, given as a list or one by itself."""
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+        raise _wrong(name, value, 'names of ops, such as ["scores-matmul"]')
+    return tuple(names)
+
+
 def _initializer(name: str, value: object) -> tuple[AttrValue, ...]:
     """Return the literal of an initializer, given as an initializer or as OneFlow's dict for it."""
     try:
@@ -174,6 +182,7 @@ def _scope_of(value: object) -> Scope:
 INDEXED_SLICES = "indexed_slices_optimizer_conf"
 MIXED = "enable_auto_mixed_precision"
 HALF = "mixed_precision_data_type"
+FLOAT32_OPS = "mixed_precision_float32_ops"
 QAT = ("enable_quantization_aware_training", "enable_qat")
 STOP_MOVING = "qat.moving_min_max_stop_update_after_iters"
 MICRO_BATCHES = "train.num_gradient_accumulation_steps"
@@ -267,11 +276,13 @@ EFFECTIVE: tuple[Setting, ...] = (
         for name, default, effect, check in (
             ("mode", None, "how weights and optimizer states are sharded", _one_of(MODES)),
             ("threshold", THRESHOLD, "smallest number of elements per device to shard", _whole),
+            ("ahead", None, "sharded weights gathered ahead of use, and freed after it", _positive),
         )
     ),
     Setting(INDEXED_SLICES, None, "tables whose updates change looked-up rows only", _tables),
     Setting(MIXED, False, "whether products are computed in a half type", _switch),
     Setting(HALF, None, "the half type; by default the best one of the devices", _half),
+    Setting(FLOAT32_OPS, None, "names of ops that mixed precision keeps in float32", _names),
     *(Setting(name, True, "whether training sees the rounding of int8", _switch) for name in QAT),
     Setting(
         "qat.per_channel_weight_quantization",
@@ -473,7 +484,8 @@ def optimizer_placement(config: FunctionConfig) -> OptimizerPlacement | None:
     if config.is_set("enable_non_distributed_optimizer") and mode is None:
         mode = MODES[0] if config.get("enable_non_distributed_optimizer") else None
     threshold = _first_set(config, [name.format("threshold") for name in names])
-    return None if mode is None else OptimizerPlacement(mode, threshold or THRESHOLD)
+    ahead = _first_set(config, [name.format("ahead") for name in names])
+    return None if mode is None else OptimizerPlacement(mode, threshold or THRESHOLD, ahead)
 
 
 def _first_set(config: FunctionConfig, names: list[str]) -> Any:

@@ -32,7 +32,7 @@ def half_type(registry: Registry, ops: Iterable[Op], requested: str | None = Non
         ops: the ops of the job.
         requested: the half type that the job requests.
     """
-    devices = sorted({op.placement.device_type for op in ops if op.type in WHITE})
+    devices = _devices(ops)
     found = {half: [kernel(registry, half, d) for d in devices] for half in HALVES}
 
     def rank(half: str) -> int:
@@ -40,9 +40,25 @@ def half_type(registry: Registry, ops: Iterable[Op], requested: str | None = Non
 
     chosen = requested or max(HALVES, key=rank)
     for device, spec in zip(devices, found[chosen], strict=True):
-        if spec is not None and spec.name.startswith(WIDENING):
+        if _widens(spec):
             _warn_once(device, chosen)
     return chosen
+
+
+def multiplies_half(registry: Registry, ops: Iterable[Op]) -> bool:
+    """Return whether all devices of the ops have kernels for products in some half type."""
+    devices = _devices(ops)
+    return any(
+        not any(_widens(kernel(registry, half, device)) for device in devices) for half in HALVES
+    )
+
+
+def _devices(ops: Iterable[Op]) -> list[str]:
+    return sorted({op.placement.device_type for op in ops if op.type in WHITE})
+
+
+def _widens(spec: KernelSpec | None) -> bool:
+    return spec is not None and spec.name.startswith(WIDENING)
 
 
 def kernel(registry: Registry, half: str, device: str) -> KernelSpec | None:

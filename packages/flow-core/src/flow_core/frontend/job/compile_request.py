@@ -6,10 +6,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from flow_core.base.errors import JobError, nearest
 from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.compiler.request import CompileRequest, Limits
 from flow_core.compiler.select import Selector
 from flow_core.frontend.config.function_config import (
+    FLOAT32_OPS,
     HALF,
     MIXED,
     indexed_tables,
@@ -87,7 +89,7 @@ def _requested_passes(build: JobBuild, graph: Graph) -> Iterator[Pass]:
     """Yield the passes whose options settings of the job or the session compute."""
     if build.config.get(MIXED):
         made = frozenset(build.builder.ops) - build.forward if build.forward else frozenset()
-        yield MixedPrecision(half_type_of(build), made)
+        yield MixedPrecision(half_type_of(build), made, _float32_ops(build))
     if build.segments and build.forward:
         yield Checkpointing(tuple(map(tuple, build.segments.values())), build.forward)
     tables = indexed_tables(build.config)
@@ -108,6 +110,25 @@ def _requested_passes(build: JobBuild, graph: Graph) -> Iterator[Pass]:
     buckets = bucketing(build)
     if any(spec.name == buckets.name for spec in build.session.registry.passes):
         yield buckets
+
+
+def _float32_ops(build: JobBuild) -> frozenset[str]:
+    """Return the names of the ops that mixed precision keeps in float32.
+
+    Raises:
+        JobError: the job has no op of such a name.
+    """
+    names = build.config.get(FLOAT32_OPS) or ()
+    for name in names:
+        if name not in build.builder.ops:
+            raise JobError(
+                f"keeping ops of job {build.name!r} in float32",
+                found=f"function_config.{FLOAT32_OPS} with {name!r}, which is no op of the job",
+                allowed="names of its ops, which `flow verify --precision` and `flow plan --full` "
+                "print",
+                hint=nearest(name, build.builder.ops) or None,
+            )
+    return frozenset(names)
 
 
 def _owners_in_other_jobs(build: JobBuild, compiles: bool) -> dict[str, Owned]:
@@ -166,6 +187,7 @@ def kernel_settings(build: JobBuild) -> Attrs:
 def lowering_options(build: JobBuild) -> CompileOptions:
     """Return the options for lowering a physical graph to a plan."""
     config, session = build.config, build.session
+    placed = optimizer_placement(config) if build.kind == "train" else None
     return CompileOptions(
         seed=int(config.get("random_seed") or 0),
         width=int(config.get("concurrency_width")),
@@ -177,6 +199,7 @@ def lowering_options(build: JobBuild) -> CompileOptions:
         recording=_recording(build),
         alignment={kind: spec.alignment for kind, spec in session.registry.devices.items()},
         costs=session.costs,
+        ahead=placed.ahead if placed else None,
     )
 
 

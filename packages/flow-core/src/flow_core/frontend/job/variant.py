@@ -118,6 +118,7 @@ class Variant:
                 step=step,
                 world=session.world,
                 sync_launches=session.settings.sync_launches,
+                overlap=session.settings.stream_threads is None,
                 writes=session.writes,
             )
             session.drop_initial_values()

@@ -2,8 +2,9 @@
 
 A lane runs one task at a time, in the order of the plan.  Devices with hardware of their own have a
 lane per stream.  Devices that are cores of the host share the thread of their process, unless the
-plan has several threads; an exchange between processes then starts when all of them have reached
-it.  Exchanges over a link with an uplink divide its bandwidth among each other.
+plan has several threads; an exchange between processes starts when all of them have reached it, and
+if tasks are long, processes compute meanwhile.  Exchanges over a link with an uplink divide its
+bandwidth among each other.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ def simulate_step(
         PlanError: tasks wait for each other.
     """
     plan, factors = costs.plan, slower or {}
-    lanes = _lanes(costs, processes)
     seconds = [costs.seconds(t) * factors.get(i, 1.0) for i, t in enumerate(plan.tasks)]
+    lanes = _lanes(costs, processes, seconds)
     order: dict[str, list[int]] = {}
     for i, names in enumerate(lanes):
         for name in names:
@@ -108,8 +109,17 @@ def _on_threads(costs: TaskCosts, processes: int) -> bool:
     return plan.workers > 1 and processes == 1 and hosted
 
 
-def _lanes(costs: TaskCosts, processes: int) -> list[tuple[str, ...]]:
-    """Return the lanes of each task."""
+OVERLAPPING = 1e-4
+"""The mean seconds of a task from which on processes compute while they exchange data.
+
+It corresponds to what `flow_core.runtime.streams.OverlapIfLong` measures."""
+
+
+def _lanes(costs: TaskCosts, processes: int, seconds: Sequence[float]) -> list[tuple[str, ...]]:
+    """Return the lanes of each task, given its time.
+
+    Exchanges between processes have lanes of their own if tasks are long.
+    """
     plan = costs.plan
     machines = 1 + max((a.device.machine for a in plan.arenas), default=0)
     each = max(1, processes // machines)
@@ -120,12 +130,14 @@ def _lanes(costs: TaskCosts, processes: int) -> list[tuple[str, ...]]:
         return device.machine * each + device.index % each
 
     on_threads = _on_threads(costs, processes)
+    overlap = sum(seconds) >= OVERLAPPING * len(seconds)
 
     def names(task: Task) -> tuple[str, ...]:
         if not costs.is_hosted(task.device) or on_threads:
             return (plan.streams[task.stream] if plan.streams else str(task.device),)
         found = dict.fromkeys(map(process, costs.devices(task)))
-        return tuple(f"process {number}" for number in found)
+        lane = " transfers" if overlap and len(found) > 1 else ""
+        return tuple(f"process {number}{lane}" for number in found)
 
     return [names(task) for task in plan.tasks]
 

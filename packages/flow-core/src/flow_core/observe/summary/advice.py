@@ -6,9 +6,17 @@ import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 
+from flow_core.base.dtypes import float32
 from flow_core.observe.document import PlanDocument
 from flow_core.observe.measure import NOT_MEASURED, Measured
-from flow_core.observe.summary.op_times import ELEMENTWISE, TRANSFERS, by_class
+from flow_core.observe.summary.op_times import (
+    ELEMENTWISE,
+    PRODUCTS,
+    TRANSFERS,
+    by_class,
+    class_of,
+    task_seconds,
+)
 from flow_core.observe.tables import count_bytes, share
 from flow_core.plan import Plan
 
@@ -17,6 +25,9 @@ LARGE = 0.25
 
 GAP = 1.0
 """The percentage above the optimum from which another search for the SBP is suggested."""
+
+LONG = 1e-3
+"""The seconds of products per step from which another precision is suggested."""
 
 MANY = 2 << 20
 """The number of bytes of a buffer or arena below which no suggestion about memory is made."""
@@ -29,6 +40,7 @@ def advice(doc: PlanDocument, measured: Measured = NOT_MEASURED) -> Iterator[str
     yield from _memory(doc)
     yield from _layouts(doc.plan)
     yield from _kernels(doc.plan, measured)
+    yield from _precision(doc, measured)
 
 
 def _hints(doc: PlanDocument) -> Iterator[str]:
@@ -94,4 +106,21 @@ def _kernels(plan: Plan, measured: Measured) -> Iterator[str]:
         yield (
             f"look at elementwise ops, which take {share(rest, total)} of the tasks' time: "
             "the page of --html shows each op's time"
+        )
+
+
+def _precision(doc: PlanDocument, measured: Measured) -> Iterator[str]:
+    """Suggest mixed precision for float32 products, if the devices multiply a 16-bit type fast."""
+    plan = doc.plan
+    if not doc.fast or plan.settings.get("mixed_precision_data_type"):
+        return
+    spent = [0.0, 0.0]
+    for task, seconds in zip(plan.tasks, task_seconds(plan, measured.spans), strict=True):
+        dtypes = {plan.buffers[i].type.dtype for i in (*task.inputs[:2], *task.outputs[:1])}
+        spent[class_of(task.type) in PRODUCTS and dtypes == {float32}] += seconds
+    if spent[1] >= max(LONG, LARGE * sum(spent)):
+        yield (
+            "set function_config.enable_auto_mixed_precision(True): products take "
+            f"{share(spent[1], sum(spent))} of the tasks' time, and this machine multiplies "
+            f"{doc.fast} at least twice as fast as float32"
         )

@@ -23,6 +23,7 @@ CLASSES: Sequence[tuple[str, tuple[str, ...]]] = (
 )
 """Classes of ops with parts of the names of their types; the first match decides."""
 
+PRODUCTS = tuple(name for name, _ in CLASSES[:2])
 TRANSFERS, ELEMENTWISE = "transfers", "elementwise and other"
 
 

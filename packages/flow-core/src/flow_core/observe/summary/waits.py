@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
-from flow_core.comm.liveness import EVENT, EXCHANGE, ORDER, check_liveness
+from flow_core.comm.liveness import EVENT, EXCHANGE, ORDER, CircularWaitError, check_liveness
 from flow_core.frontend.job.function import AnyJob
 from flow_core.observe.tables import Table, duration, share
 from flow_core.plan import Plan
@@ -41,7 +41,8 @@ class Proofs:
         job, line: the job's name and source line.
         tasks, streams: the numbers of tasks and streams of the plan.
         compile_seconds: the processor time of tracing and compiling the job.
-        proofs: a proof for each number of processes.
+        proofs: a proof for each number of processes; only of the smaller ones if there is a circle.
+        circle: the error that describes a circle of waits; None if there is none.
     """
 
     job: str
@@ -50,26 +51,36 @@ class Proofs:
     streams: int
     compile_seconds: float
     proofs: tuple[Proof, ...]
+    circle: CircularWaitError | None = None
 
     def to_json(self) -> str:
-        """Return everything as JSON text."""
-        return json.dumps({"ok": True, **asdict(self)}, indent=2)
+        """Return everything as JSON text; a circle as the list of its waits."""
+        proven = asdict(replace(self, circle=None))
+        circle = [asdict(link) for link in self.circle.circle] if self.circle else []
+        return json.dumps({"ok": not circle, **proven, "circle": circle}, indent=2)
 
 
 def prove_waits(job: AnyJob) -> Proofs:
-    """Compile a job, and prove for any number of processes that its steps end.
-
-    Raises:
-        PlanError: tasks or actors wait for each other; the error describes the circle.
-    """
+    """Compile a job, and prove for any number of processes that its steps end."""
     started = time.process_time()
     plan = job.compile().plan
     seconds = time.process_time() - started
     places = sorted({_place(arena.device) for arena in plan.arenas})
-    counts = range(1, len(places) + 1)
-    proofs = tuple(_proof(plan, places, count) for count in counts)
+    proofs: list[Proof] = []
+    circle = None
+    try:
+        for count in range(1, len(places) + 1):
+            proofs.append(_proof(plan, places, count))
+    except CircularWaitError as error:
+        circle = error
     return Proofs(
-        job.name, str(job.line or ""), len(plan.tasks), len(plan.streams) or 1, seconds, proofs
+        job.name,
+        str(job.line or ""),
+        len(plan.tasks),
+        len(plan.streams) or 1,
+        seconds,
+        tuple(proofs),
+        circle,
     )
 
 

@@ -79,7 +79,7 @@ def filter_grad(p: Problem) -> Implementation | None:
     window: Any = p.attrs["kernel_size"]
     if len(p.outputs) > 1 or p.attrs["groups"] > 1 or prod(window) == 1 or rows > filters:
         return None
-    if p.outputs[0].dtype is not float32 or p.attrs.get("weights_last"):
+    if any(t.dtype is not float32 for t in (*p.inputs, *p.outputs)) or p.attrs.get("weights_last"):
         return None
     if not compiler.available():
         return None

@@ -18,7 +18,14 @@ from typing import Any
 import numpy as np
 
 from flow_core.authoring.backends import Launch
-from flow_core.authoring.specs import AttrValue, BindContext, KernelSpec
+from flow_core.authoring.specs import (
+    AttrValue,
+    BindContext,
+    KernelQuery,
+    KernelSpec,
+    TensorType,
+    tensor_type,
+)
 from flow_core.base.arrays import Array
 from flow_onednn import binding
 from flow_onednn.kernels.convolution.conv import Geometry, image, weight
@@ -30,16 +37,17 @@ from flow_onednn.recipes import (
     Operand,
     Problem,
     Recipe,
-    is_float32,
     kernel,
+    product_types,
     recipe,
-)  # fmt: skip
+)
 from flow_onednn.threads import whole_budget
 
 PACK, PRODUCT = "onednn_pack_conv", "onednn_packed_conv"
 Shape = tuple[int, ...]
 FINITE = 2.0**120
-"""Bound of results below which no partial sum overflows."""
+"""Bound of results below which no partial sum overflows.  The bound of a bfloat16 result may be
+exceeded by its rounding, by a factor of less than 2 in a hundred layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,7 @@ class PackedConv:
         sizes: the logical sizes of the weights.
         given: the descriptor of the weights that are packed.
         attrs: the attributes of the op.
+        dtype: the name of the element type of images, weights and bias.
     """
 
     x: Shape
@@ -58,12 +67,22 @@ class PackedConv:
     sizes: Shape
     given: Md
     attrs: dict[str, AttrValue]
+    dtype: str
 
     @classmethod
-    def of(cls, attrs: dict[str, AttrValue], filters: Shape) -> PackedConv:
-        """Return the convolution of an op with these attributes and this shape of weights."""
-        given, sizes = weight(filters, attrs["groups"], attrs["weights_last"], "float32")
-        return cls(attrs["image"], attrs["result"], sizes, given, attrs)
+    def of(cls, attrs: dict[str, AttrValue], filters: TensorType) -> PackedConv:
+        """Return the convolution of an op with these attributes and this type of weights."""
+        dtype = filters.dtype.name
+        given, sizes = weight(filters.shape, attrs["groups"], attrs["weights_last"], dtype)
+        return cls(attrs["image"], attrs["result"], sizes, given, attrs, dtype)
+
+    @property
+    def _ends(self) -> tuple[Md, Md]:
+        return image(self.x, True, self.dtype), image(self.y, True, self.dtype)
+
+    @property
+    def _vector(self) -> Md:
+        return plain((self.y[-1],), self.dtype)
 
     @property
     def limited(self) -> bool:
@@ -73,19 +92,19 @@ class PackedConv:
     def primitive(self, limited: bool, packed: Md | None = None) -> Primitive | None:
         """Create the primitive; a descriptor of the weights fixes their layout."""
         low, high = self.attrs["low"], self.attrs["high"]
-        x, y = image(self.x, True), image(self.y, True)
+        x, y = self._ends
         operands = ((binding.BINARY_ADD, y),) if self.attrs["residual"] else ()
         post = PostOps(operands)
         if limited and low == 0.0 and high == inf:
             post = PostOps(operands, activation=binding.RELU)
         elif limited:
             post = PostOps(operands, activation=binding.CLIP, alpha=low, beta=high)
-        vector = plain((self.y[-1],), "float32") if self.attrs["bias"] else library().ffi.NULL
+        vector = self._vector if self.attrs["bias"] else library().ffi.NULL
         geometry = Geometry(self.attrs, self.x[1:3], self.y[1:3])
         with whole_budget():
             return create(
                 "convolution_forward", binding.FORWARD_INFERENCE, binding.CONVOLUTION_DIRECT, x,
-                packed or any_layout(self.sizes, "float32"), vector, y, *geometry.arguments,
+                packed or any_layout(self.sizes, self.dtype), vector, y, *geometry.arguments,
                 post=post, math=self.attrs["math"],
             )  # fmt: skip
 
@@ -94,25 +113,25 @@ class PackedConv:
         made = self.primitive(limited, packed)
         if made is None:
             return None
-        y = image(self.y, True)
+        x, y = self._ends
         operands = [
-            Operand("src", 0, image(self.x, True)), Operand("weights", 1, made.md("weights")),
+            Operand("src", 0, x), Operand("weights", 1, made.md("weights")),
             Operand("dst", 0, y, True),
         ]  # fmt: skip
         if self.attrs["bias"]:
-            operands.append(Operand("bias", 3, plain((self.y[-1],), "float32")))
+            operands.append(Operand("bias", 3, self._vector))
         if self.attrs["residual"]:
             operands.append(Operand("operand 0", 3 + self.attrs["bias"], y))
         return recipe(made, operands)
 
 
-def packed_size(attrs: dict[str, AttrValue], filters: Shape) -> int | None:
+def packed_size(attrs: dict[str, AttrValue], filters: TensorType) -> int | None:
     """Return the number of elements of packed weights; None if no primitive packs them."""
-    if not compiler.available():
+    if not compiler.available() or filters.dtype.name not in product_types():
         return None
     conv = PackedConv.of(attrs, filters)
     made = conv.primitive(conv.limited)
-    return None if made is None else nbytes(made.md("weights")) // 4
+    return None if made is None else nbytes(made.md("weights")) // filters.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +157,14 @@ class Packing:
         norms = ctx.outputs[1]
 
         def measure() -> None:
-            rows = np.abs(filters, dtype=np.float64).reshape(len(filters), -1)
+            rows = np.abs(filters.astype(np.float64)).reshape(len(filters), -1)
             norms[...] = rows.sum(1).max(), *(np.abs(b).max() for b in bias)
 
         return [*self.reorder.bind(ctx), measure]
 
 
 def _build_pack(p: Problem) -> Packing | None:
-    conv = PackedConv.of(p.attrs, p.inputs[0].shape)
+    conv = PackedConv.of(p.attrs, p.inputs[0])
     product = conv.primitive(conv.limited)
     if product is None:
         return None
@@ -193,8 +212,7 @@ class BoundedConv:
         images = [inputs[0], *([next(rest)] if self.attrs["residual"] else [])]
         for x, given in zip(images, ("bounded", "residual_bounded"), strict=False):
             known = pointer(next(rest)) if self.attrs[given] else None
-            largest = partial(compiler.native().largest, pointer(x), x.size)
-            yield _Bound(known, _unknown if self.exact is None else largest)
+            yield _Bound(known, _unknown if self.exact is None else _largest(x))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +230,12 @@ class _Bound:
     def get(self) -> float:
         """Return the bound that an op computed, or else measure the largest magnitude."""
         return self.measure() if self.known is None else self.known[0]
+
+
+def _largest(x: Array) -> Callable[[], float]:
+    if x.dtype == np.float32:
+        return partial(compiler.native().largest, pointer(x), x.size)
+    return partial(compiler.native().largest_bf16, pointer(x, "uint16_t *"), x.size)
 
 
 def _unknown() -> float:
@@ -251,7 +275,7 @@ def _selecting(
 
 
 def _build_product(p: Problem) -> BoundedConv | None:
-    conv = PackedConv.of(p.attrs, p.attrs["filters"])
+    conv = PackedConv.of(p.attrs, tensor_type(p.attrs["filters"], p.inputs[0].dtype))
     fast = conv.recipe(conv.limited)
     if fast is None or not conv.limited:
         return None if fast is None else BoundedConv(fast, None, p.attrs)
@@ -259,7 +283,11 @@ def _build_product(p: Problem) -> BoundedConv | None:
     return None if exact is None else BoundedConv(fast, exact, p.attrs)
 
 
+def _accepts(query: KernelQuery) -> bool:
+    return query.inputs[0].dtype.name in product_types()
+
+
 KERNELS: tuple[KernelSpec, ...] = (
-    kernel(PACK, _build_pack, accepts=is_float32),
-    kernel(PRODUCT, _build_product, accepts=is_float32),
+    kernel(PACK, _build_pack, accepts=_accepts),
+    kernel(PRODUCT, _build_product, accepts=_accepts),
 )

@@ -88,7 +88,7 @@ def applies(p: Problem) -> bool:
     attrs = p.attrs
     widths = (*attrs["padding_before"], *(attrs.get("padding_after") or ()))
     one = set(attrs["kernel_size"]) == {1} and attrs["groups"] == 1
-    exact = p.outputs[0].dtype is float32
+    exact = all(t.dtype is float32 for t in (*p.inputs, *p.outputs))
     return exact and one and not any(widths) and attrs.get("data_format") in (None, "channels_last")
 
 

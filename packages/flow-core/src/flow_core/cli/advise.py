@@ -1,0 +1,34 @@
+"""``flow plan --advise``: changes of one line, ranked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import click
+
+from flow_core.cli.progress import progress
+from flow_core.cli.render import show
+from flow_core.cli.scripts import job_of
+
+
+def status(target: str, args: Sequence[str], topology: str | None, as_json: bool) -> int:
+    """Print the changes that help a job; return the exit status.
+
+    Args:
+        target: the script and the job.
+        args: the script's arguments.
+        topology: the topology file; None for the one of FLOW_TOPOLOGY, or the default model.
+        as_json: whether to print JSON.
+    """
+    if topology is not None:
+        os.environ["FLOW_TOPOLOGY"] = topology
+    from flow_core.observe.advise.report import advice_tables, advise
+
+    with progress() as show_progress:
+        found = advise(job_of(target, args), show_progress)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        show(advice_tables(found))
+    return 0 if found.options else 1

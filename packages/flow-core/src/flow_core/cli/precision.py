@@ -1,0 +1,52 @@
+"""``flow verify --precision``: errors of mixed precision, and the ops to keep in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from flow_core.base import planning
+from flow_core.cli.progress import progress
+from flow_core.cli.render import show
+from flow_core.cli.scripts import job_of
+
+
+def status(
+    target: str,
+    args: Sequence[str],
+    half: str,
+    tolerance: float,
+    steps: int,
+    seed: int,
+    as_json: bool,
+) -> int:
+    """Compare a job in mixed precision with float64, print the report, and return the exit status.
+
+    Args:
+        target: the script, or ``script.py:job``.
+        args: the script's arguments.
+        half: the half type.
+        tolerance: the allowed error of results, gradients and variables.
+        steps: the number of steps.
+        seed: the seed of the random inputs.
+        as_json: whether to print JSON.
+    """
+    planning.begin()
+    from flow_core.observe.precision.check import verify_precision
+    from flow_core.observe.precision.report import precision_tables
+
+    with progress() as show_progress:
+        found = verify_precision(
+            job_of(target, args),
+            half,
+            tolerance=tolerance,
+            steps=steps,
+            seed=seed,
+            progress=show_progress,
+        )
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        show(precision_tables(found))
+    return 0 if found.ok else 1

@@ -1,0 +1,1 @@
+"""``flow plan --advise``: changes of one line, each compiled, simulated and ranked."""
