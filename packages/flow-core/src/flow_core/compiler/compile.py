@@ -69,6 +69,8 @@ def compile_plan(request: CompileRequest) -> Compiled:
     physical, distributing = _timed(
         "to_physical", len(optimized), lambda: _distribute(request, optimized)
     )
+    if physical.problem is not None:  # its devices may have become a grid
+        optimized = physical.problem.graph
     after, context = physical_pipeline(request, physical)
     graph = after.run(physical.graph, context)
     inputs, parts = request.inputs, request.micro_batches

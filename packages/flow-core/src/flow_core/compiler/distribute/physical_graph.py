@@ -27,6 +27,7 @@ from flow_core.compiler.reshard.plugin_steps import BoxingMethods
 from flow_core.compiler.reshard.steps import Groups, groups_of
 from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection, Selector
 from flow_core.compiler.select.costs import result_layout
+from flow_core.compiler.select.grids import on_grid
 from flow_core.compiler.select.problem import fed_as
 from flow_core.compiler.select.report import Report
 from flow_core.costs.links import LinkModel
@@ -113,7 +114,10 @@ def to_physical(
     placements |= {problem.home(op) for op in graph.of_type("variable")}
     if len(placements) <= 1 and all(p.size == 1 for p in placements):
         return Physical(graph)
-    arguments = problem, graph, select(problem), problem.costs.links, methods
+    selection = select(problem)
+    problem = on_grid(problem, selection.hierarchy)
+    graph = problem.graph
+    arguments = problem, graph, selection, problem.costs.links, methods
     if devices is None:
         return _Lowering(*arguments).run()
     outline = _Lowering(*arguments, kept=frozenset())

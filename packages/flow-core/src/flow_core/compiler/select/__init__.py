@@ -8,6 +8,7 @@ Selectors are callables ``selector(problem) -> Selection``; `SELECTORS` has them
 * ``greedy`` chooses op by op, in graph order, as OneFlow does;
 * ``optimal`` searches for the least total cost over the whole graph, according to the cost model in
   `costs`, and falls back to ``greedy`` if it finds nothing better within its budget;
+* ``grids`` searches all grids of the same devices by ``optimal``;
 * ``auto``, the default, takes the result of ``optimal`` if that saves more than a little, else the
   result of ``greedy``.
 """
@@ -18,12 +19,18 @@ from collections.abc import Callable, Mapping
 
 from flow_core.compiler.select.candidates import NdSignature, first_device, signatures
 from flow_core.compiler.select.greedy import greedy
+from flow_core.compiler.select.grids import over_grids
 from flow_core.compiler.select.optimal import auto, optimal
 from flow_core.compiler.select.problem import Problem, Selection, SelectionError
 
 Selector = Callable[[Problem], Selection]
 
-SELECTORS: Mapping[str, Selector] = {"auto": auto, "greedy": greedy, "optimal": optimal}
+SELECTORS: Mapping[str, Selector] = {
+    "auto": auto,
+    "greedy": greedy,
+    "grids": over_grids,
+    "optimal": optimal,
+}
 """The selectors, by the name that a job's configuration uses."""
 
 __all__ = [

@@ -159,11 +159,13 @@ class Selection:
         signatures: the signature of each op, by name.
         layouts: the layout of each value.
         report: the report on the search, if one was made.
+        hierarchy: the hierarchy of the devices, if it is another one than that of the placements.
     """
 
     signatures: dict[str, NdSignature] = field(default_factory=dict)
     layouts: dict[Value, TensorLayout] = field(default_factory=dict)
     report: Report | None = None
+    hierarchy: tuple[int, ...] | None = None
 
     def take(self, problem: Problem, op: Op, chosen: NdSignature) -> None:
         """Set an op's signature, and the layouts of its outputs."""

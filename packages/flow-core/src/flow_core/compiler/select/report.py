@@ -20,6 +20,8 @@ class Report:
         greedy: the cost of greedy's selection; None if greedy finds none.
         bound: a lower bound on the cost of all selections, in picoseconds; None if not known.
         seconds: the time that the selection took.
+        grid: the hierarchy that was chosen for the devices; None for that of the placements.
+        grids: the other hierarchies that were searched.
     """
 
     selector: str
@@ -28,6 +30,8 @@ class Report:
     greedy: Cost | None
     bound: int | None
     seconds: float
+    grid: tuple[int, ...] | None = None
+    grids: tuple[tuple[int, ...], ...] = ()
 
     @property
     def gap(self) -> float | None:
@@ -46,4 +50,13 @@ class Report:
         yield "cost", str(self.cost)
         if self.greedy is not None:
             yield "greedy's", str(self.greedy)
-        yield "gap", "not known" if self.gap is None else f"at most {self.gap:.2%}"
+        gap = "not known" if self.gap is None else f"at most {self.gap:.2%}"
+        if not self.grids:
+            yield "gap", gap
+            return
+        yield "grid", "one dimension" if self.grid is None else _product(self.grid)
+        yield "gap", f"{gap}, among one dimension and {', '.join(map(_product, self.grids))}"
+
+
+def _product(hierarchy: tuple[int, ...]) -> str:
+    return " x ".join(map(str, hierarchy))

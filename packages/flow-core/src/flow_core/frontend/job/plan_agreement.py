@@ -13,6 +13,7 @@ from flow_core.compiler.pass_list import stages
 from flow_core.compiler.request import Compiled
 from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection
 from flow_core.compiler.select.costs import Costs
+from flow_core.compiler.select.grids import Hierarchy, on_grid
 from flow_core.compiler.select.report import Report
 from flow_core.device import World
 from flow_core.frontend.config.function_config import FunctionConfig
@@ -49,7 +50,7 @@ class SharedSelection:
         except BaseException:
             self._broadcast({})
             raise
-        self._broadcast(selection.signatures)
+        self._broadcast(selection.signatures, selection.hierarchy)
         return selection
 
     def finish(self, signatures: Mapping[str, NdSignature]) -> None:
@@ -57,20 +58,25 @@ class SharedSelection:
         if not self._exchanged:
             self._broadcast({} if self._world.rank else signatures)
 
-    def _broadcast(self, signatures: Mapping[str, NdSignature]) -> Any:
+    def _broadcast(
+        self, signatures: Mapping[str, NdSignature], hierarchy: Hierarchy | None = None
+    ) -> Any:
         self._exchanged = True
         texts = {
             name: [list(map(format_nd_sbp, side)) for side in (chosen.inputs, chosen.outputs)]
             for name, chosen in signatures.items()
         }
-        return json.loads(self._world.gather(json.dumps(texts).encode(), self._what)[0])
+        text = json.dumps({"hierarchy": hierarchy, "signatures": texts})
+        return json.loads(self._world.gather(text.encode(), self._what)[0])
 
 
-def _selection(problem: Problem, texts: Mapping[str, Any]) -> Selection | None:
+def _selection(problem: Problem, told: Mapping[str, Any]) -> Selection | None:
     """Return the selection of another process; None if that process has other ops."""
+    texts, hierarchy = told["signatures"], told["hierarchy"]
     if texts.keys() != problem.graph.ops.keys():
         return None
-    selection = Selection()
+    selection = Selection(hierarchy=None if hierarchy is None else tuple(hierarchy))
+    problem = on_grid(problem, selection.hierarchy)
     for name, op in problem.graph.ops.items():
         sides = [tuple(map(parse_nd_sbp, side)) for side in texts[name]]
         selection.take(problem, op, NdSignature(*sides))
