@@ -73,7 +73,7 @@ def _like(ctx: InferContext, *shape: int) -> TensorType:
 
 
 def _result(ctx: InferContext, *shape: int) -> TensorType:
-    return tensor_type(shape, float32) if ctx.attrs["wide"] else _like(ctx, *shape)
+    return tensor_type(shape, float32) if ctx.attrs.get("wide") else _like(ctx, *shape)
 
 
 # --- convolutions
