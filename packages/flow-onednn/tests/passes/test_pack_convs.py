@@ -133,7 +133,7 @@ def test_a_step_in_bfloat16_has_only_packed_convolutions() -> None:
 
 
 def test_distance_of_bfloat16_from_float64() -> None:
-    """Four layers round images and weights by at most 2^-9 each; without AMX, too."""
+    """Four layers round images and weights by at most 2^-8 each; without AMX, too."""
     predict = predict_job(mixed=True)
     check(predict, image(), 2e-2)
     flow.load_variables({"b.w": np.full((CHANNELS, 1, 3, 3), 0.25, np.float32)})
