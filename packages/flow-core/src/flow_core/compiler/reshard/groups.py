@@ -168,7 +168,7 @@ class Rooted(Groups):
         """Describe the groups.
 
         Args:
-            name: the name of the large group.
+            name: the name of the large group, unless it is empty.
             sources, targets: whether each rank is in the large group.
             other: what each other target rank does, `IN_PLACE`, `COPY` or `FILL`.
         """
@@ -178,7 +178,7 @@ class Rooted(Groups):
         starts[self._taken[:1]] = True
         self._ranks = np.flatnonzero(starts)
         number = np.cumsum(starts) - 1
-        self._large = int(number[self._taken[0]])
+        self._large = int(number[self._taken[0]]) if len(self._taken) else -1
         self.targets = np.where(targets, self._large, np.where(starts, number, -1))
         self.sources = np.where(sources, self._large, -1)
         self.filled = other == FILL
@@ -187,11 +187,12 @@ class Rooted(Groups):
         return len(self._ranks)
 
     def names(self) -> Iterable[str]:
-        return (self._name,)
+        return dict.fromkeys(self.labels()) if self._large < 0 else (self._name,)
 
     def labels(self) -> Iterable[str]:
         found = [_OWN_NAMES.get(code, "") for code in self._other[self._ranks].tolist()]
-        found[self._large] = self._name
+        if self._large >= 0:
+            found[self._large] = self._name
         return found
 
     def _group(self, index: int) -> Group:
@@ -227,11 +228,11 @@ def _from_one(shape: Shape, source: TensorLayout, target: TensorLayout) -> Roote
     takes &= ~empty
     held = takes & whole & own
     sent = takes & ~held
-    if not np.any(sent & ~own):
+    crosses = np.any(sent & ~own)
+    if np.any(sent) and not crosses:
         return None
-    first = np.flatnonzero(sent)[0]
-    same = all(np.all((low == low[first])[sent]) for low, _ in bounds.values())
-    joined = sent | (own & ~held)
+    same = all(len(np.unique(low[sent])) == 1 for low, _ in bounds.values())
+    joined = sent | (own & ~held) if crosses else np.zeros_like(sent)
     name = _copy_name(source, target)
     if not name:
         name = "send_recv" if joined.sum() == 1 else "broadcast" if same else "scatter"
@@ -243,15 +244,18 @@ def _to_one(shape: Shape, source: TensorLayout, target: TensorLayout) -> Rooted 
     (sbp,), own = source.sbp, _ranks_of(target, source)
     sent = source.sizes(shape) > 0
     if isinstance(sbp, Broadcast):
-        machine = target.placement.devices[0][0]
-        close = [r for r, (m, _) in enumerate(source.placement.devices) if m == machine]
-        sent = np.zeros_like(sent)
-        sent[(own or close or [0])[0]] = True
-    if not np.any(np.delete(sent, own)):
-        return None
+        sent = np.arange(len(sent)) == nearest(source, target)
+    crosses = bool(np.any(np.delete(sent, own)))
     name = "reduce" if isinstance(sbp, Partial) else _copy_name(source, target)
     name = name or ("send_recv" if sent.sum() == 1 else "gather")
-    return Rooted(name, sent, np.ones(1, np.bool_), np.array([IN_PLACE]))
+    return Rooted(name, sent & crosses, np.array([crosses]), np.array([IN_PLACE]))
+
+
+def nearest(source: TensorLayout, target: TensorLayout) -> int:
+    """Return the rank from which the only device of a layout takes what all ranks hold."""
+    machine, own = target.placement.devices[0][0], _ranks_of(target, source)
+    close = [r for r, (m, _) in enumerate(source.placement.devices) if m == machine]
+    return (own or close or [0])[0]
 
 
 def _ranks_of(one: TensorLayout, many: TensorLayout) -> list[int]:

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.shapes import Shape, num_elements
-from flow_core.compiler.reshard.groups import Even, Group, Groups, Own, Reduced, rooted
+from flow_core.compiler.reshard.groups import Even, Group, Groups, Own, Reduced, nearest, rooted
 from flow_core.compiler.reshard.roles import own_parts
 from flow_core.compiler.reshard.traffic import Outer, balanced_sizes, devices_of
 from flow_core.costs.collectives import collective_seconds
 from flow_core.costs.links import LinkModel
 from flow_core.sharding.layouts import TensorLayout, holds_partial
 from flow_core.sharding.sbp import Broadcast, Partial, Region, Split, region_shape
-from flow_core.sharding.topology import Device
+from flow_core.sharding.topology import Device, Devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,12 @@ def _by_algorithm(step: ReshardStep, itemsize: int, links: LinkModel) -> float:
     form = even_form(step)
     if form:
         joined = max(_filled(step.shape, step.source), _filled(step.shape, step.target))
-        return collective_seconds(form, devices[:joined], size * itemsize, links)
-    members = _distinct((*devices, *devices_of(step.target.placement)))
-    return collective_seconds(_rooted(step), members, size * itemsize, links)
+        return collective_seconds(
+            form, devices if joined == len(devices) else devices[:joined], size * itemsize, links
+        )
+    name = _rooted(step)
+    members = _distinct((*devices, *devices_of(step.target.placement))) if name else ()
+    return collective_seconds(name, members, size * itemsize, links)
 
 
 def _rooted(step: ReshardStep) -> str:
@@ -196,9 +199,13 @@ def _products(step: ReshardStep) -> list[Outer] | None:
     (a,), (b,) = step.source.sbp, step.target.sbp
     if isinstance(b, Partial):
         return [] if same and isinstance(a, Split) else None
-    if (whole and step.source.placement.size > 1) or (isinstance(a, Split) and a == b):
-        return None
     devices = devices_of(step.source.placement), devices_of(step.target.placement)
+    if len(devices[0]) == 1:
+        a = Broadcast()  # a single device holds the whole tensor in any layout
+    elif whole and len(devices[1]) == 1:
+        devices = Devices([devices[0][nearest(step.source, step.target)]]), devices[1]
+    elif whole or (isinstance(a, Split) and a == b):
+        return None
     given, taken = (np.ones(len(side), np.int64) for side in devices)
     axes = [s.axis for s in (a, b) if isinstance(s, Split)]
     if isinstance(a, Split):
@@ -321,7 +328,8 @@ def _found_groups(step: ReshardStep) -> Groups:
     parts = own_parts(step.shape, step.source, step.target)
     if parts is not None:
         return Own(parts)
-    return rooted(step.shape, step.source, step.target) or _Listed(step)
+    found = rooted(step.shape, step.source, step.target)
+    return _Listed(step) if found is None else found
 
 
 def is_in_place(step: ReshardStep, rank: int) -> bool:
