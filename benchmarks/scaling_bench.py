@@ -6,8 +6,8 @@
 
 The devices are null devices, which run nothing; 8 of them form a machine.  The batch grows with the
 number of devices.  Each case runs in a new process.  ``pipeline`` is the GPT in 4 stages with 8
-micro-batches; each stage has a quarter of the devices.  The script prints the least CPU seconds, the
-added bytes and the peak of the process, the ratios of seconds and peak to the first number of
+micro-batches; each stage has a quarter of the devices.  The script prints the least CPU seconds,
+the added bytes and the peak of the process, the ratios of seconds and peak to the first number of
 devices (or of layers), and the exponents of seconds and added bytes since the previous one.
 """
 
