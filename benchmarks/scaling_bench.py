@@ -6,8 +6,9 @@
 
 The devices are null devices, which run nothing; 8 of them form a machine.  The batch grows with the
 number of devices.  Each case runs in a new process.  ``pipeline`` is the GPT in 4 stages with 8
-micro-batches; each stage has a quarter of the devices.  The script prints the least CPU seconds and
-the added bytes, and the exponent of both between consecutive numbers of devices (or of layers).
+micro-batches; each stage has a quarter of the devices.  The script prints the least CPU seconds,
+the added bytes and the peak of the process, the ratios of seconds and peak to the first number of
+devices (or of layers), and the exponents of seconds and added bytes since the previous one.
 """
 
 import argparse
@@ -121,7 +122,7 @@ def measure(workload, devices, layers, lines, classes):
         pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(lines)
     plan = compiled.plan
     return {
-        "seconds": seconds, "bytes": after - before, "tasks": len(plan.tasks),
+        "seconds": seconds, "bytes": after - before, "peak": after, "tasks": len(plan.tasks),
         "sent": plan.bytes_per_step, "arenas": len({a.nbytes for a in plan.arenas}),
     }  # fmt: skip
 
@@ -150,13 +151,18 @@ def exponent(a, b, at, key):
 
 def table(workload, cases, size_of, checkout, options):
     """Print a row for each case, with the exponents since the previous case."""
-    last = None
+    last = first = None
     for case in cases:
         rows = [asked(case, checkout, options) for _ in range(options.rounds)]
         row = {**rows[-1], "seconds": min(r["seconds"] for r in rows)}
         line = f"{workload:>9} {case[1]:6} devices {case[2]:3} layers {row['seconds']:8.2f} s "
-        line += f"{row['bytes'] / 1e6:8.1f} MB {row['tasks']:8,} tasks {row['sent']:16,} bytes sent"
+        line += f"{row['bytes'] / 1e6:8.1f} MB of {row['peak'] / 1e6:6.1f} {row['tasks']:8,} tasks "
+        line += f"{row['sent']:16,} bytes sent"
+        first = first or row
         if last:
+            line += (
+                f"  x {row['seconds'] / first['seconds']:5.2f} {row['peak'] / first['peak']:5.2f}"
+            )
             at = size_of(last[0]), size_of(case)
             line += f"  exponents {exponent(last[1], row, at, 'seconds'):5.2f}"
             line += f" {exponent(last[1], row, at, 'bytes'):5.2f}"

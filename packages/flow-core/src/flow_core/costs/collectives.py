@@ -56,7 +56,7 @@ def collective_seconds(
     """
     if len(devices) < 2 or name not in RING:
         return inf
-    form = _form(tuple(devices), links)
+    form = _form(_as_key(devices), links)
     return _best(name, form, nbytes, flows, links.algorithms)
 
 
@@ -78,7 +78,7 @@ def exchange_seconds(
     p = len(devices)
     if p < 2:
         return 0.0
-    link = _widest(tuple(devices), links)
+    link = _widest(_as_key(devices), links)
     flows = max(row[-1] for row in links.flows(devices)) if link.uplink else 1
     messages, arrays = _direct(name, p)
     direct = messages * link.latency + arrays * largest * link.per_byte(flows)
@@ -95,6 +95,10 @@ def _direct(name: str, p: int) -> tuple[float, float]:
     if name in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"):
         return p - 1, (p - 1) / p
     return 1, 1
+
+
+def _as_key(devices: Sequence[Device]) -> tuple[Device, ...]:
+    return devices if isinstance(devices, tuple) else tuple(devices)
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,7 @@ from flow_core.comm.exchange import LOCAL
 from flow_core.costs.collectives import exchange_seconds
 from flow_core.costs.model import CostModel, DeviceModel
 from flow_core.ir.graph import AttrValue, TensorType
-from flow_core.sharding.topology import Device, Placement
+from flow_core.sharding.topology import Device, Devices, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +68,4 @@ def _named(*texts: str) -> tuple[Device, ...]:
         kind, _, ids = text.removesuffix("]").partition("[")
         place = Placement.parse(kind, ids)
         found.update(dict.fromkeys(place.device(rank) for rank in range(place.size)))
-    return tuple(found)
+    return Devices(found)

@@ -72,6 +72,10 @@ class Link:
         return (device.machine // size,) if kind == "machines" else ()
 
 
+Groups = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""The numbers of groups in ascending order, and the position in them of each device's group."""
+
+
 @lru_cache(maxsize=64)
 def group_size(joins: str) -> tuple[str, int]:
     """Return what the groups of a class consist of, and how many of it.
@@ -133,11 +137,12 @@ class LinkModel:
         """Return the number of the first class with a group that has both devices."""
         return next(i for i, c in enumerate(self.classes) if c.group(a) == c.group(b))
 
-    def groups(self, devices: tuple[Device, ...]) -> tuple[NDArray[np.int64], ...]:
-        """Return, for each class, a number for the group of each device.
+    def groups(self, devices: tuple[Device, ...]) -> tuple[Groups, ...]:
+        """Return, for each class, the groups of devices, and the position of each device's group.
 
-        >>> [row.tolist() for row in LinkModel().groups((Device("gpu", 3, 0), Device("gpu", 3, 1)))]
-        [[3, 3], [0, 0]]
+        >>> found = LinkModel().groups((Device("gpu", 3, 0), Device("gpu", 4, 1)))
+        >>> [[part.tolist() for part in groups] for groups in found]
+        [[[3, 4], [0, 1]], [[0], [0, 0]]]
         """
         return _groups(self, devices)
 
@@ -158,7 +163,7 @@ class LinkModel:
 
 
 @lru_cache(maxsize=64)
-def _groups(links: LinkModel, devices: tuple[Device, ...]) -> tuple[NDArray[np.int64], ...]:
+def _groups(links: LinkModel, devices: tuple[Device, ...]) -> tuple[Groups, ...]:
     found = []
     machine, index = np.array([d[1:] for d in devices], np.int64).reshape(-1, 2).T
     for link in links.classes:
@@ -169,7 +174,8 @@ def _groups(links: LinkModel, devices: tuple[Device, ...]) -> tuple[NDArray[np.i
             found.append(machine // size)
         else:
             found.append(machine << 32 | index // size)
-    return tuple(found)
+    pairs = [np.unique(numbers, return_inverse=True) for numbers in found]
+    return tuple([(groups, position.reshape(-1)) for groups, position in pairs])
 
 
 @lru_cache(maxsize=8)

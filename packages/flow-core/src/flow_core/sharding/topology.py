@@ -49,6 +49,17 @@ class Device(NamedTuple):
         return f"{self.type}:{self.machine}:{self.index}"
 
 
+class Devices(tuple[Device, ...]):
+    """Devices in order, a key of caches: their hash is computed once."""
+
+    _hash: int
+
+    def __hash__(self) -> int:
+        if "_hash" not in self.__dict__:
+            self._hash = super().__hash__()
+        return self._hash
+
+
 DEVICE_FORM = '"<type>:<machine>:<index>", such as "gpu:0:1"'
 """The text form of a device."""
 

@@ -10,7 +10,7 @@ from flow_core.compiler.reshard.direct import direct
 from flow_core.compiler.reshard.steps import busiest, even_form, groups_of
 from flow_core.costs.links import LinkModel
 from flow_core.sharding.layouts import TensorLayout
-from flow_core.sharding.sbp import B, P, S
+from flow_core.sharding.sbp import EXTREMES, B, P, S
 from flow_core.sharding.topology import Placement
 
 LINKS = LinkModel()
@@ -61,13 +61,48 @@ def described(step):
 @pytest.mark.parametrize(
     ("a", "b"), list(product(("0:0", "0:1", "0:1-3,1:0-1", "2:0-3"), repeat=2))
 )
-def test_closed_forms_between_placements(a, b, shape):
+def test_closed_forms_between_placements(a, b, shape, monkeypatch):
     places = Placement.parse("gpu", a.split(",")), Placement.parse("gpu", b.split(","))
     for source, target in product((S(0), S(1), B, P), repeat=2):
         ends = TensorLayout(places[0], (source,)), TensorLayout(places[1], (target,))
         step = None if ends[0] == ends[1] else direct(shape, *ends)
         if step is not None:
             check(step)
+            found = described(step)
+            with monkeypatch.context() as patch:
+                patch.setattr(steps, "rooted", lambda *_: None)
+                assert found == described(step)
+
+
+GRIDS = {
+    "same": ("0:0-3,1:0-1", (2, 3), "0:0-3,1:0-1", (2, 3)),
+    "from one device": ("0:1", (1,), "0:0-3,1:0-1", (3, 2)),
+    "from one other device": ("2:0", (1,), "0:0-3", (2, 2)),
+}
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("shape", [(7, 4), (2, 1)], ids=str)
+def test_groups_in_closed_form_on_grids(grid, shape, monkeypatch):
+    ids, from_grid, other_ids, to_grid = GRIDS[grid]
+    one = Placement.parse("gpu", ids.split(","), from_grid)
+    other = Placement.parse("gpu", other_ids.split(","), to_grid)
+    compared = 0
+    entries = S(0), S(1), B, P, EXTREMES[0]
+    for source, target in product(
+        product(entries, repeat=len(from_grid)), product(entries, repeat=2)
+    ):
+        ends = TensorLayout(one, source), TensorLayout(other, target)
+        step = None if ends[0] == ends[1] else direct(shape, *ends)
+        if step is None or step.groups:
+            continue
+        found = described(step)
+        with monkeypatch.context() as patch:
+            for closed in ("own_parts", "rooted"):
+                patch.setattr(steps, closed, lambda *_: None)
+            assert found == described(step), step
+        compared += 1
+    assert compared > 50
 
 
 def check(step):

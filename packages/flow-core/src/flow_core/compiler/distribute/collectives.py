@@ -13,12 +13,8 @@ import numpy as np
 
 from flow_core.base.shapes import Shape
 from flow_core.comm.exchange import BOXING
-from flow_core.compiler.reshard.steps import (
-    Group,
-    Piece,
-    ReshardStep,
-    covers,
-)
+from flow_core.compiler.reshard.groups import Group
+from flow_core.compiler.reshard.steps import Piece, ReshardStep, covers
 from flow_core.compiler.reshard.traffic import devices_of
 from flow_core.ir.graph import Attrs, AttrValue, Op, TensorType, Value, tensor_type
 from flow_core.ops.data_movement.boxing import boxing_attrs

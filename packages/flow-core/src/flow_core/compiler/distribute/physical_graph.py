@@ -21,10 +21,11 @@ from dataclasses import dataclass, field, replace
 from flow_core.base.errors import SourceLine, located
 from flow_core.compiler.distribute.collectives import exchange_op
 from flow_core.compiler.distribute.device_classes import Classes, Layouts
+from flow_core.compiler.reshard.groups import Groups
 from flow_core.compiler.reshard.ledger import BoxingEntry, alternatives
 from flow_core.compiler.reshard.planner import ReshardStep, TensorLayout
 from flow_core.compiler.reshard.plugin_steps import BoxingMethods
-from flow_core.compiler.reshard.steps import Groups, groups_of
+from flow_core.compiler.reshard.steps import groups_of
 from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection, Selector
 from flow_core.compiler.select.costs import result_layout
 from flow_core.compiler.select.grids import on_grid

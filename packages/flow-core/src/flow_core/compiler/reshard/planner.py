@@ -20,10 +20,10 @@ from itertools import count, product
 from flow_core.base.errors import GraphError
 from flow_core.base.shapes import Shape
 from flow_core.compiler.reshard.direct import direct
+from flow_core.compiler.reshard.groups import Group
 from flow_core.compiler.reshard.hierarchy import with_common_hierarchy
 from flow_core.compiler.reshard.roles import partial_roles
 from flow_core.compiler.reshard.steps import (
-    Group,
     Piece,
     ReshardStep,
     busiest,

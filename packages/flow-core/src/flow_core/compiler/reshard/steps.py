@@ -10,26 +10,23 @@ device in common.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flow_core.base.shapes import Shape, num_elements
-from flow_core.compiler.reshard.roles import COPY, FILL, IN_PLACE, PAD, SLICE, own_parts
+from flow_core.compiler.reshard.groups import Even, Group, Groups, Own, Reduced, nearest, rooted
+from flow_core.compiler.reshard.roles import own_parts
 from flow_core.compiler.reshard.traffic import Outer, balanced_sizes, devices_of
 from flow_core.costs.collectives import collective_seconds
 from flow_core.costs.links import LinkModel
-from flow_core.sharding.layouts import Ints, Strides, TensorLayout, holds_partial
+from flow_core.sharding.layouts import TensorLayout, holds_partial
 from flow_core.sharding.sbp import Broadcast, Partial, Region, Split, region_shape
-from flow_core.sharding.topology import Device
-
-BoolArray = NDArray[np.bool_]
+from flow_core.sharding.topology import Device, Devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +121,12 @@ def _by_algorithm(step: ReshardStep, itemsize: int, links: LinkModel) -> float:
     form = even_form(step)
     if form:
         joined = max(_filled(step.shape, step.source), _filled(step.shape, step.target))
-        return collective_seconds(form, devices[:joined], size * itemsize, links)
-    members = _distinct((*devices, *devices_of(step.target.placement)))
-    return collective_seconds(_rooted(step), members, size * itemsize, links)
+        return collective_seconds(
+            form, devices if joined == len(devices) else devices[:joined], size * itemsize, links
+        )
+    name = _rooted(step)
+    members = _distinct((*devices, *devices_of(step.target.placement))) if name else ()
+    return collective_seconds(name, members, size * itemsize, links)
 
 
 def _rooted(step: ReshardStep) -> str:
@@ -199,9 +199,13 @@ def _products(step: ReshardStep) -> list[Outer] | None:
     (a,), (b,) = step.source.sbp, step.target.sbp
     if isinstance(b, Partial):
         return [] if same and isinstance(a, Split) else None
-    if (whole and step.source.placement.size > 1) or (isinstance(a, Split) and a == b):
-        return None
     devices = devices_of(step.source.placement), devices_of(step.target.placement)
+    if len(devices[0]) == 1:
+        a = Broadcast()  # a single device holds the whole tensor in any layout
+    elif whole and len(devices[1]) == 1:
+        devices = Devices([devices[0][nearest(step.source, step.target)]]), devices[1]
+    elif whole or (isinstance(a, Split) and a == b):
+        return None
     given, taken = (np.ones(len(side), np.int64) for side in devices)
     axes = [s.axis for s in (a, b) if isinstance(s, Split)]
     if isinstance(a, Split):
@@ -275,152 +279,8 @@ def regions_of(shape: Shape, layout: TensorLayout) -> tuple[Region, ...]:
 # ------------------------------------------------------------------------ groups of devices
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The devices of a step that exchange pieces with each other.
-
-    Attributes:
-        name: the name of the group's collective.
-        sources, targets: the group's ranks in the source and in the target placement.
-        crosses: whether any piece crosses devices.
-    """
-
-    name: str
-    sources: tuple[int, ...]
-    targets: tuple[int, ...]
-    crosses: bool
-
-
-class Groups(Sequence[Group]):
-    """The groups of a step, without the targets that already hold their part.
-
-    The groups are described by arrays, so that only those that are needed become objects.
-
-    Attributes:
-        sources, targets: the number of the group of each rank in the source and in the target
-            placement; -1 for a rank in no group.
-        filled: whether each target rank has elements that no piece covers.
-        is_single: whether at most one group has several devices.
-    """
-
-    sources: Ints
-    targets: Ints
-    filled: BoolArray
-    is_single = False
-
-    def names(self) -> Iterable[str]:
-        """Return the distinct names of the groups that transfer data, or else of all groups."""
-        moving = [group for group in self if group.crosses] or self
-        return dict.fromkeys(group.name for group in moving)
-
-    def labels(self) -> Iterable[str]:
-        """Return the name of each group."""
-        return [group.name for group in self]
-
-    @overload
-    def __getitem__(self, index: int) -> Group: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Group]: ...
-
-    def __getitem__(self, index: int | slice) -> Group | list[Group]:
-        if isinstance(index, slice):
-            return [self._group(i) for i in range(*index.indices(len(self)))]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return self._group(index)
-
-    @abstractmethod
-    def _group(self, index: int) -> Group:
-        """Return the group with a number."""
-
-
-class _Reduced(Groups):
-    """The groups of an all-reduce."""
-
-    def __init__(self, step: ReshardStep) -> None:
-        self._groups = step.groups
-        size = step.source.placement.size
-        self.sources = self.targets = np.full(size, -1, np.int64)
-        for number, ranks in enumerate(_rank_arrays(step.groups)):
-            self.sources[ranks] = number
-        self.filled = np.zeros(size, np.bool_)
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def names(self) -> Iterable[str]:
-        return ("all_reduce",)
-
-    def labels(self) -> Iterable[str]:
-        return ["all_reduce"] * len(self)
-
-    def _group(self, index: int) -> Group:
-        ranks = self._groups[index]
-        return Group("all_reduce", ranks, ranks, True)
-
-
-def _rank_arrays(groups: Sequence[tuple[int, ...]]) -> Iterable[Any]:
-    return groups.array() if isinstance(groups, Strides) else map(list, groups)
-
-
-class _Even(Groups):
-    """One group of all devices with parts, and one for each other device."""
-
-    is_single = True
-
-    def __init__(self, step: ReshardStep, form: str) -> None:
-        self._form = form
-        self._given, taken = (_filled(step.shape, end) for end in (step.source, step.target))
-        self._joined = max(self._given, taken)
-        ranks = np.arange(step.target.placement.size)
-        self.sources = np.where(ranks < self._given, 0, -1)
-        self.targets = np.maximum(ranks - self._joined + 1, 0)
-        self.filled = np.zeros(len(ranks), np.bool_)
-
-    def __len__(self) -> int:
-        return 1 + len(self.targets) - self._joined
-
-    def names(self) -> Iterable[str]:
-        return (self._form,)
-
-    def labels(self) -> Iterable[str]:
-        return [self._form, *["copy"] * (len(self) - 1)]
-
-    def _group(self, index: int) -> Group:
-        if index:
-            return Group("copy", (), (self._joined + index - 1,), False)
-        return Group(self._form, tuple(range(self._given)), tuple(range(self._joined)), True)
-
-
-class _Own(Groups):
-    """One group for each device, which makes its part from what it holds."""
-
-    is_single = True
-
-    def __init__(self, parts: Ints) -> None:
-        self._parts = parts
-        self._ranks = np.flatnonzero(parts != IN_PLACE)
-        self.targets = np.where(parts == IN_PLACE, -1, np.cumsum(parts != IN_PLACE) - 1)
-        self.sources = np.where((parts == SLICE) | (parts == PAD), self.targets, -1)
-        self.filled = (parts == PAD) | (parts == FILL)
-
-    def __len__(self) -> int:
-        return len(self._ranks)
-
-    def names(self) -> Iterable[str]:
-        return dict.fromkeys(self.labels())
-
-    def labels(self) -> Iterable[str]:
-        return [_OWN_NAMES[code] for code in self._parts[self._ranks].tolist()]
-
-    def _group(self, index: int) -> Group:
-        rank = int(self._ranks[index])
-        sources = (rank,) if self.sources[rank] >= 0 else ()
-        return Group(_OWN_NAMES[int(self._parts[rank])], sources, (rank,), False)
-
-
-_OWN_NAMES = {COPY: "copy", SLICE: "slice", PAD: "zero_pad", FILL: "zero_pad"}
+Pieces = Sequence[tuple[Piece, ...]]
+"""The pieces of each target rank."""
 
 
 class _Listed(Groups):
@@ -460,12 +320,16 @@ def groups_of(step: ReshardStep) -> Groups:
 
 def _found_groups(step: ReshardStep) -> Groups:
     if step.groups:
-        return _Reduced(step)
+        return Reduced(step.groups, step.source.placement.size)
     form = even_form(step)
     if form:
-        return _Even(step, form)
+        given, taken = (_filled(step.shape, end) for end in (step.source, step.target))
+        return Even(form, given, taken, step.target.placement.size)
     parts = own_parts(step.shape, step.source, step.target)
-    return _Listed(step) if parts is None else _Own(parts)
+    if parts is not None:
+        return Own(parts)
+    found = rooted(step.shape, step.source, step.target)
+    return _Listed(step) if found is None else found
 
 
 def is_in_place(step: ReshardStep, rank: int) -> bool:
@@ -511,10 +375,6 @@ def _group(
     local = "zero_pad" if any(t in short for t in targets) else ""
     name = _name(step, pieces, targets) if crosses else local or _cut(step, pieces, targets)
     return Group(name, tuple(sources), tuple(targets), crosses)
-
-
-Pieces = Sequence[tuple[Piece, ...]]
-"""The pieces of each target rank."""
 
 
 def _name(step: ReshardStep, given: Pieces, targets: Sequence[int]) -> str:

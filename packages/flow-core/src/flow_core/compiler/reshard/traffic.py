@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 
 from flow_core.costs.links import LinkModel
 from flow_core.sharding.layouts import Ints
-from flow_core.sharding.topology import Device, Placement
+from flow_core.sharding.topology import Device, Devices, Placement
 
 
 @lru_cache(maxsize=1024)
-def devices_of(placement: Placement) -> tuple[Device, ...]:
+def devices_of(placement: Placement) -> Devices:
     """Return the devices of a placement, by rank."""
-    return tuple(placement.device(rank) for rank in range(placement.size))
+    kind = placement.device_type
+    return Devices([Device(kind, machine, index) for machine, index in placement.devices])
 
 
 def balanced_sizes(n: int, parts: int) -> Ints:
@@ -85,13 +86,13 @@ def _times(own: Ends, others: Ends, itemsize: int, links: LinkModel) -> NDArray[
     columns = [_numbered(own[1]), np.where(itself < 0, 0, 1 + kinds[itself])]
     near: list[Sequence[Mapping[int, int]]] = []
     for mine, theirs in zip(links.groups(own[0]), links.groups(others[0]), strict=True):
-        groups, of_other = np.unique(theirs, return_inverse=True)
+        groups, of_other = theirs
         size = len(groups), len(factors)
         counts = np.bincount(of_other * size[1] + kinds, minlength=size[0] * size[1]).reshape(size)
         rows, row_of = np.unique(counts, axis=0, return_inverse=True)
-        own_group = np.minimum(np.searchsorted(groups, mine), size[0] - 1)
-        found_row = row_of.reshape(-1)[own_group]
-        columns.append(np.where(groups[own_group] == mine, found_row, len(rows)))
+        at = np.minimum(np.searchsorted(groups, mine[0]), size[0] - 1)
+        row_at = np.where(groups[at] == mine[0], row_of.reshape(-1)[at], len(rows))
+        columns.append(row_at[mine[1]])
         near.append([
             {factors[i]: n for i, n in enumerate(row) if n} for row in [*rows.tolist(), ()]
         ])  # fmt: skip

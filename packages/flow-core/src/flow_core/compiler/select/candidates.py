@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flow_core.base.errors import located
-from flow_core.base.shapes import Shape, balanced_split
+from flow_core.base.shapes import Shape
 from flow_core.ir.graph import AttrValue, Graph, Op, TensorType, tensor_type
 from flow_core.plugins.specs import LocalContext, OpSpec, Part, SbpContext, local_attrs
 from flow_core.sharding.sbp import (
@@ -203,4 +203,4 @@ def _local(sbps: Sequence[Sbp], types: Sequence[TensorType], parts: int) -> tupl
 
 
 def _shard(shape: Shape, axis: int, parts: int) -> Shape:
-    return (*shape[:axis], balanced_split(shape[axis], parts)[0], *shape[axis + 1 :])
+    return (*shape[:axis], -(-shape[axis] // parts), *shape[axis + 1 :])
