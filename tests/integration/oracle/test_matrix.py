@@ -200,7 +200,7 @@ def program() -> Any:
 def test_a_form(layout: str, devices: int, passes: str, precision: str) -> None:
     with emulated(3):
         job = program()
-        _, plan = compiled(job, Form(layout, devices, passes, "core", precision))
+        _, plan = compiled(job, Form(layout, devices, passes, "flow-core", precision))
         assert len(plan.arenas) >= devices
         types = {plan.buffers[i].type.dtype.name for t in plan.tasks for i in t.outputs}
         assert (precision in types) or precision == "float32"

@@ -20,6 +20,8 @@ from flow_core.frontend.trace.move import device_count, moved
 from flow_core.ir.graph import GraphBuilder, Op
 from flow_core.plan import Plan
 from flow_core.plugins.host import load_plugins
+from flow_core.plugins.records import Origin
+from flow_core.plugins.registry import kernel_key
 from flow_core.sharding.sbp import B, Split
 
 AUTO, DATA, MODEL, ZERO = "auto", "data", "model", "zero"
@@ -32,7 +34,7 @@ LAYOUTS = {
 PASSES = ("all", "none")
 """All passes; none of the passes on the physical graph, without reuse of memory."""
 PRECISIONS = ("float32", "bfloat16", "float16")
-CORE = "core"
+CORE = "flow-core"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,7 @@ class Form:
         layout: a key of `LAYOUTS`.
         devices: the number of devices.
         passes: an element of `PASSES`.
-        backend: "core" for the kernels of flow-core, or the names of the packages whose kernels are
-            also used.
+        backend: "flow-core" for its kernels alone, or the packages whose kernels are also used.
         precision: an element of `PRECISIONS`; half types by mixed precision.
     """
 
@@ -63,12 +64,23 @@ def forms(devices: int, train: bool, backends: Sequence[str]) -> Iterator[Form]:
             yield Form(layout, count, passes, backend, precision)
 
 
+def kernel_packages(session: Session) -> dict[str, Origin]:
+    """Return the packages other than flow-core that have kernels for ops of another package."""
+    registry, found = session.registry, {}
+    for (op, _), specs in registry.all_kernels.items():
+        declared = registry.origins.get(("ops", op))  # None for kernels of several ops
+        for spec in specs:
+            origin = registry.origins["kernels", kernel_key(spec)]
+            own = (CORE, "", declared.distribution if declared else CORE)
+            if origin.distribution not in own:
+                found[origin.distribution] = origin
+    return dict(sorted(found.items()))
+
+
 def backends(session: Session) -> dict[str, tuple[str, ...]]:
     """Return the packages to disable for each backend, by its name."""
-    origins = session.registry.origins.items()
-    found = {origin.distribution for (table, _), origin in origins if table == "kernels"}
-    others = sorted(name for name in found if name and name != "flow-core")
-    return {CORE: tuple(others), **({"+".join(others): ()} if others else {})}
+    others = tuple(kernel_packages(session))
+    return {CORE: others, **({"+".join(others): ()} if others else {})}
 
 
 def open_session(settings: Settings, disabled: Sequence[str]) -> None:

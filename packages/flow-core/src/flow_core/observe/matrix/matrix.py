@@ -11,10 +11,19 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import flow_core
 from flow_core.base.errors import FlowError
 from flow_core.frontend.job.function import AnyJob
 from flow_core.frontend.session.session import Session, default_session
-from flow_core.observe.matrix.forms import LAYOUTS, Form, backends, compiled, forms, open_session
+from flow_core.observe.matrix.forms import (
+    LAYOUTS,
+    Form,
+    backends,
+    compiled,
+    forms,
+    kernel_packages,
+    open_session,
+)
 from flow_core.observe.matrix.pass_check import wrong_passes
 from flow_core.observe.matrix.plan_check import Finding, PlanCheck
 from flow_core.observe.rounding import drift
@@ -26,7 +35,8 @@ DISTANCE = (
     " had, over what rounding explains (own / bound, at most 1)",
     "each pass on the logical graph: the difference of every value and update that it keeps,"
     " relative to the largest element, at most what reordered roundings explain (2^-13 in float32,"
-    " 2^-4 in 16-bit types), or 16 times what a few roundings of weights and feeds change",
+    " 2^-4 in 16-bit types), or 16 times what a few roundings of weights and feeds change; of mixed"
+    " precision, values at most 0.5: flow verify --precision measures its errors",
     "copies of variables, results, and inputs when tasks read them: bit by bit",
     "order of tasks: a proof that waits form no circle and cover all memory that tasks share",
 )
@@ -160,6 +170,5 @@ def _cell(
 
 def _versions(session: Session) -> tuple[str, ...]:
     """Return the versions of the packages whose kernels were compared."""
-    origins = session.registry.origins.items()
-    found = {o.distribution: o for (table, _), o in origins if table == "kernels"}
-    return tuple(sorted(f"{name} {found[name].version}" for name in found if name))
+    found = (f"{o.distribution} {o.version}" for o in kernel_packages(session).values())
+    return (f"flow-core {flow_core.__version__}", *found)

@@ -34,6 +34,8 @@ from flow_core.sharding.sbp import B, Partial
 from flow_core.sharding.topology import Device
 
 EVERY_STEP = -1
+FUSED = "fused"
+"""The type of ops that the pass which fuses elementwise ops makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ class PlanCheck(_Oracle):
         before = many.variables.values() | self._held(many)
         one.variables.assign({k: v for k, v in before.items() if k in self.values})
         alone = one.run(feeds, step)
-        self.seen = many.run(whole_batches(feeds, self.parts), step)
+        self.seen = self._named_values(many.run(whole_batches(feeds, self.parts), step))
         self.results = self.results or many.results
         self.parts_after = {key: part for key, (_, part) in many.variables.parts().items()}
         self.findings += self._overwritten(many, step)
@@ -150,6 +152,22 @@ class PlanCheck(_Oracle):
                 self.findings.append(self._of_op(verdict, step))
         self.findings += self._replicas(one, many, step)
         self.findings += self._results(many.results, step)
+
+    def _named_values(self, seen: Mapping[Value, Any]) -> dict[Value, Any]:
+        """Return the outputs of tasks that are values of the graph before the physical passes.
+
+        A task of several merged ops has the name of the last one, and may return others, too.
+        """
+        types = self.physical.graph.types
+        found: dict[Value, Any] = {}
+        for task in self.plan.tasks:
+            rows = [seen[Value(task.op, k)] for k in range(len(task.outputs))]
+            wanted, order = types.get(task.op, ()), task.attrs.get("outputs", ())
+            if task.type == FUSED and len(order) == len(rows) > 1:
+                rows = [rows[order.index(max(order))]]
+            if [x.shape for x in rows] == [t.shape for t in wanted]:
+                found |= {Value(task.op, k): x for k, x in enumerate(rows)}
+        return found
 
     def _overwritten(self, many: CapturedRun, step: int) -> Iterator[Finding]:
         for found in many.executable.overwritten:
