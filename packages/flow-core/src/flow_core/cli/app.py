@@ -481,6 +481,14 @@ def fit(
     show_default=True,
     help="Allow this relative error with --precision.",
 )
+@click.option("--matrix", is_flag=True, help="Check layouts, device counts, passes, precisions.")
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    callback=in_a_folder,
+    help="Write the report of --matrix as a page.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict of each op as JSON.")
 @click.argument("target", metavar="SCRIPT.PY[:JOB]")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
@@ -494,6 +502,8 @@ def verify(
     waits: bool,
     precision: str | None,
     tolerance: float,
+    matrix: bool,
+    html: str | None,
     as_json: bool,
     target: str,
     args: tuple[str, ...],
@@ -513,6 +523,12 @@ def verify(
         from flow_core.cli import precision as command
 
         ctx.exit(command.status(target, args, precision, tolerance, steps, seed, as_json))
+    if matrix:
+        from flow_core.cli.matrix import status as matrix_status
+
+        ctx.exit(matrix_status(target, args, devices or 4, steps, seed, html, as_json))
+    if html is not None:
+        raise click.UsageError("--html belongs to --matrix")
     if devices is not None:
         os.environ.setdefault("ONEFLOW_EMULATE_GPUS", str(devices))
     planning.begin()

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -129,10 +129,11 @@ class _Oracle:
         devices: int | None,
         seed: int,
         feeds: Sequence[Sequence[Array]] | None,
-    ) -> _Oracle:
+        physical: Physical | None = None,
+    ) -> Self:
         compiled = job.compile()
         session = job.active_session()
-        graph, physical, spread = compiled.optimized_logical, compiled.physical, False
+        graph, physical, spread = compiled.optimized_logical, physical or compiled.physical, False
         if not physical.layouts:
             graph, spread = _spread(job, graph, devices), True
             registry = session.registry

@@ -1,0 +1,51 @@
+"""``flow verify --matrix``: a job in all forms, each compared with one device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from flow_core.base import planning
+from flow_core.cli.progress import progress
+from flow_core.cli.render import show
+from flow_core.cli.scripts import job_of
+
+
+def status(
+    target: str,
+    args: Sequence[str],
+    devices: int,
+    steps: int,
+    seed: int,
+    html: str | None,
+    as_json: bool,
+) -> int:
+    """Check a job in all forms, print the report, and return the exit status.
+
+    Args:
+        target: the script, or ``script.py:job``.
+        args: the script's arguments.
+        devices: the largest number of devices.
+        steps: the number of steps in each form.
+        seed: the seed of the random inputs.
+        html: the file for the report as a page; None for none.
+        as_json: whether to print JSON.
+    """
+    os.environ.setdefault("ONEFLOW_EMULATE_GPUS", str(devices))
+    planning.begin()
+    from flow_core.observe.matrix.matrix import verify_matrix
+    from flow_core.observe.matrix.report import matrix_page, matrix_tables
+
+    with progress() as show_progress:
+        job = job_of(target, args)
+        found = verify_matrix(job, devices, steps=steps, seed=seed, progress=show_progress)
+    if html is not None:
+        Path(html).write_text(matrix_page(found), encoding="utf-8")
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        show(matrix_tables(found))
+    return 0 if found.ok else 1
