@@ -40,6 +40,7 @@ from flow_core.costs.kept_kernels import read_kernels
 from flow_core.costs.model import DEFAULT, CostModel
 from flow_core.costs.topology_file import read_topology
 from flow_core.device import Driver, World
+from flow_core.frontend.session.recorder import recorder_of
 from flow_core.frontend.session.resource_config import ResourceConfig
 from flow_core.frontend.session.variable_storage import (
     Part,
@@ -82,6 +83,7 @@ class Session:
         budget: the cores that this process may use.
         checked_weights: names of the train jobs whose initial weights were checked.
         costs: the cost model of plans.
+        recorder: records the steps, None if the settings request no recording.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
@@ -106,6 +108,7 @@ class Session:
         self._joined_machines: tuple[str, ...] = ()
         self.budget = self._find_budget()
         self.costs = self._find_costs()
+        self.recorder = recorder_of(self.settings, self._stored, self.writes, self._world)
         owned(self)
 
     # ------------------------------------------------------------------ devices
@@ -534,6 +537,8 @@ class Session:
     def close(self) -> tuple[BaseException, ...]:
         """Deliver pending steps, drop all jobs and variables, and return unreported errors."""
         errors = self.pipeline.close()
+        if self.recorder is not None:
+            self.recorder.close()
         for job in self.jobs:
             job.detach()
         others: tuple[Any, ...] = (self.jobs, self._left_out, self.checked_weights)

@@ -192,12 +192,10 @@ def advice_tables(found: Advice) -> Iterator[Table]:
     """Yield the tables that ``flow plan --advise`` prints."""
     now = found.now
     devices = f"{found.devices} device{'s' if found.devices > 1 else ''}"
-    yield Table(
-        f"{found.kind} job {found.job!r} at {place(found.line)} on {devices}: a step takes "
-        f"{duration(now.seconds)} and {count_bytes(now.nbytes)} per device,\n"
-        f"and sends {count_bytes(now.traffic)}, by the cost model {found.model}",
-        (), (),
-    )  # fmt: skip
+    text = f"{found.kind} job {found.job!r} at {place(found.line)} on {devices}: a step takes "
+    text += f"{duration(now.seconds)} and {count_bytes(now.nbytes)} per device,\n"
+    text += f"and sends {count_bytes(now.traffic)}, by the cost model {found.model}"
+    yield Table(text, (), ())
     shown = found.options[:SHOWN]
     tried = len(found.options) + len(found.others)
     if not shown:
