@@ -20,7 +20,7 @@ from flow_core.cli.progress import progress
 from flow_core.cli.render import show, width
 from flow_core.cli.scripts import document_of, job_of, measured_of, run_script, write_page
 from flow_core.cli.simulate import devices_of
-from flow_core.cli.steps import replay
+from flow_core.cli.steps import replay, stragglers
 
 SCRIPT_ARGUMENTS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """Settings of commands whose last arguments are those of a script."""
@@ -74,6 +74,7 @@ def cli() -> None:
 
 
 cli.add_command(replay)
+cli.add_command(stragglers)
 
 
 @cli.command()
@@ -315,6 +316,10 @@ def plan(
         ctx.exit(budgets.status(target, check, args, update, as_json, markdown))
     if update or markdown:
         raise click.UsageError("--update and --markdown belong to --check FILE")
+    if not simulate and (devices or trace or processes > 1 or (topology and not advise)):
+        raise click.UsageError(
+            "--devices, --processes and --trace belong to --simulate, --topology to it or --advise"
+        )
     if advise:
         from flow_core.cli import advise as advising
 
@@ -324,10 +329,6 @@ def plan(
 
         run(target, args, Options(topology, devices, processes, trace, as_json))
         return
-    if topology or devices or trace or processes > 1:
-        raise click.UsageError(
-            "--topology, --devices, --processes and --trace belong to --simulate"
-        )
     if html is not None:
         with progress() as show_progress:
             write_page(target, html, hints, args, show_progress)

@@ -1,4 +1,4 @@
-"""The commands about steps that have run."""
+"""The commands about steps that have run: ``flow replay`` and ``flow stragglers``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from flow_core.base import planning
 from flow_core.cli.options import emulate_gpus
+from flow_core.cli.render import show
 
 
 @click.command(short_help="Run a recorded step again, and show the values of its ops.")
@@ -58,3 +59,24 @@ def replay(
         os.environ["ONEFLOW_EMULATE_GPUS"] = str(max(emulate_gpus, options["devices"] or 0))
     planning.begin()
     ctx.exit(replaying.status(file, target, args, replaying.Options(**options)))
+
+
+@click.command(short_help="Show how fast the processes of a program compute.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.pass_context
+def stragglers(ctx: click.Context, as_json: bool, file: str) -> None:
+    """Show planned and measured times of the ranks of a program, and which ranks are slow.
+
+    FILE is that of `flow-dist run --stragglers` or FLOW_STRAGGLERS: the last 48 steps of each job.
+    Exits with status 1 if a rank's tasks take 1.05 times as long as those of the median rank.
+    """
+    from flow_core.observe.summary.rank_times import rank_tables, read_comparisons
+    from flow_core.runtime.stragglers import to_json
+
+    found = read_comparisons(file)
+    if as_json:
+        click.echo(to_json(found))
+    else:
+        show([table for job in found for table in rank_tables(job)])
+    ctx.exit(1 if any(job.slow for job in found) else 0)

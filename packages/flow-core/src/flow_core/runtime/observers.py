@@ -10,6 +10,7 @@ from flow_core.base.errors import ConfigError
 from flow_core.runtime.executable import Executable
 from flow_core.runtime.finite_check import CheckedExecutable, NaNCheckedExecutable
 from flow_core.runtime.recorded import RecordedExecutable, StepRecorder
+from flow_core.runtime.stragglers import ComparedExecutable
 from flow_core.runtime.trace import TracedExecutable
 
 
@@ -30,6 +31,7 @@ def observed_executable(
         "FLOW_TRACE": settings.trace,
         "FLOW_CHECK_FINITE": settings.check_finite if settings.check_finite != "off" else "",
         "FLOW_REPLAY": settings.replay if recorder is not None else "",
+        "FLOW_STRAGGLERS": settings.stragglers,
     }
     given = [f"{name}={value!r}" for name, value in asked.items() if value]
     if len(given) > 1:
@@ -40,6 +42,8 @@ def observed_executable(
         )
     if recorder is not None:
         return partial(RecordedExecutable, recorder=recorder)
+    if settings.stragglers:
+        return partial(ComparedExecutable, file=settings.stragglers)
     if settings.trace:
         return partial(TracedExecutable, file=settings.trace)
     kind = NaNCheckedExecutable if settings.check_finite == "nan" else CheckedExecutable

@@ -162,7 +162,8 @@ class Variant:
 def _executable_factory(session: Session) -> Callable[..., Executable]:
     """Return the function that creates executables, which observe steps only on request."""
     settings, recorder = session.settings, session.recorder
-    if not (settings.trace or settings.check_finite != "off" or recorder):
+    asked = settings.trace or settings.stragglers or settings.check_finite != "off"
+    if not (asked or recorder):
         return Executable
     from flow_core.runtime.observers import observed_executable
 

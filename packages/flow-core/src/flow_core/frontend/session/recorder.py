@@ -27,7 +27,7 @@ from flow_core.base.formats.recorded_steps import RecordedStep, Recording, write
 from flow_core.base.planning import is_planning
 from flow_core.base.shutdown import call_at_shutdown, cancel_at_shutdown
 from flow_core.device import World
-from flow_core.frontend.session.variable_storage import StoredVariable, window
+from flow_core.frontend.session.variable_storage import StoredVariable, whole, window
 from flow_core.runtime.variable_writes import VariableWrites
 from flow_core.sharding.sbp import Region
 
@@ -144,6 +144,9 @@ class Recorder:
         """Return copies of all variables, in the memory of older ones if it fits."""
         found: Parts = {}
         for name, stored in self.stored.items():
+            if not stored.is_whole:
+                found[name] = {whole(stored.info): stored.numpy()}
+                continue
             own = before.get(name, {})
             parts = {part.region: part for part in reversed(stored.parts.values())}
             found[name] = {

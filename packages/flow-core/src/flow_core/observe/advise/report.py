@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 
-from flow_core.base.errors import CompatibilityWarning, FlowError, FlowWarning
+from flow_core.base.errors import CompatibilityWarning, FlowWarning
 from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.frontend.job.compile_request import compile_request
 from flow_core.frontend.job.function import AnyJob
@@ -108,8 +108,9 @@ def advise(job: AnyJob, progress: Callable[[str], object] = lambda _: None) -> A
         progress(f"compiling with {change.name}")
         try:
             numbers = _numbers(job, _changed(job, change, variant))
-        except (FlowError, FlowWarning, SyntaxError, ValueError, TypeError) as error:
-            refused.append((change.edit.code, str(error).partition("\n")[0]))
+        except Exception as error:  # noqa: BLE001 - any error of the changed program
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            refused.append((change.edit.code, reason))
         else:
             tried.append(Option(change.kind, change.name, change.edit, numbers))
     helpful = [option for option in tried if _helps(option.numbers, now)]
