@@ -118,6 +118,7 @@ def test_a_replay_changes_neither_the_variables_nor_the_counter(recorder: Record
     for x, y in batches(4):
         job(x, y)
     before = {name: value.numpy() for name, value in flow.get_all_variables().items()}
+    assert str(flow.replay(job, -2)).startswith("<step 2 of job 'train' with the values of ")
     first, second = (flow.replay(job, -2)["loss"] for _ in range(2))
     assert np.array_equal(first, second)
     assert job.step == 4

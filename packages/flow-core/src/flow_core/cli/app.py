@@ -201,7 +201,7 @@ def debug(
     run_script(script, args, emulate_gpus, settings)
 
 
-@cli.command(short_help="Show a job's compiled plan.")
+@cli.command(short_help="Show a job's plan, simulate it, check it, or advise changes.")
 @emulate_gpus
 @click.option("--full", is_flag=True, help="Print all ops, tasks, buffers and transfers.")
 @click.option("--measure", is_flag=True, help="Measure a few steps on random inputs.")

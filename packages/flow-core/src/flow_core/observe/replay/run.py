@@ -39,7 +39,7 @@ class ReplayedOp:
     outputs: tuple[Array, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Replay:
     """A step that ran again, with the values of its ops.
 
@@ -60,9 +60,9 @@ class Replay:
     job: str
     step: int
     ops: tuple[ReplayedOp, ...]
-    start: Mapping[str, Array] = field(repr=False)
-    after: Mapping[str, Array] = field(default_factory=dict, repr=False)
-    results: tuple[Array, ...] = field(default=(), repr=False)
+    start: Mapping[str, Array]
+    after: Mapping[str, Array] = field(default_factory=dict)
+    results: tuple[Array, ...] = ()
     same: bool | None = None
     error: str = ""
 
@@ -79,6 +79,9 @@ class Replay:
         if op in self.start and index in ("", "0"):
             return self.start[op]
         raise unknown_op(f"reading {name!r} of step {self.step}", op, self.names)
+
+    def __repr__(self) -> str:
+        return f"<step {self.step} of job {self.job!r} with the values of {len(self.ops)} ops>"
 
     @property
     def names(self) -> list[str]:
