@@ -32,6 +32,7 @@ from flow_core.frontend.session.recorder import LONGEST, Recorder, recorder_of
 from flow_core.observe.replay.run import (
     Replay,
     first_difference,
+    job_named,
     position_of,
     replay_step,
     variables_before,
@@ -87,8 +88,8 @@ def batches(count: int) -> Iterator[tuple[Any, Any]]:
 def replayed(recorder: Recorder, job: Any, step: int, **options: Any) -> Replay:
     recording = recorder.recording()
     position = position_of(recording, job.name, step)
-    jobs = {other.name: other for other in sessions.default_session().jobs}
-    values = variables_before(recording, position, jobs.__getitem__)
+    jobs = job_named(sessions.default_session().jobs)
+    values = variables_before(recording, position, jobs)
     return replay_step(job, recording.steps[position], values, **options)
 
 
@@ -265,6 +266,8 @@ def test_steps_and_ops_that_do_not_exist_are_named(recorder: Recorder) -> None:
         flow.replay(job)["losses"]
     with pytest.raises(ReplayError, match="steps of train"):
         position_of(recorder.recording(), "eval", -1)
+    with pytest.raises(ReplayError, match="no job of that name"):
+        variables_before(recorder.recording(), 1, job_named([]))
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

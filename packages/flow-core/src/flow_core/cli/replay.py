@@ -58,9 +58,11 @@ def report(
 ) -> ReplayReport:
     """Replay a step and, if the options say so, run it on other devices or without a plugin."""
     from flow_core.base.formats.recorded_steps import read_recording
+    from flow_core.frontend.job.function import defined_jobs
     from flow_core.observe.replay.report import ReplayReport
     from flow_core.observe.replay.run import (
         first_difference,
+        job_named,
         position_of,
         replay_step,
         variables_before,
@@ -70,7 +72,7 @@ def report(
     position = position_of(recording, job.name, options.step)
     recorded = recording.steps[position]
     show_progress(f"running the steps before step {recorded.step}")
-    values = variables_before(recording, position, _job_named)
+    values = variables_before(recording, position, job_named(defined_jobs()))
     show_progress(f"running step {recorded.step}")
     found = replay_step(job, recorded, values, options.until)
     kept = tuple(s.step for s in recording.steps if s.job == job.name)
@@ -87,22 +89,6 @@ def report(
     names = {op.name for op in again.ops}
     compared = sum(op.name in names for op in found.ops)
     return ReplayReport(found, kept, other.strip(), first_difference(found, again), compared)
-
-
-def _job_named(name: str) -> Any:
-    """Return the last job of a name that the script defined."""
-    from flow_core.base.errors import ReplayError, nearest
-    from flow_core.frontend.job.function import defined_jobs
-
-    jobs = {job.name: job for job in defined_jobs()}
-    if name not in jobs:
-        raise ReplayError(
-            f"replaying a step of job {name!r}",
-            found="no job of that name in the script",
-            allowed=", ".join(jobs),
-            hint=nearest(name, jobs) or None,
-        )
-    return jobs[name]
 
 
 def _job_without(plugin: str, target: str, args: Sequence[str]) -> Any:

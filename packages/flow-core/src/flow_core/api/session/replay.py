@@ -54,7 +54,12 @@ def replay(
           next:    flow run --record FILE SCRIPT.PY
     """
     from flow_core.base.formats.recorded_steps import read_recording
-    from flow_core.observe.replay.run import position_of, replay_step, variables_before
+    from flow_core.observe.replay.run import (
+        job_named,
+        position_of,
+        replay_step,
+        variables_before,
+    )
 
     session = job.active_session()
     if file is not None:
@@ -70,7 +75,6 @@ def replay(
             allowed="a program that runs with FLOW_REPLAY=FILE, or the file of one",
             hint="flow run --record FILE SCRIPT.PY",
         )
-    jobs = {other.name: other for other in session.jobs}
     position = position_of(recording, job.name, step)
-    values = variables_before(recording, position, jobs.__getitem__)
+    values = variables_before(recording, position, job_named(session.jobs))
     return replay_step(job, recording.steps[position], values, until, devices)

@@ -163,7 +163,9 @@ class Recorder:
         before = [s.number for s in self._snapshots if s.number <= last]
         first = max(before) if before else min((s.number for s in self._snapshots), default=0)
         kept = tuple(
-            RecordedStep(k.job, k.step, tuple(k.feeds), k.results and tuple(k.results))
+            RecordedStep(
+                k.job, k.step, tuple(k.feeds), None if k.results is None else tuple(k.results)
+            )
             for k in self._kept
             if k.number >= first
         )

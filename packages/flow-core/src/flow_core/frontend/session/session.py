@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -40,7 +40,6 @@ from flow_core.costs.kept_kernels import read_kernels
 from flow_core.costs.model import DEFAULT, CostModel
 from flow_core.costs.topology_file import read_topology
 from flow_core.device import Driver, World
-from flow_core.frontend.session.recorder import recorder_of
 from flow_core.frontend.session.resource_config import ResourceConfig
 from flow_core.frontend.session.variable_storage import (
     Part,
@@ -61,6 +60,9 @@ from flow_core.runtime.pipeline import Pipeline
 from flow_core.runtime.variable_writes import VariableWrites
 from flow_core.sharding.sbp import Region, region_shape
 from flow_core.sharding.topology import Device, Placement
+
+if TYPE_CHECKING:  # load the recorder only if needed
+    from flow_core.frontend.session.recorder import Recorder
 
 Found = TypeVar("Found")
 
@@ -108,7 +110,7 @@ class Session:
         self._joined_machines: tuple[str, ...] = ()
         self.budget = self._find_budget()
         self.costs = self._find_costs()
-        self.recorder = recorder_of(self.settings, self._stored, self.writes, self._world)
+        self.recorder = self._find_recorder()
         owned(self)
 
     # ------------------------------------------------------------------ devices
@@ -159,6 +161,13 @@ class Session:
         if not self.settings.topology:
             return DEFAULT
         return read_topology(Path(self.settings.topology), read_kernels(self.registry))
+
+    def _find_recorder(self) -> Recorder | None:
+        if not self.settings.replay:
+            return None
+        from flow_core.frontend.session.recorder import recorder_of
+
+        return recorder_of(self.settings, self._stored, self.writes, self._world)
 
     def _find_budget(self) -> Budget:
         world = self._world

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -141,6 +141,26 @@ def position_of(recording: Recording, job: str, step: int) -> int:
         found=f"steps {numbers[0]} to {numbers[-1]}" if own else f"steps of {', '.join(jobs)}",
         allowed=f"one of these, or -1 to -{len(own)}" if own else "the name of one of these jobs",
     )
+
+
+def job_named(jobs: Iterable[AnyJob]) -> Callable[[str], AnyJob]:
+    """Return a function that returns the last of some jobs that has a name.
+
+    The function raises `ReplayError` if no job has it.
+    """
+    found = {job.name: job for job in jobs}
+
+    def named(name: str) -> AnyJob:
+        if name not in found:
+            raise ReplayError(
+                f"replaying a step of job {name!r}",
+                found="no job of that name in the program",
+                allowed=", ".join(found) or "a program with the recorded jobs",
+                hint=nearest(name, found) or None,
+            )
+        return found[name]
+
+    return named
 
 
 def variables_before(
