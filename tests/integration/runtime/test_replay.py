@@ -139,6 +139,15 @@ def test_arrays_that_the_program_overwrites_were_copied(recorder: Recorder) -> N
     assert np.array_equal(found["loss:1"], results[-3])
 
 
+def test_read_only_arrays_are_kept_without_a_copy(recorder: Recorder) -> None:
+    job = train_job()
+    for i, (x, y) in enumerate(batches(4)):
+        x.flags.writeable = i % 2 == 0
+        job(x, y)
+        assert (recorder._kept[-1].feeds[0] is x) == bool(i % 2)
+    assert replayed(recorder, job, -3).same is True
+
+
 def test_assignments_between_steps_and_other_jobs_are_replayed(recorder: Recorder) -> None:
     job = train_job()
 

@@ -1,12 +1,13 @@
 """The recorder of a session: what is needed to run its last steps again.
 
-The fed arrays of each step are copied into a ring of arrays, which are reused.  The variables are
+The fed arrays of each step are copied into a ring of arrays, which are reused, unless they are
+read-only.  The variables are
 copied before a step of which at least K steps follow before the next copy, and whenever something
 other than a recorded step has changed them.  The last K steps can then be replayed: from the
 variables of the latest copy before them, and the fed arrays of all steps since.
 
-Copies of large variables are further apart, so that they take at most `SHARE` of the time, but at
-most `LONGEST` times K steps.
+Copies of large variables are further apart, so that they take at most `SHARE` of the processor
+time, but at most `LONGEST` times K steps.
 """
 
 from __future__ import annotations
@@ -125,11 +126,11 @@ class Recorder:
         since = self._number - self._snapshots[-1].number
         if since < self.steps:
             return False
-        cheap = self._seconds <= SHARE * (time.perf_counter() - self._began)
+        cheap = self._seconds <= SHARE * (time.process_time() - self._began)
         return cheap or since >= LONGEST * self.steps
 
     def _copy_variables(self) -> None:
-        started = time.perf_counter()
+        started = time.process_time()
         while len(self._snapshots) > 1 and self._snapshots[1].number <= self._number - self.steps:
             self._unused.append(self._snapshots.popleft().parts)
         parts = self._unused.pop() if self._unused else {}
@@ -137,7 +138,7 @@ class Recorder:
         while self._kept and self._kept[0].number < self._snapshots[0].number:
             old = self._kept.popleft()
             self._free.setdefault(old.job, []).append(old.feeds)
-        self._began = time.perf_counter()
+        self._began = time.process_time()
         self._seconds = min(self._seconds, self._began - started)
 
     def _copied(self, before: Parts) -> Parts:
@@ -218,7 +219,7 @@ def _copies(job: str, feeds: Sequence[Array], spare: list[Array]) -> list[Array]
     """Return copies of fed arrays, in the memory of older ones if it fits."""
     found = []
     for i, feed in enumerate(feeds):
-        array = feed[...]  # all rows of a partial feed
+        array = feed if isinstance(feed, np.ndarray) else feed[...]  # all rows of a partial feed
         if array.dtype == object:
             raise UnsupportedError(
                 f"recording a step of job {job!r}",
@@ -226,7 +227,10 @@ def _copies(job: str, feeds: Sequence[Array], spare: list[Array]) -> list[Array]
                 allowed="arrays of numbers",
                 hint="unset FLOW_REPLAY, or feed arrays of numbers",
             )
-        old = spare[i] if i < len(spare) else None
+        if array.flags.owndata and not array.flags.writeable:  # nothing can change it
+            found.append(array)
+            continue
+        old = spare[i] if i < len(spare) and spare[i].flags.writeable else None
         if old is None or old.shape != array.shape or old.dtype != array.dtype:
             old = np.empty(array.shape, array.dtype)
         np.copyto(old, array)
