@@ -225,6 +225,13 @@ def test_the_command_prints_json_and_fails_if_nothing_helps(tmp_path: Path) -> N
     assert "none of " in printed.stdout
 
 
+def test_options_of_the_simulation_are_refused(tmp_path: Path) -> None:
+    file = written(tmp_path, "smallest.py", SMALLEST)
+    result = CliRunner().invoke(cli, ["plan", "--advise", "--devices", "2x2", file])
+    assert result.exit_code == 2
+    assert "belong to --simulate" in result.output
+
+
 @pytest.mark.slow
 def test_the_command_exits_with_status_0_if_a_change_helps(tmp_path: Path) -> None:
     with emulated(4):

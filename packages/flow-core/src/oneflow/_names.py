@@ -81,6 +81,7 @@ from flow_core.api.session.env import (
 from flow_core.api.session.job import *
 from flow_core.api.session.job import FunctionConfig as FunctionConfig
 from flow_core.api.session.job import global_function as global_function
+from flow_core.api.session.replay import *
 from flow_core.api.session.scope import (
     device_prior_placement as device_prior_placement,
 )

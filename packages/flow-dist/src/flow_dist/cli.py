@@ -96,6 +96,12 @@ def main() -> None:
     help="Write a trace of all steps of all ranks, which https://ui.perfetto.dev opens.",
 )
 @click.option("--nan", is_flag=True, help="Stop at the first task that computes NaN or infinity.")
+@click.option(
+    "--stragglers",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write measured times of all ranks, which `flow stragglers` shows, and name slow ranks.",
+)
 @_limit("beat", "Send a heartbeat every S seconds.")
 @_limit("silence", "Count a process as lost after S seconds without a heartbeat.")
 @_limit("exchange", "Let one exchange between processes take at most S seconds.")
@@ -119,6 +125,7 @@ def run(
     each: str,
     trace: str | None,
     nan: bool,
+    stragglers: str | None,
     script: str,
     args: tuple[str, ...],
     **limits: float,
@@ -130,10 +137,12 @@ def run(
 
     With --trace, each rank writes a file when it ends, and these files are combined.  Ranks on
     hosts that share no folder with this one leave their files there.  --nan is `flow debug --nan`.
+    With --stragglers, the ranks are compared every 48 steps, and rank 0 writes the file.
     """
     check_script(script)
     _check_ray(ray, hosts, agent, mpiexec, each)
-    settings = {"FLOW_TRACE": os.path.abspath(trace)} if trace else {}
+    files = {"FLOW_TRACE": trace, "FLOW_STRAGGLERS": stragglers}
+    settings = {name: os.path.abspath(file) for name, file in files.items() if file}
     settings |= {"FLOW_CHECK_FINITE": "all"} if nan else {}
     job = Job(
         script,

@@ -30,6 +30,9 @@ URL_SECONDS = 60
 PLAN_CACHE = 256 * 1024**2
 """Default maximum size of the plans kept on disk, in bytes."""
 
+REPLAY_STEPS = 8
+"""Default number of recorded steps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -61,6 +64,10 @@ class Settings:
             `CHECK_FINITE` (FLOW_CHECK_FINITE).
         check_finite_file: the file to which such a number is reported as JSON, empty for none
             (FLOW_CHECK_FINITE_FILE).
+        replay: the file to which the last steps are recorded, empty for none (FLOW_REPLAY).
+        replay_steps: the number of steps that it has (FLOW_REPLAY_STEPS).
+        stragglers: the file to which slow processes are reported, empty for none
+            (FLOW_STRAGGLERS).
         cores: number of cores that the process may keep busy (ONEFLOW_CPU_THREADS or, if that is
             not set, OMP_NUM_THREADS), None for all cores.
         plan_cache: maximum size of the plans kept on disk in bytes (FLOW_PLAN_CACHE, such as
@@ -84,6 +91,9 @@ class Settings:
     trace: str = ""
     check_finite: str = "off"
     check_finite_file: str = ""
+    replay: str = ""
+    replay_steps: int = REPLAY_STEPS
+    stragglers: str = ""
     cores: Budget | None = None
     plan_cache: int = 0
     topology: str = ""
@@ -112,6 +122,9 @@ class Settings:
             trace=env.get("FLOW_TRACE", ""),
             check_finite=_word(env, "FLOW_CHECK_FINITE", CHECK_FINITE),
             check_finite_file=env.get("FLOW_CHECK_FINITE_FILE", ""),
+            replay=env.get("FLOW_REPLAY", ""),
+            replay_steps=_count(env, "FLOW_REPLAY_STEPS") or REPLAY_STEPS,
+            stragglers=env.get("FLOW_STRAGGLERS", ""),
             cores=asked(env),
             plan_cache=PLAN_CACHE if (size := _bytes(env, "FLOW_PLAN_CACHE")) is None else size,
             topology=env.get("FLOW_TOPOLOGY", ""),

@@ -453,6 +453,10 @@ class CheckpointReplacedError(CheckpointError):
     """Another process replaced a checkpoint while it was read; retry."""
 
 
+class ReplayError(FlowError):
+    """A recorded step could not be read or replayed."""
+
+
 class DataError(FlowError):
     """Input data are missing or corrupt."""
 

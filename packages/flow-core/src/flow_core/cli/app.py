@@ -15,27 +15,15 @@ import flow_core
 from flow_core.base import planning
 from flow_core.base.errors import FlowError, visible
 from flow_core.cli.new import KINDS, create_package
+from flow_core.cli.options import emulate_gpus, in_a_folder
 from flow_core.cli.progress import progress
 from flow_core.cli.render import show, width
 from flow_core.cli.scripts import document_of, job_of, measured_of, run_script, write_page
 from flow_core.cli.simulate import devices_of
-
-emulate_gpus = click.option(
-    "--emulate-gpus",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Emulate N devices of type gpu on the CPU.",
-)
+from flow_core.cli.steps import replay, stragglers
 
 SCRIPT_ARGUMENTS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """Settings of commands whose last arguments are those of a script."""
-
-
-def in_a_folder(ctx: click.Context, option: click.Parameter, file: str | None) -> str | None:
-    """Check that the folder of a file to write exists, before the command does its work."""
-    if file is not None and not Path(file).absolute().parent.is_dir():
-        raise click.BadParameter(f"the folder {Path(file).parent} does not exist", ctx, option)
-    return file
 
 
 def device_counts(
@@ -83,6 +71,10 @@ class FlowGroup(click.Group):
 @click.version_option(flow_core.__version__, prog_name="flow")
 def cli() -> None:
     """Job functions: trace once, compile for many devices, run many times."""
+
+
+cli.add_command(replay)
+cli.add_command(stragglers)
 
 
 @cli.command()
@@ -144,15 +136,33 @@ def ops(device: str | None, as_json: bool, name: str | None) -> None:
     callback=in_a_folder,
     help="Write a trace of all steps, which https://ui.perfetto.dev opens.",
 )
+@click.option(
+    "--record",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    callback=in_a_folder,
+    help="Write the last steps to a file, from which `flow replay` runs them again.",
+)
 @click.argument("script", type=click.Path(exists=True))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(emulate_gpus: int | None, trace: str | None, script: str, args: tuple[str, ...]) -> None:
+def run(
+    emulate_gpus: int | None,
+    trace: str | None,
+    record: str | None,
+    script: str,
+    args: tuple[str, ...],
+) -> None:
     """Run SCRIPT with its ARGS, like python.
 
     With --trace, the file is written when SCRIPT ends: one track per stream of each device, and
     arrows from each task to the tasks of other streams that read its results.
+
+    With --record, the file is written when SCRIPT ends, also by an error.  It has the last 8 steps,
+    or as many as FLOW_REPLAY_STEPS says.
     """
-    run_script(script, args, emulate_gpus, {"FLOW_TRACE": os.path.abspath(trace)} if trace else {})
+    files = {"FLOW_TRACE": trace, "FLOW_REPLAY": record}
+    settings = {name: os.path.abspath(file) for name, file in files.items() if file}
+    run_script(script, args, emulate_gpus, settings)
 
 
 @cli.command(context_settings=SCRIPT_ARGUMENTS)
@@ -191,7 +201,7 @@ def debug(
     run_script(script, args, emulate_gpus, settings)
 
 
-@cli.command(short_help="Show a job's compiled plan.")
+@cli.command(short_help="Show a job's plan, simulate it, check it, or advise changes.")
 @emulate_gpus
 @click.option("--full", is_flag=True, help="Print all ops, tasks, buffers and transfers.")
 @click.option("--measure", is_flag=True, help="Measure a few steps on random inputs.")
@@ -306,6 +316,10 @@ def plan(
         ctx.exit(budgets.status(target, check, args, update, as_json, markdown))
     if update or markdown:
         raise click.UsageError("--update and --markdown belong to --check FILE")
+    if not simulate and (devices or trace or processes > 1 or (topology and not advise)):
+        raise click.UsageError(
+            "--devices, --processes and --trace belong to --simulate, --topology to it or --advise"
+        )
     if advise:
         from flow_core.cli import advise as advising
 
@@ -315,10 +329,6 @@ def plan(
 
         run(target, args, Options(topology, devices, processes, trace, as_json))
         return
-    if topology or devices or trace or processes > 1:
-        raise click.UsageError(
-            "--topology, --devices, --processes and --trace belong to --simulate"
-        )
     if html is not None:
         with progress() as show_progress:
             write_page(target, html, hints, args, show_progress)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -116,12 +116,15 @@ def isolated(
     session: Session, plan: Plan, values: Mapping[str, Array], kind: type[Kind]
 ) -> tuple[Kind, Variables]:
     """Return an executable of a given class with its own variables, and these variables."""
-    variables, registry = Variables(session, values), session.registry
+    variables = Variables(session, values)
+    return bound(session, plan, variables, kind), variables
+
+
+def bound(session: Session, plan: Plan, variables: Variables, kind: Callable[..., Kind]) -> Kind:
+    """Bind a plan to variables that plans of other jobs may share."""
+    registry = session.registry
     alone = registry.comm if session.world is None else load(registry.comms["in_process"].load)
-    executable = kind(
-        plan, registry, session.driver, variables.part, comm=alone, writes=variables.writes
-    )
-    return executable, variables
+    return kind(plan, registry, session.driver, variables.part, comm=alone, writes=variables.writes)
 
 
 def simulate_graph(

@@ -227,6 +227,10 @@ class Executable:
         """Return the launch of a step, which runs tasks in plan order, or streams on threads."""
         bound = [self.observed(i, row) for i, row in enumerate(self._bind_all(self.plan.tasks))]
         self._bound = bound
+        return self._launcher(bound)
+
+    def _launcher(self, bound: Sequence[Sequence[Launch]]) -> Launch:
+        """Return the launch of a step, given the launches of its tasks."""
         cores = self.plan.cores
         in_order = with_sized_pools(cores, self._order.compile(self.plan.tasks, bound))
         is_alone = self._world is None or not self._overlap

@@ -18,8 +18,8 @@ from flow_core.base.arrays import Array
 from flow_core.base.errors import NonFiniteError, SourceLine
 from flow_core.device import Launch, World
 from flow_core.plan import Buffer, Plan, Task
-from flow_core.runtime.executable import Executable
 from flow_core.runtime.failures import line_of
+from flow_core.runtime.replayable import ReplayableExecutable
 from flow_core.sharding.sbp import Region
 
 HINT = (
@@ -62,7 +62,7 @@ class _Finding:
         return error
 
 
-class CheckedExecutable(Executable):
+class CheckedExecutable(ReplayableExecutable):
     """A loaded plan whose steps fail if a task computes NaN or an infinity.
 
     The error names the first such task in the order of the plan.  A failing step is completed, so
@@ -75,7 +75,6 @@ class CheckedExecutable(Executable):
         file: the file to which the first process writes the error as JSON; empty for none.
     """
 
-    sync_always: ClassVar[bool] = True
     only_nan: ClassVar[bool] = False
 
     def __init__(self, plan: Plan, *args: Any, file: str = "", **kwargs: Any) -> None:
@@ -103,13 +102,13 @@ class CheckedExecutable(Executable):
         copies: dict[int, Array] = {}
 
         def keep() -> None:
-            copies.update((i, self._host(i).copy()) for i in kept)
+            copies.update((i, self.host(i).copy()) for i in kept)
 
         def check() -> None:
             if self._finding is not None and self._finding.position <= position:
                 return
             for i in results:
-                array = self._host(i)
+                array = self.host(i)
                 if self._is_bad(array):
                     self._finding = self._of_task(position, i, array, copies)
                     return
@@ -117,17 +116,13 @@ class CheckedExecutable(Executable):
         return (keep, *launches, check)
 
     def _is_checked(self, buffer: int) -> bool:
-        found = self.plan.buffers[buffer]
-        return found.device in self._local and found.type.dtype.is_floating
+        is_floating = self.plan.buffers[buffer].type.dtype.is_floating
+        return self.is_local_number(buffer) and is_floating
 
     def _is_bad(self, array: Array) -> bool:
         if self.only_nan:
             return bool(np.isnan(array).any())
         return not np.isfinite(array).all()
-
-    def _host(self, buffer: int) -> Array:
-        device = self.plan.buffers[buffer].memory
-        return np.asarray(self._driver(device).copy_out(self._arrays[buffer]))
 
     def _of_task(
         self, position: int, buffer: int, array: Array, copies: Mapping[int, Array]
@@ -137,7 +132,7 @@ class CheckedExecutable(Executable):
         which = outputs.get(buffer, f"variable {found.name}")
         inputs = [
             f"    {self.plan.buffers[i].name} {self.plan.buffers[i].type}: "
-            f"{described(copies[i] if i in copies else self._host(i))}"
+            f"{described(copies[i] if i in copies else self.host(i))}"
             for i in dict.fromkeys(task.inputs)
             if self._is_checked(i)
         ]
@@ -175,17 +170,17 @@ class CheckedExecutable(Executable):
         """Run one step; if it fails, run it again from the same feeds and variables."""
         self._finding = self._at_start(feeds)
         self._started = True
-        step, before = int(self.step), self._variables()
+        step, before = int(self.step), self.variables()
         results, first = self._checked_run(feeds)
         if first is None:
             return results
         replay = ""
         if first.op:
-            self._restore(before, step)
+            self._retry(before, step)
             self._finished, observers = (), self._finished
             replay = _outcome(first, self._checked_run(feeds)[1])
             self._finished = observers
-        self._restore(before, step)
+        self._retry(before, step)
         self._write(first, step, replay)
         raise self._error(first, step, replay)
 
@@ -230,19 +225,10 @@ class CheckedExecutable(Executable):
         found = [_Finding(**json.loads(texts[rank].tobytes())) for rank in told]
         return min(found, key=lambda f: f.position, default=None)
 
-    def _variables(self) -> dict[int, Array]:
-        """Return copies of the variables, by buffer."""
-        found = {i: self.plan.buffers[i] for i in self.plan.variables.values()}
-        local = [
-            i for i, b in found.items() if b.device in self._local and not b.type.dtype.is_object
-        ]
-        return {i: self._host(i).copy() for i in local}
-
-    def _restore(self, before: Mapping[int, Array], step: int) -> None:
-        """Set the variables and the step to those before a step."""
-        for i, array in before.items():
-            self._driver(self.plan.buffers[i].memory).copy_in(self._arrays[i], array)
-        self.step[...], self._finding = step, None
+    def _retry(self, before: Mapping[int, Array], step: int) -> None:
+        """Set everything to what it was before a step."""
+        self.restore(before, step)
+        self._finding = None
 
     def _at_start(self, feeds: Sequence[Array]) -> _Finding | None:
         """Check the fed arrays and, before the first step, the variables."""
@@ -250,7 +236,7 @@ class CheckedExecutable(Executable):
             if array.dtype.kind not in "OSUbiu" and self._is_bad(array):
                 return self._of_start(f"fed array {name!r}: {described(array, region)}")
         for name, i in () if self._started else self.plan.variables.items():
-            if self._is_checked(i) and self._is_bad(array := self._host(i)):
+            if self._is_checked(i) and self._is_bad(array := self.host(i)):
                 return self._of_start(f"variable {name!r}: {described(array, self._region(i))}")
         return None
 

@@ -9,22 +9,41 @@ from flow_core.base.config import Settings
 from flow_core.base.errors import ConfigError
 from flow_core.runtime.executable import Executable
 from flow_core.runtime.finite_check import CheckedExecutable, NaNCheckedExecutable
+from flow_core.runtime.recorded import RecordedExecutable, StepRecorder
+from flow_core.runtime.stragglers import ComparedExecutable
 from flow_core.runtime.trace import TracedExecutable
 
 
-def observed_executable(settings: Settings) -> Callable[..., Executable]:
+def observed_executable(
+    settings: Settings, recorder: StepRecorder | None = None
+) -> Callable[..., Executable]:
     """Return the function that creates the executables that the settings request.
 
+    Args:
+        settings: the settings.
+        recorder: what records the steps of the session, None if nothing does.
+
     Raises:
-        ConfigError: the settings request both a trace and checks of numbers, which take time that
-            a trace would show.
+        ConfigError: the settings request several observations, of which one would take time that
+            another shows, or change what another sees.
     """
-    if settings.trace and settings.check_finite != "off":
+    asked = {
+        "FLOW_TRACE": settings.trace,
+        "FLOW_CHECK_FINITE": settings.check_finite if settings.check_finite != "off" else "",
+        "FLOW_REPLAY": settings.replay if recorder is not None else "",
+        "FLOW_STRAGGLERS": settings.stragglers,
+    }
+    given = [f"{name}={value!r}" for name, value in asked.items() if value]
+    if len(given) > 1:
         raise ConfigError(
             "observing the tasks of a job",
-            found=f"FLOW_TRACE={settings.trace!r} and FLOW_CHECK_FINITE={settings.check_finite!r}",
+            found=" and ".join(given),
             allowed="one of them, because the checks would distort the times of the trace",
         )
+    if recorder is not None:
+        return partial(RecordedExecutable, recorder=recorder)
+    if settings.stragglers:
+        return partial(ComparedExecutable, file=settings.stragglers)
     if settings.trace:
         return partial(TracedExecutable, file=settings.trace)
     kind = NaNCheckedExecutable if settings.check_finite == "nan" else CheckedExecutable

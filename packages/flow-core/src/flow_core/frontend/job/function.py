@@ -195,8 +195,12 @@ class JobFunction(Generic[P, R]):
                 session.declared = declared
         return traced
 
-    def traced_with(self, config: FunctionConfig) -> Variant:
+    def traced_with(self, config: FunctionConfig, feeds: Sequence[Array] | None = None) -> Variant:
         """Trace the job with other settings, without any effect on the job and its session.
+
+        Args:
+            config: the settings.
+            feeds: arrays whose shapes the job is traced for; None for the declared shapes.
 
         Raises:
             FlowError: the job cannot be traced with these settings.
@@ -211,7 +215,7 @@ class JobFunction(Generic[P, R]):
                     self.signature,
                     self._build(session, config),
                     lambda: self._build(session, config),
-                    self._feed().declared,
+                    self._feed().declared if feeds is None else self._feed().shapes(feeds),
                     lambda *_: None,
                 )
             finally:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from flow_core.annotations import JobSignature
 from flow_core.base.arrays import Array
-from flow_core.base.config import Settings
 from flow_core.compiler.compile import gc_paused
 from flow_core.compiler.kept_plans import Entry
 from flow_core.compiler.replicas import updated_variables
@@ -108,7 +107,7 @@ class Variant:
     def _bound(self, plan: Plan, step: Array, ready: Callable[[Session, Plan], None]) -> Executable:
         session, registry = self.session, self.session.registry
         with session.binding(), stage(plan.job, "binding"), gc_paused():
-            executable = _executable_factory(session.settings)(
+            executable = _executable_factory(session)(
                 plan,
                 registry,
                 session.driver,
@@ -161,10 +160,12 @@ class Variant:
             warn_of_zero_weights(name, traced.line, graph, session.registry.ops, session)
 
 
-def _executable_factory(settings: Settings) -> Callable[..., Executable]:
-    """Return the function that creates executables, which observe tasks only on request."""
-    if not (settings.trace or settings.check_finite != "off"):
+def _executable_factory(session: Session) -> Callable[..., Executable]:
+    """Return the function that creates executables, which observe steps only on request."""
+    settings, recorder = session.settings, session.recorder
+    asked = settings.trace or settings.stragglers or settings.check_finite != "off"
+    if not (asked or recorder):
         return Executable
     from flow_core.runtime.observers import observed_executable
 
-    return observed_executable(settings)
+    return observed_executable(settings, recorder)

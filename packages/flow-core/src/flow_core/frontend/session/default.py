@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from flow_core.base.config import Settings
 from flow_core.base.forks import check_process
 from flow_core.frontend.session import session as sessions
 from flow_core.frontend.session.session import Session
+from flow_core.plugins.registry import Registry
 
 
 def clear_default_session() -> None:
@@ -30,6 +32,11 @@ def clear_default_session() -> None:
         new.resources = old.resources.kept()
         for error in errors:
             raise error
+
+
+def replace_default_session(registry: Registry, settings: Settings) -> None:
+    """Let programs use a new session with other plugins and settings implicitly."""
+    sessions._default[:] = [Session(registry, settings)]
 
 
 def sync_default_session() -> None:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -61,6 +61,9 @@ from flow_core.runtime.variable_writes import VariableWrites
 from flow_core.sharding.sbp import Region, region_shape
 from flow_core.sharding.topology import Device, Placement
 
+if TYPE_CHECKING:  # load the recorder only if needed
+    from flow_core.frontend.session.recorder import Recorder
+
 Found = TypeVar("Found")
 
 
@@ -82,6 +85,7 @@ class Session:
         budget: the cores that this process may use.
         checked_weights: names of the train jobs whose initial weights were checked.
         costs: the cost model of plans.
+        recorder: records the steps, None if the settings request no recording.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
@@ -106,6 +110,7 @@ class Session:
         self._joined_machines: tuple[str, ...] = ()
         self.budget = self._find_budget()
         self.costs = self._find_costs()
+        self.recorder = self._find_recorder()
         owned(self)
 
     # ------------------------------------------------------------------ devices
@@ -156,6 +161,13 @@ class Session:
         if not self.settings.topology:
             return DEFAULT
         return read_topology(Path(self.settings.topology), read_kernels(self.registry))
+
+    def _find_recorder(self) -> Recorder | None:
+        if not self.settings.replay:
+            return None
+        from flow_core.frontend.session.recorder import recorder_of
+
+        return recorder_of(self.settings, self._stored, self.writes, self._world)
 
     def _find_budget(self) -> Budget:
         world = self._world
@@ -534,6 +546,8 @@ class Session:
     def close(self) -> tuple[BaseException, ...]:
         """Deliver pending steps, drop all jobs and variables, and return unreported errors."""
         errors = self.pipeline.close()
+        if self.recorder is not None:
+            self.recorder.close()
         for job in self.jobs:
             job.detach()
         others: tuple[Any, ...] = (self.jobs, self._left_out, self.checked_weights)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 
-from flow_core.base.errors import CompatibilityWarning, FlowError, FlowWarning
+from flow_core.base.errors import CompatibilityWarning, FlowWarning
 from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.frontend.job.compile_request import compile_request
 from flow_core.frontend.job.function import AnyJob
@@ -108,8 +108,9 @@ def advise(job: AnyJob, progress: Callable[[str], object] = lambda _: None) -> A
         progress(f"compiling with {change.name}")
         try:
             numbers = _numbers(job, _changed(job, change, variant))
-        except (FlowError, FlowWarning, SyntaxError, ValueError, TypeError) as error:
-            refused.append((change.edit.code, str(error).partition("\n")[0]))
+        except Exception as error:  # noqa: BLE001 - any error of the changed program
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            refused.append((change.edit.code, reason))
         else:
             tried.append(Option(change.kind, change.name, change.edit, numbers))
     helpful = [option for option in tried if _helps(option.numbers, now)]
@@ -192,12 +193,10 @@ def advice_tables(found: Advice) -> Iterator[Table]:
     """Yield the tables that ``flow plan --advise`` prints."""
     now = found.now
     devices = f"{found.devices} device{'s' if found.devices > 1 else ''}"
-    yield Table(
-        f"{found.kind} job {found.job!r} at {place(found.line)} on {devices}: a step takes "
-        f"{duration(now.seconds)} and {count_bytes(now.nbytes)} per device,\n"
-        f"and sends {count_bytes(now.traffic)}, by the cost model {found.model}",
-        (), (),
-    )  # fmt: skip
+    text = f"{found.kind} job {found.job!r} at {place(found.line)} on {devices}: a step takes "
+    text += f"{duration(now.seconds)} and {count_bytes(now.nbytes)} per device,\n"
+    text += f"and sends {count_bytes(now.traffic)}, by the cost model {found.model}"
+    yield Table(text, (), ())
     shown = found.options[:SHOWN]
     tried = len(found.options) + len(found.others)
     if not shown:

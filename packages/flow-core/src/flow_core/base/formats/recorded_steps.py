@@ -1,0 +1,140 @@
+"""Files of recorded steps: fed arrays, results, and the variables before some of the steps.
+
+A file is an uncompressed ``.npz`` archive: ``header`` is JSON text, and each other member holds the
+bytes of an array whose type and shape are in the header, since NumPy's format lacks bfloat16.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flow_core.base.arrays import Array
+from flow_core.base.dtypes import as_dtype
+from flow_core.base.errors import ReplayError
+
+VERSION = 1
+
+WRONG = (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, zipfile.BadZipFile)
+"""What the readers of archives, JSON and arrays raise for other files."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """A step.
+
+    Attributes:
+        job: the name of the job.
+        step: the number of its step.
+        feeds: the fed arrays, in the order of the job's inputs.
+        results: the results in the order of the plan, None for large ones; None if the step failed.
+    """
+
+    job: str
+    step: int
+    feeds: tuple[Array, ...]
+    results: tuple[Array | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Steps that can be replayed.
+
+    Attributes:
+        count: how many of the steps were asked for; those before lead from the variables to them.
+        steps: the steps, in the order in which they ran.
+        variables: the variables before some steps, by position of the step, with the first one;
+            nothing but recorded steps has changed them from one of these steps to the next.
+    """
+
+    count: int
+    steps: tuple[RecordedStep, ...]
+    variables: Mapping[int, Mapping[str, Array]]
+
+
+def write_recording(file: Path, recording: Recording) -> None:
+    """Write a file; another file of that name is replaced at once."""
+    arrays: list[Array] = []
+    types: list[tuple[str, list[int]]] = []
+
+    def kept(array: Array | None) -> int | None:
+        if array is None:
+            return None
+        types.append((array.dtype.name, list(array.shape)))
+        arrays.append(np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8))
+        return len(arrays) - 1
+
+    steps = [
+        {
+            "job": step.job,
+            "step": step.step,
+            "feeds": [kept(x) for x in step.feeds],
+            "results": None if step.results is None else [kept(x) for x in step.results],
+        }
+        for step in recording.steps
+    ]
+    variables = [
+        [position, {name: kept(array) for name, array in values.items()}]
+        for position, values in recording.variables.items()
+    ]
+    header = {"version": VERSION, "count": recording.count, "steps": steps}
+    header |= {"variables": variables, "arrays": types}
+    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    with partial.open("wb") as out:
+        np.savez(out, header=text, **{f"a{i}": array for i, array in enumerate(arrays)})
+    partial.replace(file)
+
+
+def read_recording(file: Path) -> Recording:
+    """Read a file.
+
+    Raises:
+        ReplayError: it is no file of recorded steps.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as found:
+            header = json.loads(found["header"].tobytes())
+            if header["version"] != VERSION:
+                raise ReplayError(
+                    f"reading {file}", found=f"version {header['version']}", allowed=str(VERSION)
+                )
+            arrays = [
+                np.frombuffer(found[f"a{i}"].tobytes(), as_dtype(dtype).numpy).reshape(shape).copy()
+                for i, (dtype, shape) in enumerate(header["arrays"])
+            ]
+        return _decoded(header, arrays)
+    except WRONG as error:
+        raise ReplayError(
+            f"reading {file}",
+            found=f"{type(error).__name__}: {error}",
+            allowed="a file that a program wrote with FLOW_REPLAY",
+            hint="flow run --record FILE SCRIPT.PY",
+        ) from error
+
+
+def _decoded(header: Any, arrays: list[Array]) -> Recording:
+    def array(index: int | None) -> Any:
+        return None if index is None else arrays[index]
+
+    steps = tuple(
+        RecordedStep(
+            str(s["job"]),
+            int(s["step"]),
+            tuple(map(array, s["feeds"])),
+            None if s["results"] is None else tuple(map(array, s["results"])),
+        )
+        for s in header["steps"]
+    )
+    variables = {
+        int(position): {name: array(index) for name, index in values.items()}
+        for position, values in header["variables"]
+    }
+    return Recording(int(header["count"]), steps, variables)
