@@ -206,7 +206,7 @@ def record(kind: str, keys: Sequence[str], row: Row) -> None:
 def load() -> dict[str, list[Row]]:
     """Return the recorded rows."""
     found: dict[str, list[Row]] = {"compiled": [], "installed": []}
-    return json.loads(RECORD.read_text()) if RECORD.exists() else found  # type: ignore[no-any-return]
+    return json.loads(RECORD.read_text()) if RECORD.exists() else found
 
 
 def _order(text: str) -> list[tuple[int, str]]:
