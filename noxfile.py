@@ -506,7 +506,7 @@ def with_toolkit(session: nox.Session, toolkit: str, *libraries: str) -> None:
 
 
 @nox.session(name="cuda-ends", python=PYTHONS[0], tags=["ci"])
-@nox.parametrize("toolkit", CUDA["ends"], ids=CUDA["ends"])
+@nox.parametrize("toolkit", list(CUDA["ends"]), ids=list(CUDA["ends"]))
 @timed
 def cuda_ends(session: nox.Session, toolkit: str) -> None:
     """Compile half of the kernels with the oldest and newest toolkit; ``-- -v`` compiles all."""
