@@ -44,7 +44,8 @@ INTRODUCTION = """\
 compiles flow-cuda's kernels; `nox -s cuda-install` installs the extras from built wheels into
 empty environments. Neither needs a GPU, and neither runs a kernel. `python
 benchmarks/cuda_matrix.py page` writes this page from `benchmarks/cuda_matrix.json`, to which the
-sessions write; CI runs the oldest and the newest toolkit. For what has been run, see
+sessions write, and has the rows of those that have run; CI runs the oldest and the newest
+toolkit. For what has been run, see
 [GPUs](cuda.md#test-status). Terms are defined in the [glossary](glossary.md).
 
 ## Compiled
