@@ -154,7 +154,7 @@ def install(name: str, uv: str, wheels: str) -> Row:
         said = " ".join(done.stderr.split())
         if "No solution found" not in said:
             raise RuntimeError(said)
-        return {**row, "packages": {}, "doctor": [f"uv: {said}"]}
+        return {**row, "packages": {}, "doctor": [f"uv refuses: {said.partition('error: ')[2]}"]}
     if given[1]:
         subprocess.run([*words, "--no-deps", *given[1]], check=True)
     script = f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]; import cuda_matrix; "
