@@ -26,19 +26,7 @@ SUBSETS = {
     "core+typing+data": ("flow-core", "flow-typing", "flow-data"),
     "all": tuple(path.parent.name for path in sorted(ROOT.glob("packages/*/pyproject.toml"))),
 }
-# What the README's commands need.
-README = ("flow-core[cli,safetensors]", "flow-data", "flow-onednn[wheel]", "flow-typing")
-DIGITS = ("matplotlib", "rich", "scikit-learn")
 EXAMPLE_PLUGINS = tuple(p.parent.name for p in sorted(ROOT.glob("examples/plugins/*/*.toml")))
-# Intel's own wheels of oneDNN 3.3 and 3.13; the workspace's environment has 3.2.
-ONEDNN_WHEELS = ("2024.0.0", "2026.1.0")
-# The external tests import these.  They are not a dependency group: TensorFlow's bounds on
-# its dependencies would apply to the whole workspace.
-PROGRAMS = (
-    "imageio", "matplotlib", "opencv-python-headless", "pillow", "scikit-learn", "six", "tqdm",
-)  # fmt: skip
-CONFORMANCE = ("absl-py", "opencv-python-headless", "pycocotools", "scipy", "six", "tensorflow-cpu")
-PEERS = ("safetensors", "torch", "torchvision", "transformers>=5")
 # One worker more than cores, because some tests wait for other processes; each worker imports and
 # collects all tests.  Idle workers steal tests from others.
 WORKERS = ("-n", str(1 + (os.cpu_count() or 1)), "--dist=worksteal", "--timeout=1800")
@@ -60,7 +48,7 @@ QUIET = {
 
 # Tests by what their result depends on, and settings that emulate older processors.
 SETS = nox.project.load_toml(ROOT / "tests" / "sets.toml")
-TEST_SETS, OLDER = SETS["tests"], SETS["older"]
+TEST_SETS, OLDER, PACKAGES, CUDA = (SETS[key] for key in ("tests", "older", "packages", "cuda"))
 ROUNDS, LOOPS = 3, 8
 # A loop ends with the process that started it.
 LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
@@ -95,6 +83,7 @@ def installed_pythons() -> list[str]:
 
 
 PYTHONS = installed_pythons()
+CUDA_PAIRS = [(python, toolkit) for toolkit in CUDA["toolkits"] for python in PYTHONS]
 nox.options.sessions = [f"tests-{PYTHONS[0]}"]
 
 
@@ -359,7 +348,7 @@ def conformance(session: nox.Session) -> None:
         python = []
     else:
         sync(session, "--all-packages")
-        session.install(*CONFORMANCE)
+        session.install(*PACKAGES["conformance"])
     session.run("python", str(runner), *python, *session.posargs)
 
 
@@ -371,7 +360,7 @@ def programs(session: nox.Session) -> None:
     ``-- --match LeNet --mirrors DIR`` limits them; rows of programs that did not run are kept.
     """
     sync(session, "--all-packages")
-    session.install(*PROGRAMS)
+    session.install(*PACKAGES["programs"])
     folders = (ROOT / "examples" / "plugins" / name for name in ("flow-tutorial", "flow-yolo"))
     session.install("--no-deps", *map(str, folders))
     env = QUIET | {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
@@ -387,7 +376,7 @@ def zoo(session: nox.Session) -> None:
     With ``UV_TORCH_BACKEND=cpu``, torch is installed without the libraries of CUDA.
     """
     sync(session, "--all-packages", "--group", "test")
-    session.install(*PEERS)
+    session.install(*PACKAGES["peers"])
     env = QUIET | {"PYTHONPATH": str(ROOT / "tests" / "helpers")}
     if session.posargs == ["--record"]:
         session.run("python", "-m", "zoo_cases.peers", env=env)
@@ -445,8 +434,8 @@ def release(session: nox.Session) -> None:
     for name, packages in SUBSETS.items():
         run_released(session, folder / name, packages, str(check / "check_subset.py"), name)
     program = (str(check / "check_readme.py"), str(ROOT / "README.md"))
-    run_released(session, folder / "readme", README, *program)
-    run_released(session, folder / "digits", (*README, *DIGITS), str(script))
+    run_released(session, folder / "readme", PACKAGES["readme"], *program)
+    run_released(session, folder / "digits", PACKAGES["digits"], str(script))
 
 
 def run_released(
@@ -508,29 +497,40 @@ def new_plugins(session: nox.Session) -> None:
         plugin_tests(session, folder)
 
 
-def cuda(session: nox.Session, *libraries: str) -> None:
-    """Compile the CUDA C++ kernels with a toolkit's compiler; no driver is needed."""
+def with_toolkit(session: nox.Session, toolkit: str, *libraries: str) -> None:
+    """Install flow-cuda with the runtime compiler of a version of CUDA; no driver is needed."""
     sync(session, "--package", "flow-cuda", "--group", "test")
-    session.install(*libraries)
-    folder = "packages/flow-cuda/tests/codegen"
-    tests = (f"{folder}/test_nvrtc.py", f"{folder}/test_sass.py")
+    bindings, suffix = (">=13,<14", "") if toolkit.startswith("13") else (">=12.6,<13", "-cu12")
+    compiler = f"nvidia-cuda-nvrtc{suffix}=={toolkit}.*"
+    session.install(f"cuda-bindings{bindings}", compiler, *libraries)
+
+
+@nox.session(name="cuda-ends", python=PYTHONS[0], tags=["ci"])
+@nox.parametrize("toolkit", list(CUDA["ends"]), ids=list(CUDA["ends"]))
+@timed
+def cuda_ends(session: nox.Session, toolkit: str) -> None:
+    """Compile half of the kernels with the oldest and newest toolkit; ``-- -v`` compiles all."""
+    with_toolkit(session, toolkit, *CUDA["ends"][toolkit])
+    tests = [f"packages/flow-cuda/tests/codegen/test_{name}.py" for name in ("nvrtc", "sass")]
     given = session.posargs or REPRESENTATIVE
     session.run("pytest", "-q", "-n", "auto", "--timeout=600", *tests, *given)
 
 
-@nox.session(name="cuda-12", python=PYTHONS[0], tags=["ci"])
+@nox.session
+@nox.parametrize("python,toolkit", [nox.param(*x, id=f"{x[1]}, {x[0]}") for x in CUDA_PAIRS])
 @timed
-def cuda_12(session: nox.Session) -> None:
-    """Compile a fixed half of the kernels with NVRTC of CUDA 12; ``-- -v`` compiles all."""
-    cuda(session, "cuda-bindings>=12.6,<13", "nvidia-cuda-nvrtc-cu12")
+def cuda(session: nox.Session, toolkit: str) -> None:
+    """Compile each kernel for one of a toolkit's architectures; ``-- --all``: for each of them."""
+    with_toolkit(session, toolkit)
+    session.run("python", "benchmarks/cuda_matrix.py", "compile", *session.posargs, env=QUIET)
 
 
-@nox.session(name="cuda-13", python=PYTHONS[0], tags=["ci"])
+@nox.session(name="cuda-install", python=PYTHONS[0], reuse_venv=False)
+@nox.parametrize("kind", list(CUDA["installs"]), ids=list(CUDA["installs"]))
 @timed
-def cuda_13(session: nox.Session) -> None:
-    """Compile a fixed half of the kernels with NVRTC of CUDA 13; ``-- -v`` compiles all."""
-    disassembler = ("nvidia-cuda-cuobjdump>=13,<14", "nvidia-cuda-nvdisasm>=13,<14")
-    cuda(session, "cuda-bindings>=13,<14", "nvidia-cuda-nvrtc>=13,<14", *disassembler)
+def cuda_install(session: nox.Session, kind: str) -> None:
+    """Install extras, or wrong combinations, into an empty environment: 3 GB each."""
+    session.run("python", "benchmarks/cuda_matrix.py", "install", kind, UV, str(wheels()))
 
 
 @nox.session(name="cuda-sanitize", python=PYTHONS[0])
@@ -543,7 +543,7 @@ def cuda_sanitize(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
-@nox.parametrize("wheel", ONEDNN_WHEELS, ids=ONEDNN_WHEELS)
+@nox.parametrize("wheel", PACKAGES["onednn"], ids=PACKAGES["onednn"])
 @timed
 def onednn(session: nox.Session, wheel: str) -> None:
     """Test flow-onednn on other versions of the library: SYCL builds, 0.5 to 2 GB each."""

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from importlib import metadata
 
 import processes
 import pytest
@@ -62,10 +63,10 @@ def test_versions_of_packages_are_found(monkeypatch: pytest.MonkeyPatch) -> None
 
     def version(name: str) -> str:
         if name not in present:
-            raise plugin.metadata.PackageNotFoundError(name)
+            raise metadata.PackageNotFoundError(name)
         return present[name]
 
-    monkeypatch.setattr(plugin.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     assert plugin.facts().wheels == {
         13: ["cupy-cuda13x 14.2.0"],
         12: ["cuda-bindings 12.9.1", "nvidia-nccl-cu12 2.32.3"],

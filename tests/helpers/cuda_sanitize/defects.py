@@ -63,6 +63,10 @@ def missed(defect: Defect) -> bool:
 
 
 ROWS, MATRIX = (floats(9, 300),), (floats(2, 40, 50),)
+WIDE = (floats(9, 1300),)
+NORM = (floats(9, 1300), floats(1300), floats(1300)), {"begin_norm_axis": 1, "begin_params_axis": 1}
+LOSS = (floats(9, 1300), indices(1300, 9)), {"depth": 1300}
+"""Rows of more elements than the threads of a warp keep."""
 TURNED = {"perm": (0, 2, 1)}
 TALL = (floats(600, 40),)
 LEADING = {"axis": (0,), "keepdims": False}
@@ -84,12 +88,12 @@ def _barriers() -> tuple[Defect, ...]:
     return (
         Defect(place + "before a reduction", "thread", "l2_normalize", ROWS, first, BLOCK,
                attrs={"axis": 1}),
-        Defect(place + "after the values of a reduction", "thread", "softmax", ROWS, BLOCK,
+        Defect(place + "after the values of a reduction", "thread", "softmax", WIDE, BLOCK,
                KEEP),
-        Defect(place + "in a layer norm", "thread", "layer_norm", (), BLOCK,
-               KEEP),
-        Defect(place + "in a loss", "thread", "sparse_softmax_cross_entropy", (), BLOCK,
-               KEEP),
+        Defect(place + "in a layer norm", "thread", "layer_norm", NORM[0], BLOCK,
+               KEEP, attrs=NORM[1]),
+        Defect(place + "in a loss", "thread", "sparse_softmax_cross_entropy", LOSS[0], BLOCK,
+               KEEP, attrs=LOSS[1]),
         Defect(place + "in a row sum", "thread", "reduce_sum", ROWS, BLOCK,
                KEEP, attrs=TRAILING),
         Defect(place + "between a tile's writes and reads", "thread", "transpose", MATRIX,
@@ -108,7 +112,7 @@ def _barriers() -> tuple[Defect, ...]:
                "found[d] = 0;\n        __syncthreads();\n", "found[d] = 0;\n"),
         Defect(place + "after a histogram", "thread", "arg_sort", LONG,
                "1u);\n        }\n        __syncthreads();\n", "1u);\n        }\n"),
-        Defect(place + "not reached by some threads", "thread", "softmax", ROWS, BLOCK,
+        Defect(place + "not reached by some threads", "thread", "softmax", WIDE, BLOCK,
                KEEP + "    if (threadIdx.x < 100) __syncthreads();\n"),
     )  # fmt: skip
 
@@ -127,11 +131,18 @@ def _tails() -> tuple[Defect, ...]:
                  "LOOP(i, first_item(), count + 1,",
                  attrs=attrs)
           for op, arrays, attrs in each),
-        *(Defect(f"row tail of {op}", "address", op, arrays, "LOOP(i, threadIdx.x, count,",
-                 "LOOP(i, threadIdx.x, count + 1,")
-          for op, arrays in (("softmax", ROWS), ("log_softmax", ROWS), ("layer_norm", ()))),
-        Defect("one block too many", "address", "softmax", (floats(8, 30),),
-               "LOOP(i, blockIdx.x, count,", "LOOP(i, blockIdx.x, count + 1,"),
+        *(Defect(f"row tail of {op}", "address", op, arrays, "LOOP(i, threadIdx.x * W, row.n,",
+                 "LOOP(i, threadIdx.x * W, row.n + W,", attrs=attrs)
+          for op, arrays, attrs in (
+              ("softmax", WIDE, {}), ("log_softmax", WIDE, {}), ("layer_norm", *NORM))),
+        Defect("row tail of l2_normalize", "address", "l2_normalize", ROWS,
+               "LOOP(i, threadIdx.x, count,", "LOOP(i, threadIdx.x, count + 1,",
+               attrs={"axis": 1}),
+        *(Defect(f"tail of a warp in {op}", "address", op, ROWS,
+                 "return (k + 1) * (i64)(LANES * W) <= n ||", "return true ||")
+          for op in ("softmax", "log_softmax")),
+        Defect("one row too many", "address", "softmax", (floats(8, 30),),
+               "LOOP(r, FIRST_ROW(N), rows,", "LOOP(r, FIRST_ROW(N), rows + 1,"),
         Defect("mask of a tile's reads", "address", "transpose", MATRIX,
                "if (r < rows && c < columns) tile", "if (r < rows + 1 && c < columns) tile",
                attrs=TURNED),
@@ -152,7 +163,7 @@ def _races() -> tuple[Defect, ...]:
         Defect("all blocks do the same", "thread", "broadcast_add", (floats(700), floats(700)),
                "return (i64)blockIdx.x * BLOCK + threadIdx.x", "return threadIdx.x"),
         Defect("all blocks reduce the same rows", "thread", "softmax", ROWS,
-               "LOOP(i, blockIdx.x, count,", "LOOP(i, 0, count,"),
+               "LOOP(r, FIRST_ROW(N), rows,", "LOOP(r, 0, rows,"),
         Defect("sums without atomic addition", "thread", "unsorted_segment_sum", segments,
                "FN void add_to(float *to, float value) { atomicAdd(to, value); }",
                "FN void add_to(float *to, float value) { *to += value; }", attrs=sums),
@@ -160,8 +171,8 @@ def _races() -> tuple[Defect, ...]:
                "atomicAdd(&found[digit(keys[row * n + i], shift)], 1u)",
                "found[digit(keys[row * n + i], shift)] += 1u"),
         Defect("all threads store a result", "thread", "sparse_softmax_cross_entropy", (),
-               "if (threadIdx.x == 0) store(loss + r", "store(loss + r"),
-        Defect("all threads store for their warp", "thread", "softmax", ROWS,
+               "if (LEADS(N)) store(loss + r", "store(loss + r"),
+        Defect("all threads store for their warp", "thread", "softmax", WIDE,
                "if (threadIdx.x % WARP == 0) kept[", "kept["),
         Defect("unordered repeated updates", "thread", "tensor_scatter_nd_update",
                (floats(5, 2), floats(900, 2), indices(5, 900, 1)),

@@ -61,7 +61,7 @@ def vector_width(sizes: Sequence[int], arrays: Sequence[DeviceArray]) -> int:
 
     The number divides all sizes, and the bytes of so many elements of an array divide its address.
     """
-    width = VECTOR // arrays[0].dtype.itemsize
+    width: int = VECTOR // arrays[0].dtype.itemsize
     while any(n % width for n in sizes) or any(
         a.address % (width * a.dtype.itemsize) for a in arrays
     ):

@@ -263,7 +263,7 @@ FN i64 all_threads() { return (i64)gridDim.x * BLOCK; }
 #define LOOP(i, from, count, step) \
     _Pragma("unroll 1") for (i64 i = from; i < (count); i += step)
 #define UNROLL _Pragma("unroll")
-// With indices of a type U that can hold the count plus the threads of a grid.
+// With indices of a type U, which holds the count plus the threads of a grid.
 #define EACH_INDEX(U, i, count) \
     _Pragma("unroll 1") for (U i = (U)first_item(); i < (count); i += (U)all_threads())
 #define EACH(i, count) LOOP(i, first_item(), count, all_threads())
