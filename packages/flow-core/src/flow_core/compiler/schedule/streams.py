@@ -167,9 +167,7 @@ def timetable(
     simulation = _Simulation(graph, before, stream_of, seconds)
     plain = replace(pipeline, late=frozenset())
     found = [simulation.table(simulation.greedy(plain, rank, seconds), plain)]
-    if pipeline.late and not postpone:
-        found += _textbook(simulation, plain, rank)
-    elif pipeline.late:
+    if pipeline.late and postpone and found[0].total >= KNOWN * len(graph.ops):
         late = {name: r + len(rank) * (name in pipeline.late) for name, r in rank.items()}
         for patient in (False, True):
             found += _textbook(simulation, pipeline, late, patient)
@@ -178,6 +176,12 @@ def timetable(
 
 WORTH_WAITING = 0.985
 """The largest ratio of predicted times for which gradients of weights wait for other work."""
+
+KNOWN = 1e-5
+"""The smallest mean seconds of an op for which they wait.
+
+Costs of shorter ops are mostly those of a launch, as are those of ops whose arithmetic is unknown.
+"""
 
 
 def _textbook(
