@@ -243,7 +243,7 @@ def layered(micro_batches: int, memory: int | None = None) -> Any:
     with emulated(4, 1, memory=memory):
 
         @flow.global_function(type="train", function_config=config(micro_batches))
-        def job(x: tp.Numpy.Placeholder((micro_batches * 64, 12))) -> tp.Numpy:
+        def job(x: tp.Numpy.Placeholder((micro_batches * 8192, 12))) -> tp.Numpy:
             h: Any = x
             for i in range(3):
                 with flow.scope.placement("gpu", f"0:{i}"):
@@ -267,7 +267,7 @@ def test_memory_does_not_grow_with_the_micro_batches() -> None:
 
 @pytest.mark.slow
 def test_gradients_of_weights_wait_only_where_memory_allows_it() -> None:
-    free = layered(6, memory=1 << 20)
+    free = layered(6, memory=1 << 30)
     assert lead_of_last_stage(free) == 3
     less = max(arena.nbytes for arena in free.arenas)  # there are variables, too
     assert lead_of_last_stage(layered(6, memory=less)) == 1

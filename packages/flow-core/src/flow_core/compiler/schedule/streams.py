@@ -20,7 +20,7 @@ from flow_core.comm.exchange import BOXING
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
 from flow_core.compiler.schedule.op_order import circular
 from flow_core.compiler.schedule.pipeline import Pipeline, find_pipeline
-from flow_core.costs.events import EventLoop
+from flow_core.costs.events import EventLoop, InOrder, Queue, Run
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.ir.order import Dependencies
 from flow_core.passes.gradient_accumulation import ONCE
@@ -78,6 +78,7 @@ class _Stream:
         open: the units that have started, and have unfinished ops that keep them open.
         held: the units that have started and have unfinished ops.
         later: the units that have not started, in order.
+        patient: whether late ops wait for units that may start.
     """
 
     rank: Mapping[str, float]
@@ -91,6 +92,7 @@ class _Stream:
     open: set[int] = field(default_factory=set)
     held: set[int] = field(default_factory=set)
     later: list[int] = field(default_factory=list)
+    patient: bool = False
 
     def put(self, name: str) -> None:
         """Add an op whose predecessors have ended."""
@@ -107,6 +109,9 @@ class _Stream:
         if not allowed:
             return None
         unit = min(allowed, key=lambda m: self.ready[m][0])
+        waits = self.patient and self.later and len(self.held) < self.most
+        if waits and self.ready[unit][0][1] in self.late:
+            return None
         if unit == following != ONCE:
             self.held.add(unit)
             if self.left[unit]:
@@ -159,44 +164,114 @@ def timetable(
     stream_of = {name: stream_name(op) for name, op in graph.ops.items()}
     computing = {name: s for name, s in stream_of.items() if s.endswith(COMPUTE)}
     pipeline = find_pipeline(graph, computing)
-    arguments = graph, before, seconds, stream_of
-    plain = _timetable(*arguments, replace(pipeline, late=frozenset()), rank)
-    if not postpone or not pipeline.late:
-        return plain
-    late = {name: r + len(rank) * (name in pipeline.late) for name, r in rank.items()}
-    later = _timetable(*arguments, pipeline, late)
-    return later if later.span < WORTH_WAITING * plain.span else plain
+    simulation = _Simulation(graph, before, stream_of, seconds)
+    plain = replace(pipeline, late=frozenset())
+    found = [simulation.table(simulation.greedy(plain, rank, seconds), plain)]
+    if pipeline.late and postpone and found[0].total >= KNOWN * len(graph.ops):
+        late = {name: r + len(rank) * (name in pipeline.late) for name, r in rank.items()}
+        for patient in (False, True):
+            found += _textbook(simulation, pipeline, late, patient)
+    return min(found, key=lambda table: table.span * (1.0 if table.postpones else WORTH_WAITING))
 
 
-WORTH_WAITING = 0.99
+WORTH_WAITING = 0.985
 """The largest ratio of predicted times for which gradients of weights wait for other work."""
 
+KNOWN = 1e-5
+"""The smallest mean seconds of an op for which they wait.
 
-def _timetable(
-    graph: Graph,
-    before: Mapping[str, set[str]],
-    seconds: Mapping[str, float],
-    stream_of: Mapping[str, str],
-    pipeline: Pipeline,
-    rank: Mapping[str, float],
-) -> Timetable:
-    streams = _streams(stream_of, pipeline, rank)
-    dependencies = Dependencies(before)
-    queues_of = {name: (stream,) for name, stream in stream_of.items()}
-    loop = EventLoop(dependencies, streams, queues_of, seconds.__getitem__, rank.__getitem__)
-    run = loop.run()
-    if len(run.started) != len(graph.ops):
-        raise circular(graph, dependencies.blocked()[0])
-    starts, ends = ([times[name] for name in run.started] for times in (run.start, run.end))
-    until = [max(i, bisect_left(starts, end) - 1) for i, end in enumerate(ends)]
-    total = sum(b - a for a, b in zip(starts, ends, strict=True))
-    computing = sum(name.endswith(COMPUTE) for name in streams)
-    order = [graph.ops[name] for name in run.started]
-    return Timetable(order, until, total, run.now, computing, bool(pipeline.late))
+Costs of shorter ops are mostly those of a launch, as are those of ops whose arithmetic is unknown.
+"""
+
+
+def _textbook(
+    simulation: _Simulation, pipeline: Pipeline, rank: Mapping[str, float], patient: bool = False
+) -> list[Timetable]:
+    """Return the timetable in whose order transfers and short ops take no time.
+
+    Where ops arrive a little late, a stream waits for them, and starts no long op whose result
+    nothing needs yet.  If such an order does not exist, the result is empty.
+    """
+    ops, seconds = simulation.graph.ops, simulation.seconds
+    short = SHORT * max((s for name, s in seconds.items() if ops[name].type != BOXING), default=0)
+    rounded = {n: 0.0 if s < short or ops[n].type == BOXING else s for n, s in seconds.items()}
+    run = simulation.greedy(pipeline, rank, rounded, patient)
+    complete = len(run.started) == len(ops)
+    return [simulation.table(simulation.in_order(run, rank), pipeline)] if complete else []
+
+
+SHORT = 0.05
+"""The length of an op, as a part of that of the longest one, that counts as none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Simulation:
+    """A graph whose streams are simulated.
+
+    Attributes:
+        graph: the physical graph.
+        before: the predecessors of each op.
+        stream_of: the stream of each op.
+        seconds: the predicted time of each op.
+    """
+
+    graph: Graph
+    before: Mapping[str, set[str]]
+    stream_of: Mapping[str, str]
+    seconds: Mapping[str, float]
+
+    def greedy(
+        self,
+        pipeline: Pipeline,
+        rank: Mapping[str, float],
+        seconds: Mapping[str, float],
+        patient: bool = False,
+    ) -> Run[str]:
+        """Let each stream start the op of lowest rank whenever it is idle."""
+        queues = _streams(self.stream_of, pipeline, rank, patient)
+        return self._run(queues, rank, seconds, patient)
+
+    def in_order(self, run: Run[str], rank: Mapping[str, float]) -> Run[str]:
+        """Let each stream start its ops in the order of another run, which had other times."""
+        items: dict[str, list[str]] = {}
+        for name in run.started:
+            items.setdefault(self.stream_of[name], []).append(name)
+        transfers_first = sorted(items.items(), key=lambda item: item[0].endswith(COMPUTE))
+        queues = {stream: InOrder(names) for stream, names in transfers_first}
+        return self._run(queues, rank, self.seconds)
+
+    def _run(
+        self,
+        queues: Mapping[str, Queue[str]],
+        rank: Mapping[str, float],
+        seconds: Mapping[str, float],
+        patient: bool = False,
+    ) -> Run[str]:
+        """Simulate the streams; if they are patient, they may stop before all ops have run."""
+        dependencies = Dependencies(self.before)
+        queues_of = {name: (stream,) for name, stream in self.stream_of.items()}
+        loop = EventLoop(dependencies, queues, queues_of, seconds.__getitem__, rank.__getitem__)
+        run = loop.run()
+        blocked = dependencies.blocked()
+        if blocked and not patient:
+            raise circular(self.graph, blocked[0])
+        return run
+
+    def table(self, run: Run[str], pipeline: Pipeline) -> Timetable:
+        """Return the timetable of a run with the predicted times."""
+        starts, ends = ([times[name] for name in run.started] for times in (run.start, run.end))
+        until = [max(i, bisect_left(starts, end) - 1) for i, end in enumerate(ends)]
+        total = sum(b - a for a, b in zip(starts, ends, strict=True))
+        computing = len({s for s in self.stream_of.values() if s.endswith(COMPUTE)})
+        order = [self.graph.ops[name] for name in run.started]
+        return Timetable(order, until, total, run.now, computing, bool(pipeline.late))
 
 
 def _streams(
-    stream_of: Mapping[str, str], pipeline: Pipeline, rank: Mapping[str, float]
+    stream_of: Mapping[str, str],
+    pipeline: Pipeline,
+    rank: Mapping[str, float],
+    patient: bool = False,
 ) -> dict[str, _Stream]:
     """Return the streams, with the units of a pipeline whose start limits their ops."""
     # of ops that may start at the same time, transfers come first: other devices wait for them
@@ -206,7 +281,7 @@ def _streams(
         units = pipeline.units if stream.endswith(COMPUTE) else {}  # transfers have no such limit
         if stream not in streams:
             limit = pipeline.limits.get(stream, 0)
-            streams[stream] = _Stream(rank, units, limit, pipeline.late, most)
+            streams[stream] = _Stream(rank, units, limit, pipeline.late, most, patient=patient)
         streams[stream].count(name)
     for stream_ in streams.values():
         stream_.later = sorted(m for m in stream_.left if m != ONCE)
