@@ -33,7 +33,14 @@ from flow_core.frontend.session.session import Session
 from flow_core.ir.graph import Graph, Op, Origin, TensorType, Value
 from flow_core.observe.copies import Copy, overwritten_copies, with_copies
 from flow_core.observe.feeds import draw_feeds, draw_variable, micro_batches, whole_batches
-from flow_core.observe.isolated_run import IsolatedRun, same_bits, simulate, simulate_graph, states
+from flow_core.observe.isolated_run import (
+    IsolatedRun,
+    SingleOp,
+    same_bits,
+    simulate,
+    simulate_graph,
+    states,
+)
 from flow_core.observe.parts import Whole, assemble, take_apart
 from flow_core.observe.rounding import (
     allowed,
@@ -48,7 +55,6 @@ from flow_core.observe.rounding import (
     relative_error,
 )
 from flow_core.observe.sensitivity import moved
-from flow_core.observe.single_op import SingleOp
 from flow_core.observe.verdict import (
     INHERITED,
     ROUNDING,

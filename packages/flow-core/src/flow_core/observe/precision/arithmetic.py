@@ -17,8 +17,8 @@ from flow_core.base.dtypes import as_dtype
 from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.frontend.session.session import Session
 from flow_core.ir.graph import Graph, Op, Value
+from flow_core.observe.isolated_run import SingleOp
 from flow_core.observe.rounding import is_float
-from flow_core.observe.single_op import SingleOp
 
 Compute = Callable[[Graph, Op, list[Any], int], list[Any]]
 """Returns the outputs of an op, then the variables that it overwrote, given its inputs and the
