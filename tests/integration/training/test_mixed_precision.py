@@ -243,7 +243,7 @@ def test_a_name_of_no_op_is_refused() -> None:
 
     config = flow.function_config()
     config.enable_auto_mixed_precision(True)
-    config.mixed_precision_float32_ops("prodct")
+    config.mixed_precision_float32_ops("products")
     with pytest.raises(JobError, match=r"product") as caught:
         flow.global_function(function_config=config)(job).compile()
     assert "mixed_precision_float32_ops" in str(caught.value)
