@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from parallel_forms import emulated
 from parallel_networks import NETWORKS, train_job
-from plan_bugs import BUGS, logical
+from planted.plans import BUGS, logical
 from run_forms import FORMS
 
 import oneflow as flow
