@@ -106,14 +106,8 @@ def _job_without(plugin: str, target: str, args: Sequence[str]) -> Any:
 
 
 def _open_shell(found: ReplayReport) -> None:
-    """Open a Python shell, IPython if it is installed, with the replay as ``replay``."""
+    """Open a Python shell with the replay as ``replay``."""
     import code
 
-    names = {"replay": found.replay}
     text = "replay[NAME] is the value of an op, replay.names are the names."
-    try:
-        from IPython import embed
-    except ImportError:
-        code.interact(text, local=names, exitmsg="")
-    else:
-        embed(header=text, user_ns=names, colors="neutral")
+    code.interact(text, local={"replay": found.replay}, exitmsg="")

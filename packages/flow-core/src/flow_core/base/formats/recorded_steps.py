@@ -87,9 +87,11 @@ def write_recording(file: Path, recording: Recording) -> None:
     header = {"version": VERSION, "count": recording.count, "steps": steps}
     header |= {"variables": variables, "arrays": types}
     text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    members: dict[str, Any] = {f"a{i}": array for i, array in enumerate(arrays)}
+    members["header"] = text
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     with partial.open("wb") as out:
-        np.savez(out, header=text, **{f"a{i}": array for i, array in enumerate(arrays)})
+        np.savez(out, **members)
     partial.replace(file)
 
 

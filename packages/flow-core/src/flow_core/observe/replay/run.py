@@ -334,12 +334,14 @@ def _ops(
     physical = compiled.physical
     graph = compiled.optimized_logical if physical.layouts else compiled.graph
     names = list(graph.ops)
-    for name in names[: names.index(until) + 1] if until in graph.ops else names:
-        outputs = []
+    if until is not None and until in graph.ops:
+        names = names[: names.index(until) + 1]
+    for name in names:
+        outputs: list[Array] = []
         for index, type_ in enumerate(graph.types[name]):
             value = Value(name, index)
             layout = physical.layouts.get(value)
-            parts = [value]
+            parts: Sequence[Value] = [value]
             if layout is not None:
                 parts = physical.passed.get(value) or local_values(graph, value, layout)
             arrays = [values[f"{p.op}:{p.index}"] for p in parts if f"{p.op}:{p.index}" in values]
