@@ -231,7 +231,8 @@ def _from_one(shape: Shape, source: TensorLayout, target: TensorLayout) -> Roote
     crosses = np.any(sent & ~own)
     if np.any(sent) and not crosses:
         return None
-    same = all(len(np.unique(low[sent])) == 1 for low, _ in bounds.values())
+    first = np.argmax(sent)
+    same = all(np.all((low == low[first])[sent]) for low, _ in bounds.values())
     joined = sent | (own & ~held) if crosses else np.zeros_like(sent)
     name = _copy_name(source, target)
     if not name:
