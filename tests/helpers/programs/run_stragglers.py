@@ -17,7 +17,7 @@ NOISE = 0.1
 """The relative standard deviation of a measured time."""
 
 
-def measured(self: ComparedExecutable, position: int, seconds: float) -> float:
+def task_seconds(self: ComparedExecutable, position: int, seconds: float) -> float:
     rank = self._world.rank
     rng = np.random.default_rng((rank, position, self._count))
     task = self.plan.tasks[position]
@@ -25,7 +25,7 @@ def measured(self: ComparedExecutable, position: int, seconds: float) -> float:
     return task.seconds * kernel * rng.lognormal(0, NOISE) * (1.1 if rank == SLOW else 1)
 
 
-ComparedExecutable.measured = measured
+ComparedExecutable.task_seconds = task_seconds
 config = flow.function_config()
 if FORM == "stages":
     config.train.num_gradient_accumulation_steps(2)

@@ -41,6 +41,7 @@ from flow_core.cli.render import show
 @click.pass_context
 def replay(
     ctx: click.Context,
+    /,
     emulate_gpus: int | None,
     file: str,
     target: str,

@@ -191,7 +191,7 @@ class ComparedExecutable(Executable):
         self._named: list[int] = []
         super().__init__(*args, **kwargs)
 
-    def measured(self, position: int, seconds: float) -> float:
+    def task_seconds(self, position: int, seconds: float) -> float:
         """Return the seconds of a task that took some seconds."""
         return seconds
 
@@ -218,7 +218,7 @@ class ComparedExecutable(Executable):
             began = clock()
 
         def stop() -> None:
-            times.append(self.measured(position, clock() - began))
+            times.append(self.task_seconds(position, clock() - began))
 
         return (start, *launches, stop)
 
