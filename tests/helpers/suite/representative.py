@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect the tests outside of the subset, and the cases outside of the chosen set.
 
     Raises:
-        pytest.UsageError: a marker names no case.
+        ValueError: a marker names no case.
     """
     chosen = [item for item in items if in_subset(config, test_of(item))]
     if config.getoption(CASES) != "all":
@@ -108,7 +108,10 @@ def names(marker: pytest.Mark | None, name: str) -> bool:
 
 
 def check(named: dict[pytest.Item, bool]) -> None:
-    """Raise `pytest.UsageError` for a marker of a file that names no case there."""
+    """Raise an error for a marker of a file that names no case there.
+
+    After `pytest.UsageError`, workers of pytest-xdist would end without a word.
+    """
     uses: dict[tuple[str, str], bool] = {}
     for item, chosen in named.items():
         marker = item.get_closest_marker("representative")
@@ -117,7 +120,7 @@ def check(named: dict[pytest.Item, bool]) -> None:
             uses[use] = uses.get(use, False) or (chosen and "[" in item.name)
     for (path, expression), matches in uses.items():
         if not matches:
-            raise pytest.UsageError(f"{path}: representative(r{expression!r}) matches no case")
+            raise ValueError(f"{path}: representative(r{expression!r}) matches no case")
 
 
 @pytest.hookimpl(wrapper=True)
