@@ -78,8 +78,8 @@ def test_a_marker_that_names_no_case_is_an_error(pytester: pytest.Pytester) -> N
     pytester.makeini(f"[pytest]\n{MARKERS}")
     pytester.makepyfile(test_cases=CASES.replace("[37]", "x"))
     done = pytester.runpytest_inprocess(*PLUGINS, "--cases=representative")  # fmt: skip
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stdout.fnmatch_lines(["*test_cases.py: representative(*) matches no case"])
+    assert done.ret == pytest.ExitCode.INTERNAL_ERROR
+    done.stdout.fnmatch_lines(["*ValueError: *test_cases.py: representative(*) matches no case"])
 
 
 def test_subsets_partition_the_tests(pytester: pytest.Pytester) -> None:
