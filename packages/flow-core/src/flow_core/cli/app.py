@@ -491,7 +491,7 @@ def fit(
     show_default=True,
     help="Allow this relative error with --precision.",
 )
-@click.option("--matrix", is_flag=True, help="Check layouts, device counts, passes, precisions.")
+@click.option("--matrix", is_flag=True, help="Compare layouts, device counts, passes, precisions.")
 @click.option(
     "--html",
     metavar="FILE",

@@ -240,7 +240,7 @@ class ComparedExecutable(Executable):
         self.comparison = compare(
             self.plan,
             lambda task: 0 if world is None else world.owner(task.device),
-            self._of_all(medians),
+            self._shared_medians(medians),
             self._count - WINDOW,
             self._count - 1,
         )
@@ -250,7 +250,7 @@ class ComparedExecutable(Executable):
             Path(self._file).write_text(to_json(jobs.values()) + "\n", encoding="utf-8")
             self._warn(self.comparison)
 
-    def _of_all(self, medians: Mapping[int, float]) -> dict[int, float]:
+    def _shared_medians(self, medians: Mapping[int, float]) -> dict[int, float]:
         """Return the median times of the tasks of all processes."""
         world = self._world
         if world is None:

@@ -72,13 +72,14 @@ class Replay:
         Raises:
             ReplayError: no op has that name.
         """
-        op, _, index = name.partition(":")
-        found = {each.name: each.outputs for each in self.ops}
-        if op in found and (index or "0").isdigit() and int(index or 0) < len(found[op]):
-            return found[op][int(index or 0)]
-        if op in self.start and index in ("", "0"):
-            return self.start[op]
-        raise unknown_op(f"reading {name!r} of step {self.step}", op, self.names)
+        results = {op.name: op.outputs for op in self.ops}
+        results |= {start: (value,) for start, value in self.start.items()}
+        found = {op: outputs[0] for op, outputs in results.items() if outputs}
+        for op, outputs in results.items():
+            found |= {str(Value(op, i)): value for i, value in enumerate(outputs)}
+        if name not in found:
+            raise unknown_op(f"reading {name!r} of step {self.step}", name, self.names)
+        return found[name]
 
     def __repr__(self) -> str:
         return f"<step {self.step} of job {self.job!r} with the values of {len(self.ops)} ops>"
