@@ -52,6 +52,10 @@ def restored_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr(sys, "argv", [*sys.argv])
     monkeypatch.setattr(sys, "path", [*sys.path])
+    for variable in ("FLOW_TOPOLOGY", "ONEFLOW_EMULATE_GPUS"):  # of options
+        monkeypatch.setenv(variable, os.environ.get(variable, ""))
+        if not os.environ[variable]:
+            del os.environ[variable]
 
 
 @pytest.fixture(scope="session")

@@ -44,6 +44,7 @@ def emulated(
         yield
     finally:
         flow.clear_default_session()
+        sessions._default.clear()  # later tests have all plugins
         sessions._default.clear()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -208,10 +207,9 @@ def test_a_form(layout: str, devices: int, passes: str, precision: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("restored_program")
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "_active", [])
-    monkeypatch.setattr(sys, "argv", list(sys.argv))
-    monkeypatch.setattr(sys, "path", list(sys.path))
     script, page = tmp_path / "job.py", tmp_path / "matrix.html"
     script.write_text("""
 import oneflow as flow
