@@ -9,7 +9,7 @@ from reference_pages.names import Entry
 _TABLE = """
 Jobs and their arguments: flow_core.frontend.job flow_core.frontend.config.function_config
     flow_core.api.session.job flow_core.api.session.current flow_core.frontend.session.default
-    flow_core.frontend.trace.blob flow_typing
+    flow_core.frontend.trace.blob flow_core.api.session.replay flow_typing
 Data sets, batches and readers: flow_data.batches flow_data.datasets flow_data.mnist
     flow_data.readers flow_data.decoders flow_data.records
 Layers: flow_core.api.nn.layers flow_core.api.nn.layers_norm flow_core.api.nn.layers_sequence

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import random
 import re
+import tempfile
 import types
 import typing
 import warnings
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.annotations.parsing import parse_placeholder, parse_result
 from flow_core.base.errors import AnnotationError
+from flow_core.base.formats.recorded_steps import (
+    RecordedStep,
+    Recording,
+    read_recording,
+    write_recording,
+)
 from flow_core.costs.collectives import exchange_seconds
 from flow_core.costs.links import Link, LinkModel
 from flow_core.costs.model import DEFAULT
@@ -163,7 +174,41 @@ def _open_topology(folder: Path) -> Callable[[bytes, int], object]:
     return read
 
 
+def _recordings() -> list[bytes]:
+    x, results = np.ones((2, 3), np.float32), (np.zeros(2, np.int32), None)
+    steps = tuple(RecordedStep("train", i, (x * i,), results) for i in range(3))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "steps.zip")
+        write_recording(file, Recording(2, steps, {0: {"w": x}, 2: {"w": 2 * x}}))
+        return [file.read_bytes()]
+
+
+def _mutate_recording(data: bytes, rng: random.Random) -> bytes:
+    """Changed bytes, or an archive with sound checksums around a changed header."""
+    if rng.random() < 0.5:
+        return mutate_bytes(data, rng)
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as sound, zipfile.ZipFile(made, "w") as changed:
+        for name in sound.namelist():
+            member = sound.read(name)
+            new = mutate_document(member, rng) if name == "header" else member
+            changed.writestr(zipfile.ZipInfo(name), new)
+    return made.getvalue()
+
+
+def _open_recording(folder: Path) -> Callable[[bytes, int], object]:
+    path = folder / "steps.zip"
+
+    def read(data: bytes, number: int) -> None:
+        path.write_bytes(data)
+        found = read_recording(path)
+        assert found.count == int(found.count)
+
+    return read
+
+
 TARGETS = (
+    Target("recorded-steps", _recordings, _open_recording, _mutate_recording, weight=0.5),
     Target("topology", _topologies, _open_topology, weight=0.5),
     Target("plan", _plans, _open_plan, mutate_document, weight=0.5),
     Target(

@@ -52,7 +52,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
     settings = Settings(
         emulate_gpus=4,
         disabled_plugins=("flow-onednn",),
-        replay=str(tmp_path / "steps.npz"),
+        replay=str(tmp_path / "steps.zip"),
         replay_steps=K,
     )
     session = sessions.Session(load_plugins(settings), settings)
@@ -210,7 +210,7 @@ def test_steps_that_are_not_recorded_run_as_usual() -> None:
 def test_a_file_has_the_arrays_that_were_written(tmp_path: Path) -> None:
     half = np.arange(3).astype(ml_dtypes.bfloat16)
     step = RecordedStep("job", 7, (half, np.array(True)), (None, np.zeros((0, 2), np.int64)))
-    file = tmp_path / "steps.npz"
+    file = tmp_path / "steps.zip"
     write_recording(file, Recording(4, (step,), {0: {"w": np.array(1.5)}}))
     found = read_recording(file)
     assert (found.count, found.steps[0].job, found.steps[0].step) == (4, "job", 7)
@@ -219,7 +219,7 @@ def test_a_file_has_the_arrays_that_were_written(tmp_path: Path) -> None:
     assert found.steps[0].results is not None
     assert found.steps[0].results[1].shape == (0, 2)  # type: ignore[union-attr]
     assert found.variables[0]["w"] == 1.5
-    assert [path.name for path in tmp_path.iterdir()] == ["steps.npz"]
+    assert [path.name for path in tmp_path.iterdir()] == ["steps.zip"]
 
 
 # --------------------------------------------------------------------------------- differences
@@ -334,7 +334,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("program")
 def test_the_command_replays_what_a_program_recorded(tmp_path: Path) -> None:
-    script, file = tmp_path / "program.py", tmp_path / "steps.npz"
+    script, file = tmp_path / "program.py", tmp_path / "steps.zip"
     script.write_text(PROGRAM)
     env = {**os.environ, "FLOW_DISABLE_PLUGINS": "flow-onednn", "FLOW_REPLAY_STEPS": "4"}
     command = [sys.executable, "-m", "flow_core.cli", "run", "--record", str(file), str(script)]

@@ -1,6 +1,6 @@
 """Files of recorded steps: fed arrays, results, and the variables before some of the steps.
 
-A file is an uncompressed ``.npz`` archive: ``header`` is JSON text, and each other member holds the
+A file is an uncompressed zip archive: ``header`` is JSON text, and each other member holds the
 bytes of an array whose type and shape are in the header, since NumPy's format lacks bfloat16.
 """
 
@@ -21,9 +21,6 @@ from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import ReplayError
 
 VERSION = 1
-
-WRONG = (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, zipfile.BadZipFile)
-"""What the readers of archives, JSON and arrays raise for other files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ def write_recording(file: Path, recording: Recording) -> None:
         if array is None:
             return None
         types.append((array.dtype.name, list(array.shape)))
-        arrays.append(np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8))
+        arrays.append(array)
         return len(arrays) - 1
 
     steps = [
@@ -86,12 +83,11 @@ def write_recording(file: Path, recording: Recording) -> None:
     ]
     header = {"version": VERSION, "count": recording.count, "steps": steps}
     header |= {"variables": variables, "arrays": types}
-    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    members: dict[str, Any] = {f"a{i}": array for i, array in enumerate(arrays)}
-    members["header"] = text
     partial = file.with_name(f".{file.name}.{os.getpid()}")
-    with partial.open("wb") as out:
-        np.savez(out, **members)
+    with zipfile.ZipFile(partial, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("header"), json.dumps(header))
+        for i, array in enumerate(arrays):
+            archive.writestr(zipfile.ZipInfo(f"a{i}"), np.ascontiguousarray(array).tobytes())
     partial.replace(file)
 
 
@@ -102,24 +98,38 @@ def read_recording(file: Path) -> Recording:
         ReplayError: it is no file of recorded steps.
     """
     try:
-        with np.load(file, allow_pickle=False) as found:
-            header = json.loads(found["header"].tobytes())
+        with zipfile.ZipFile(file) as archive:
+            header = json.loads(_member(archive, "header"))
             if header["version"] != VERSION:
                 raise ReplayError(
-                    f"reading {file}", found=f"version {header['version']}", allowed=str(VERSION)
+                    f"reading {file}",
+                    found=f"version {header['version']!s:.20}",
+                    allowed=str(VERSION),
                 )
             arrays = [
-                np.frombuffer(found[f"a{i}"].tobytes(), as_dtype(dtype).numpy).reshape(shape).copy()
+                np.frombuffer(_member(archive, f"a{i}"), as_dtype(str(dtype)).numpy)
+                .reshape(shape)
+                .copy()
                 for i, (dtype, shape) in enumerate(header["arrays"])
             ]
         return _decoded(header, arrays)
-    except WRONG as error:
+    except ReplayError:
+        raise
+    except Exception as error:  # readers of archives, JSON and arrays raise many types
         raise ReplayError(
             f"reading {file}",
-            found=f"{type(error).__name__}: {error}",
+            found=f"{type(error).__name__}: {error!s:.200}",
             allowed="a file that a program wrote with FLOW_REPLAY",
             hint="flow run --record FILE SCRIPT.PY",
         ) from error
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Return the bytes of a member, which must not be compressed: it is as large as it says."""
+    info = archive.getinfo(name)
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"compressed member {name!r}")
+    return archive.read(info)
 
 
 def _decoded(header: Any, arrays: list[Array]) -> Recording:
