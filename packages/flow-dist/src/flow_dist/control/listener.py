@@ -14,6 +14,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from flow_dist.bootstrap.membership import LaunchError
 
@@ -111,7 +112,13 @@ class Listener:
         self._unauthenticated[writer] = str(peer[0])
         task = asyncio.ensure_future(self._serve(reader, writer))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._served, writer))
+
+    def _served(self, writer: asyncio.StreamWriter, task: asyncio.Future[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # before the handler began, which else closes the connection
+            self.release(writer)
+            writer.transport.abort()
 
     def _evict(self) -> None:
         """At the limit, abort the oldest connection of the host with the most connections."""
