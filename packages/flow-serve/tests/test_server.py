@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -222,6 +223,27 @@ def test_other_addresses_need_a_token(host: str) -> None:
 def test_short_tokens_are_refused() -> None:
     with pytest.raises(ConfigError, match="5 characters"):
         check_token("127.0.0.1", "short")
+
+
+def test_answers_are_sent_without_delay() -> None:
+    """Check that asyncio turns off Nagle's algorithm on connections to the listening socket."""
+
+    async def option() -> int:
+        found = asyncio.get_running_loop().create_future()
+
+        async def accepted(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted_socket = writer.get_extra_info("socket")
+            found.set_result(accepted_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with bind("127.0.0.1", 0) as listener:
+            async with await asyncio.start_server(accepted, sock=listener):
+                _, writer = await asyncio.open_connection(*listener.getsockname())
+                value: int = await found
+                writer.close()
+        return value
+
+    assert asyncio.run(option())
 
 
 def test_an_address_that_is_in_use_is_refused() -> None:

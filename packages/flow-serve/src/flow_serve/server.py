@@ -174,8 +174,11 @@ def bind(host: str, port: int) -> socket.socket:
     """
     attempted = f"serving at {host}:{port}"
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind)
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = infos[0]
+        # asyncio turns Nagle's algorithm off only for sockets that were made with their protocol;
+        # on others, the body of an answer waits for the acknowledgment of its headers: 40 ms
+        found = socket.socket(family, kind, protocol)
         try:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind(address)
