@@ -132,15 +132,6 @@ int dnnl_layer_normalization_forward_primitive_desc_create(dnnl_primitive_desc_t
     const dnnl_memory_desc_t src, const dnnl_memory_desc_t dst,
     const dnnl_memory_desc_t stat, float epsilon, unsigned flags,
     const dnnl_primitive_attr_t attr);
-int dnnl_softmax_forward_primitive_desc_create(dnnl_primitive_desc_t *desc,
-    dnnl_engine_t engine, int prop_kind, int alg_kind,
-    const dnnl_memory_desc_t src, const dnnl_memory_desc_t dst,
-    int axis, const dnnl_primitive_attr_t attr);
-int dnnl_softmax_backward_primitive_desc_create(dnnl_primitive_desc_t *desc,
-    dnnl_engine_t engine, int alg_kind,
-    const dnnl_memory_desc_t diff_src, const dnnl_memory_desc_t diff_dst,
-    const dnnl_memory_desc_t dst, int axis, const dnnl_primitive_desc_t hint,
-    const dnnl_primitive_attr_t attr);
 int dnnl_eltwise_forward_primitive_desc_create(dnnl_primitive_desc_t *desc,
     dnnl_engine_t engine, int prop_kind, int alg_kind,
     const dnnl_memory_desc_t src, const dnnl_memory_desc_t dst,
@@ -171,7 +162,6 @@ CONVOLUTION_DIRECT = 0x1
 POOLING = {"max": 0x1FF, "avg": 0x3FF}
 RELU, TANH, LINEAR, LOGISTIC, CLIP, GELU_ERF = 32, 33, 38, 41, 46, 49
 RELU_FROM_RESULT = 0x100
-SOFTMAX = 0x30000
 BINARY_ADD, BINARY_MUL = 0x1FFF0, 0x1FFF1
 USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8
 
@@ -202,7 +192,7 @@ ISAS = (
 NAMES: dict[str, dict[int, str]] = {
     "dt": {3: "f32", 2: "bf16", 6: "u8"},
     "alg_kind": {
-        CONVOLUTION_DIRECT: "convolution_direct", SOFTMAX: "softmax_accurate",
+        CONVOLUTION_DIRECT: "convolution_direct",
         POOLING["max"]: "pooling_max", POOLING["avg"]: "pooling_avg_exclude_padding",
         RELU: "eltwise_relu", TANH: "eltwise_tanh", LINEAR: "eltwise_linear",
         LOGISTIC: "eltwise_logistic", CLIP: "eltwise_clip", GELU_ERF: "eltwise_gelu_erf",

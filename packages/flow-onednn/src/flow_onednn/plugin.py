@@ -38,7 +38,7 @@ FAMILIES = (
     "joined",
 )
 
-UPCAST = ("pool", "softmax", "reorder")
+UPCAST = ("pool", "reorder")
 """Families that mutate no input; without bfloat16 instructions, they run on float32 copies."""
 
 

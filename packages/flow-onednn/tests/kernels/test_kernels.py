@@ -103,7 +103,7 @@ DEVIATIONS = (
       for op in (
           "avg_pool_2d", "avg_pool_2d_grad", "batch_matmul", "conv2d", "conv_data_grad",
           "conv_filter_grad", "matmul", "onednn_conv", "onednn_conv_data_grad",
-          "onednn_conv_filter_grad", "onednn_matmul", "softmax_grad", "transpose",
+          "onednn_conv_filter_grad", "onednn_matmul", "transpose",
       )),
     Deviation("normalization_grad", ("subnormal",), "the library flushes subnormal variances",
               ("subnormal", "-subnormal"), everywhere=False),
@@ -137,8 +137,6 @@ class TestKernels(KernelKit):
         isa = library().isa
         if isa.startswith("AVX512"):
             return ""
-        if name == "softmax_grad":
-            return f"oneDNN has a softmax_backward for AVX512, and for {isa} a reference only"
         if name == "summed_sgd_update":
             return f"a product that accumulates has other bits than separate products on {isa}"
         return ""

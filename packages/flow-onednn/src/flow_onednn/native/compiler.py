@@ -285,6 +285,7 @@ void max_pool_bf16(const uint16_t *x, uint16_t *y, uint8_t *place, const long *s
 void max_pool_grad(const float *dy, const uint8_t *place, float *dx, const long *sizes);
 void max_pool_planes(const float *x, float *y, float *buffer, const long *sizes, int parts);
 void softmax(const float *x, float *y, long rows, long columns);
+void softmax_grad(const float *y, const float *dy, float *dx, long rows, long columns);
 int lstm_forward(void *sgemm, const float *parts, const float *recurrent, const float *h,
     const float *c, float *gates, float *out, float *memory, long batch, long steps, long units,
     int reverse);

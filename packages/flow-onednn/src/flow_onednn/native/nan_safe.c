@@ -278,3 +278,15 @@ void softmax(const float *x, float *y, long rows, long columns) {
             softmax_row(x + i * columns, y + i * columns, columns);
     }
 }
+
+void softmax_grad(const float *y, const float *dy, float *dx, long rows, long columns) {
+#pragma omp parallel for if (rows * columns > PARALLEL) schedule(static)
+    for (long i = 0; i < rows; i++) {
+        const float *p = y + i * columns, *g = dy + i * columns;
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum) simdlen(16)
+        for (long j = 0; j < columns; j++) sum += p[j] * g[j];
+#pragma omp simd simdlen(16)
+        for (long j = 0; j < columns; j++) dx[i * columns + j] = (g[j] - sum) * p[j];
+    }
+}
