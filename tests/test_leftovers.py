@@ -15,6 +15,7 @@ TESTS = {
     "sockets": "KEPT.append(socket.socket())",
     "segments": "open('/dev/shm/flow-left-behind', 'w').close()",
     "files": "tempfile.mkstemp()",
+    "environment": "os.environ['LEFT'] = 'x'",
     "program": "sys.modules['__main__'], sys.argv, sys.path[:0] = type(sys)('x'), ['x'], ['x']",
 }
 MODULE = """
@@ -33,6 +34,7 @@ def test_it():
 def test_next():
     assert not os.path.exists("/dev/shm/flow-left-behind")
     assert not os.listdir(tempfile.gettempdir())
+    assert "LEFT" not in os.environ
     assert "x" not in (sys.modules["__main__"].__name__, *sys.argv, *sys.path)
 """
 

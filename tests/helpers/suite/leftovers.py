@@ -1,7 +1,7 @@
 """Fail each test that leaves a process, thread, socket, shared memory or temporary file behind.
 
 The same holds for the main module, ``sys.argv`` and ``sys.path``, which commands that run a script
-in their own process replace.
+in their own process replace, and for environment variables.
 
 A pytest plugin, which the root ``conftest.py`` loads.  What a fixture of a module or session makes
 may stay until that fixture ends.  Leftovers are removed, so that they cannot disturb other tests.
@@ -63,6 +63,7 @@ class Held:
         segments: files in shared memory that no other process uses.
         files: entries of the temporary folder.
         program: the main module, the arguments, and the entries of ``sys.path``.
+        environment: environment variables, by "name=value", but for those that pytest sets.
     """
 
     processes: frozenset[str] = frozenset()
@@ -71,6 +72,7 @@ class Held:
     segments: frozenset[str] = frozenset()
     files: frozenset[str] = frozenset()
     program: frozenset[str] = frozenset()
+    environment: frozenset[str] = frozenset()
 
     def __or__(self, other: Held) -> Held:
         return Held(*(getattr(self, f.name) | getattr(other, f.name) for f in fields(self)))
@@ -88,7 +90,9 @@ class Held:
 
 def held() -> Held:
     """Return what this process holds now."""
-    return Held(_processes(), _threads(), _sockets(), _segments(), _files(), _program())
+    return Held(
+        _processes(), _threads(), _sockets(), _segments(), _files(), _program(), _environment()
+    )
 
 
 def _processes() -> frozenset[str]:
@@ -151,6 +155,11 @@ def _program() -> frozenset[str]:
     return frozenset((f"__main__ {origin} {id(main)}", f"sys.argv {sys.argv}", *entries))
 
 
+def _environment() -> frozenset[str]:
+    variables = os.environ.items()
+    return frozenset(f"{k}={v}" for k, v in variables if not k.startswith("PYTEST_"))
+
+
 def _entries(folder: str | Path) -> list[str]:
     try:
         return os.listdir(folder)
@@ -178,7 +187,8 @@ def _left(before: Held, waits_for_files: bool) -> Held:
     while True:
         left = held() - before
         left = replace(left, segments=frozenset(n for n in left.segments if not _in_use(n)))
-        awaited = replace(left, program=none, files=left.files if waits_for_files else none)
+        awaited = replace(left, program=none, environment=none)
+        awaited = awaited if waits_for_files else replace(awaited, files=none)
         if not awaited or time.monotonic() > until:
             return left
         started = time.monotonic()
@@ -207,7 +217,17 @@ class Leftovers:
     def __init__(self) -> None:
         self._before = Held()
         self._of_fixtures = Held()
-        self._program = sys.modules["__main__"], sys.argv, sys.path[:]
+        self._keep()
+
+    def _keep(self) -> None:
+        self._program = sys.modules["__main__"], sys.argv[:], sys.path[:]
+        self._variables = dict(os.environ)
+
+    def _restore(self) -> None:
+        sys.modules["__main__"], sys.argv[:], sys.path[:] = self._program
+        for name in os.environ.keys() - self._variables.keys():
+            del os.environ[name]
+        os.environ.update(self._variables)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Iterator[None]:
@@ -228,13 +248,15 @@ class Leftovers:
         try:
             return (yield)
         finally:
-            self._of_fixtures |= held() - before
+            now = held()
+            variables = now.environment ^ before.environment  # the fixture may restore them later
+            self._of_fixtures |= replace(now - before, environment=variables)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Iterator[None]:
         """Note what exists before a test."""
         self._before = held()
-        self._program = sys.modules["__main__"], sys.argv[:], sys.path[:]
+        self._keep()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -245,8 +267,8 @@ class Leftovers:
         left = _left(self._before | self._of_fixtures, waits_for_files=not is_example)
         if left:
             _remove(left)
-            if left.program:
-                sys.modules["__main__"], sys.argv[:], sys.path[:] = self._program
+            if left.program or left.environment:
+                self._restore()
             if not is_example:
                 pytest.fail(f"the test has left {left}", pytrace=False)
         return result

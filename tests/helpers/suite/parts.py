@@ -22,7 +22,8 @@ PARTS = {
                           "tests/integration/multiprocess"),
     "commands and plugins": ("tests/plugins", "packages/flow-core/tests/cli",
                              "packages/flow-core/tests/plugins"),
-    "ops and numpy kernels": ("packages/flow-core/tests/ops", "packages/flow-core/tests/builtin"),
+    "ops and numpy kernels": ("packages/flow-core/tests/ops", "packages/flow-core/tests/builtin",
+                              "packages/flow-rules"),
     "oneDNN": ("packages/flow-onednn", "tests/integration/processors"),
     "CUDA, simulated": ("packages/flow-cuda",),
     "ONNX": ("packages/flow-onnx",),
@@ -30,7 +31,7 @@ PARTS = {
                        "tests/integration/checkpoints", "tests/integration/data"),
     "training and plans": ("tests/integration", "packages/flow-fit", "packages/flow-zoo"),
     "examples of docstrings": tuple(f"packages/flow-{name}/src" for name in (
-        "core", "cuda", "data", "dist", "fit", "onednn", "onnx", "serve", "typing",
+        "core", "cuda", "data", "dist", "fit", "onednn", "onnx", "rules", "serve", "typing",
         "zoo")),
     "compiler and runtime": ("packages",),
     "the project": ("tests",),
