@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -22,6 +23,10 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 # Tests that are about plans kept on disk turn them on; others replace parts of compilation.
 os.environ.setdefault("FLOW_PLAN_CACHE", "0")
+
+# These modules import PyTorch, which the extra flow-rules[torch] installs.
+if find_spec("torch") is None:
+    collect_ignore_glob = ["packages/flow-rules/src/flow_rules/dtensor/*.py"]
 
 pytest_plugins = ["suite.leftovers", "suite.parts", "suite.representative"]
 

@@ -385,13 +385,13 @@ def zoo(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHONS[0])
+@nox.parametrize("name", list(SETS["peers"]), ids=list(SETS["peers"]))
 @timed
-def triton(session: nox.Session) -> None:
-    """Send requests to `flow serve` with Triton's HTTP client, which it installs."""
+def peer(session: nox.Session, name: str) -> None:
+    """Run tests beside a public package, which it installs."""
     sync(session, "--all-packages", "--group", "test")
-    session.install("tritonclient[http]>=2.50")
-    tests = "packages/flow-serve/tests/test_triton.py"
-    session.run("pytest", "-v", tests, *session.posargs, env=QUIET)
+    session.install(*SETS["peers"][name]["packages"])
+    session.run("pytest", "-v", SETS["peers"][name]["tests"], *session.posargs, env=QUIET)
 
 
 @functools.cache
@@ -458,8 +458,9 @@ def requirement(name: str, extras: str = "") -> str:
 
 def core_wheels(session: nox.Session) -> None:
     """Install the wheels on which example plugins depend, with what their tests need."""
+    names = ("flow-data", "flow-rules", "flow-typing")
     core = requirement("flow-core", "[cli,testing]")
-    session.install(core, requirement("flow-typing"), requirement("flow-data"), "ruff>=0.15")
+    session.install(core, *map(requirement, names), "ruff>=0.15")
 
 
 def plugin_tests(session: nox.Session, folder: Path) -> None:

@@ -76,6 +76,7 @@ def navigation(spaces: list[str]) -> Iterator[str]:
     yield "    - All names: reference/index.md"
     yield from (f"    - {space}: reference/{space}/index.md" for space in spaces)
     yield "    - flow_fit: reference/flow_fit.md"
+    yield "    - flow_rules: reference/flow_rules.md"
     yield "    - flow_zoo: reference/flow_zoo.md"
     yield "    - Element types: reference/dtypes.md"
     yield "    - Ops: reference/ops.md"

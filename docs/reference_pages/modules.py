@@ -20,7 +20,7 @@ PLUGINS = "reference/plugins"
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the path and text of every page about modules."""
     yield "reference/errors.md", _module("flow_core.base.errors", "Errors")
-    for package in ("flow_fit", "flow_zoo"):
+    for package in ("flow_fit", "flow_rules", "flow_zoo"):
         yield f"reference/{package}.md", _module(package, package)
     yield from _plugin_api()
     yield from _internals()

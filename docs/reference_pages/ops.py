@@ -17,6 +17,7 @@ from flow_core.api import examples
 from flow_core.frontend.session.session import default_session
 from flow_core.frontend.trace import emit as emission
 from flow_core.observe.op_catalog import OpEntry, device_types, op_entry, sample_types
+from flow_core.observe.op_tables import signature_texts
 from flow_core.plugins.host import default_registry
 
 NAMES = {
@@ -122,9 +123,10 @@ def _devices(entry: OpEntry) -> Iterator[str]:
 
 
 def _signatures(entry: OpEntry) -> Iterator[str]:
-    if not entry.sbp:
+    texts = list(signature_texts(entry))
+    if not texts:
         yield "SBP signatures: only `B` (a copy on each device) for all inputs and outputs."
         return
     yield "SBP signatures, besides `B` for all inputs and outputs:"
     yield ""
-    yield from (f"- `{text}`" for text in entry.sbp)
+    yield from (f"- {text}" for text in texts)

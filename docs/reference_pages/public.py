@@ -194,7 +194,8 @@ def _index(entries: Sequence[Entry], spaces: Sequence[str]) -> Iterator[str]:
     yield "Every public function and class has a page under its public name. `import oneflow as"
     yield "flow` is assumed, and left out of the names here. See also"
     yield "[element types](dtypes.md), [ops](ops.md), [errors](errors.md),"
-    yield "[flow_fit](flow_fit.md) (training loops), [flow_zoo](flow_zoo.md) (networks), the"
+    yield "[flow_fit](flow_fit.md) (training loops), [flow_rules](flow_rules.md) (a prover of"
+    yield "sharding rules), [flow_zoo](flow_zoo.md) (networks), the"
     yield "[API for plugins](plugins/index.md) and, for contributors, the"
     yield "[modules of the packages](internals/index.md)."
     for title, members in by_task(entries).items():

@@ -18,6 +18,7 @@ from fuzzing.targets import FUNCTIONS, GROUPS, READERS, TARGETS, WITHOUT_TARGET
 from fuzzing.worker import Limits
 
 import flow_fit
+import flow_rules
 import flow_zoo
 import oneflow as flow
 from flow_core.plugins.host import default_registry
@@ -62,9 +63,10 @@ def functions_of_paths() -> Iterator[str]:
     files = [file for file in files if file.stem == "__init__" or file.stem[0] != "_"]
     names = {".".join(file.relative_to(root.parent).with_suffix("").parts) for file in files}
     modules = [import_module(name.removesuffix(".__init__")) for name in names]
-    for module in (*modules, flow_fit, flow_zoo):
+    for module in (*modules, flow_fit, flow_rules, flow_zoo):
         prefix = f"{module.__name__}.".partition(".")[2]
-        for name, value in vars(module).items():
+        for name in dir(module):  # some are imported when they are used
+            value = getattr(module, name)
             own = str(getattr(value, "__module__", "")).startswith(("flow_", "oneflow."))
             if name.startswith("_") or not own:
                 continue
@@ -72,7 +74,8 @@ def functions_of_paths() -> Iterator[str]:
             if inspect.isclass(value):
                 methods = inspect.getmembers(value, inspect.isfunction)
                 found = {f"{name}.{k}": f for k, f in methods if not k.startswith("_")}
-                found[name] = value
+                if not issubclass(value, BaseException):  # of which some have no signature
+                    found[name] = value
             yield from (prefix + key for key, function in found.items() if takes_path(function))
 
 

@@ -1,4 +1,4 @@
-"""Triton's HTTP client, as in ``nox -s triton``, which installs it."""
+"""Triton's HTTP client, as in ``nox -s "peer(triton)"``, which installs it."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 import re
 import tempfile
@@ -20,7 +21,7 @@ import numpy as np
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.annotations.parsing import parse_placeholder, parse_result
-from flow_core.base.errors import AnnotationError
+from flow_core.base.errors import AnnotationError, FlowError
 from flow_core.base.formats.recorded_steps import (
     RecordedStep,
     Recording,
@@ -33,11 +34,14 @@ from flow_core.costs.model import DEFAULT
 from flow_core.costs.topology_file import read_topology, topology_text
 from flow_core.observe.diff import diff_tables
 from flow_core.observe.document import PlanDocument, document
+from flow_core.observe.op_catalog import catalog_json, op_entry
 from flow_core.observe.page import page
 from flow_core.observe.tables import joined
 from flow_core.observe.text import plan_tables
 from flow_core.plan import Plan
+from flow_core.plugins.host import default_registry
 from flow_core.sharding.topology import Device
+from flow_rules import RulesError, read_rules
 from flow_typing.plugin import SPECS
 from fuzzing.mutations import TEXTS, mutate_bytes, mutate_document
 from fuzzing.target import Target
@@ -207,7 +211,28 @@ def _open_recording(folder: Path) -> Callable[[bytes, int], object]:
     return read
 
 
+def _rules() -> list[bytes]:
+    ops = ("sgd_update",), ("clip_by_scalar", "matmul")
+    entries = ([op_entry(default_registry(), name) for name in names] for names in ops)
+    return [json.dumps(catalog_json(row)).encode() for row in entries]
+
+
+def _open_rules(folder: Path) -> Callable[[bytes, int], object]:
+    path = folder / "rules.json"
+
+    def read(data: bytes, number: int) -> None:
+        path.write_bytes(data)
+        try:
+            found = read_rules(path)
+        except RulesError as error:  # flow-rules does not depend on flow-core
+            raise FlowError("reading rules", found=str(error)) from None
+        assert all(str(rule) for op in found.ops for case in op.cases for rule in case.rules)
+
+    return read
+
+
 TARGETS = (
+    Target("rules", _rules, _open_rules, mutate_document, weight=0.5),
     Target("recorded-steps", _recordings, _open_recording, _mutate_recording, weight=0.5),
     Target("topology", _topologies, _open_topology, weight=0.5),
     Target("plan", _plans, _open_plan, mutate_document, weight=0.5),

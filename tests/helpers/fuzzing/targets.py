@@ -78,6 +78,7 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "fit": _CHECKPOINTS,
     "load": _CHECKPOINTS,
     "onnx.load": ("onnx",),
+    "read_rules": ("rules",),
     "replay": ("recorded-steps",),
     "serving.InferenceSession.load_saved_model": ("saved-model",),
     "serving.InferenceSession.set_checkpoint_path": _CHECKPOINTS,

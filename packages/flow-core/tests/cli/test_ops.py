@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import plain_device
@@ -42,7 +43,9 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
 def test_all_ops_are_listed() -> None:
     rows = [line.split()[0] for line in run().splitlines()[2:] if line.strip()]
     assert rows == sorted(default_registry().ops)
-    assert [entry["type"] for entry in json.loads(run("--json"))] == rows
+    data = json.loads(run("--json"))
+    assert data["schema"] == 1
+    assert [entry["type"] for entry in data["ops"]] == rows
 
 
 def test_one_op_in_full() -> None:
@@ -50,12 +53,47 @@ def test_one_op_in_full() -> None:
     spec = default_registry().ops["matmul"]
     for expected in (*spec.attrs, "(S(0), B) -> S(0)", "(S(1), S(0)) -> P", "numpy.matmul"):
         assert expected in text
-    data = json.loads(run("matmul", "--json"))
+    (data,) = json.loads(run("matmul", "--json"))["ops"]
     assert data["inputs"] == ["a", "b"]
     assert data["attrs"]["alpha"] == "1.0"
     assert "float16" in data["types"]
     assert data["gradient"] is True
     assert [k["plugin"] for k in data["kernels"]["cpu"]] == ["core.numpy"]
+
+
+def test_rules_are_stated_for_attributes_and_types() -> None:
+    """The rules of a product depend on which operand is transposed."""
+    (data,) = json.loads(run("matmul", "--json"))["ops"]
+    found = {}
+    for case in data["cases"]:
+        key = case["attributes"]["transpose_a"], case["attributes"]["transpose_b"]
+        shapes = [x["shape"] for x in case["inputs"]]
+        assert shapes[0][not key[0]] == shapes[1][key[1]]
+        assert all((x["range"] is None) == (0 in x["shape"]) for x in case["inputs"])
+        rules = {(*rule["inputs"], *rule["outputs"]) for rule in case["rules"]}
+        assert found.setdefault(key, rules) == rules
+    for a, b in product((False, True), repeat=2):
+        assert (f"S({int(a)})", "B", "S(0)") in found[a, b]
+        assert (f"S({1 - a})", f"S({int(b)})", "P") in found[a, b]
+        assert len(found[a, b]) == 5
+
+
+def test_the_table_names_the_samples_of_a_rule() -> None:
+    lines = [line.strip() for line in run("matmul").splitlines()]
+    (row,) = (line for line in lines if line.startswith("(S(1), B) -> S(0)"))
+    numbers = row.partition("samples")[2].replace(",", "").split()
+    samples = [line for line in lines if line.split()[:1] and line.split()[0] in numbers]
+    assert len(samples) == len(numbers) == 3
+    assert all("transpose_a=True" in line for line in samples)
+    (row,) = (line for line in lines if line.startswith("(P, B) -> P"))
+    assert "all samples" in row
+
+
+@pytest.mark.slow
+def test_json_has_no_infinities() -> None:
+    """An attribute may be infinite, which JSON has no number for."""
+    case = replace(op_entry(default_registry(), "exp").cases[0], attributes={"a": -np.inf})
+    assert case.to_json()["attributes"] == {"a": {"float": "-inf"}}
 
 
 @pytest.mark.slow
@@ -68,7 +106,7 @@ def test_entries_come_from_the_rules() -> None:
     assert found["cast"].attrs == {"dtype": "required"}
     assert found["reshape"].view
     assert not found["transpose"].view
-    assert found["reduce_sum"].sbp[0] == "(S(0)) -> P"
+    assert next(iter(found["reduce_sum"].signatures())) == "(S(0)) -> P"
 
 
 @pytest.mark.slow

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from flow_core.ops.control import cond, scan
 from flow_core.ops.system import summary
 from flow_core.plugins.host import default_registry
-from flow_core.plugins.specs import Sample
-from flow_core.sharding.sbp import B, P, S, Sbp, Signature
+from flow_core.plugins.specs import Sample, SbpContext
+from flow_core.sharding.sbp import P, S, Signature, Signatures
 from flow_core.testing import Gap, SbpRuleKit
-from flow_core.testing.prover import Prover
 from flow_core.testing.prover_cases import cases
-from flow_core.testing.scattering import gather, scatter
+from flow_rules.prover import Case, Prover
 
 pytestmark = pytest.mark.arithmetic
 
 SPECS = default_registry().ops
 LEAVES = ("input", "variable")
+BODIES = (*scan.OPS, *cond.OPS)
 
 
 def unlisted(op: str, reason: str) -> Gap:
@@ -31,7 +33,7 @@ GAPS = (
     *(Gap(op, "never", "a leaf of the graph: nothing to compute") for op in LEAVES),
     *(Gap(spec.type, "never", "writes a file: nothing is split") for spec in summary.OPS),
     Gap("python_kernel", "never", "is a function of a program"),
-    unlisted("gradient_gate", "the condition is B, as the gradient needs it"),
+    *(unlisted(spec.type, "splits of the inputs of a body alone") for spec in BODIES),
     unlisted("tuple_identity", "only mixtures of layouts"),
     unlisted("ssp_variable_proxy", "at step 0 all copies are equal, so that they can be split"),
     unlisted("fake_quantization", "keeps order only where the scale is positive, as a scale is"),
@@ -56,17 +58,6 @@ class TestSbpRules(SbpRuleKit):
 class TestAllSbpRules(TestSbpRules):
     cases = None
     searched = None
-
-
-@pytest.mark.parametrize("dtype", ["float64", "int32", "uint8", "bool"])
-@pytest.mark.parametrize("parts", [1, 2, 3, 5])
-@pytest.mark.parametrize("sbp", [S(0), S(1), B, P], ids=str)
-def test_gather_inverts_scatter(sbp: Sbp, parts: int, dtype: str) -> None:
-    rng = np.random.default_rng(1)
-    array = rng.integers(0, 9, (4, 3)).astype(dtype)
-    held = scatter(array, sbp, parts, rng)
-    assert len(held) == parts
-    np.testing.assert_allclose(gather(held, sbp), array, atol=1e-12)
 
 
 def prover(op: str, *arrays: Any, **attrs: Any) -> Prover:
@@ -104,13 +95,15 @@ def test_products_have_exactly_the_expected_rules(a: bool, b: bool, batch: int) 
 @pytest.mark.slow
 def test_wrong_rules_are_rejected() -> None:
     """Test the prover on an op with replaced rules."""
-    case = prover("matmul", np.ones((4, 5)), np.ones((5, 6))).case
-    rules = case.spec.sbp
-    wrong = Signature((S(0), S(0)), (P,))
-    for changed in (lambda ctx: (*rules(ctx), wrong), lambda ctx: rules(ctx)[1:]):
-        spec = replace(case.spec, sbp=changed)
-        assert not Prover(replace(case, spec=spec)).prove()
-    proof = Prover(replace(case, spec=replace(case.spec, sbp=lambda ctx: (wrong,)))).prove()
+    spec, wrong = SPECS["matmul"], Signature((S(0), S(0)), (P,))
+
+    def changed(rules: Callable[[SbpContext], Signatures]) -> Case:
+        sample = Sample((np.ones((4, 5)), np.ones((5, 6))))
+        return next(iter(cases(replace(spec, sbp=rules), [sample])))
+
+    assert not Prover(changed(lambda ctx: (*spec.sbp(ctx), wrong))).prove()
+    assert not Prover(changed(lambda ctx: spec.sbp(ctx)[1:])).prove()
+    proof = Prover(changed(lambda ctx: (wrong,))).prove()
     assert [str(rule) for rule, *_ in proof.wrong] == ["(S(0), S(0)) -> P"] * 3
     assert len(proof.missing) == 5
     assert "wrong on 2 devices: (S(0), S(0)) -> P" in str(proof)

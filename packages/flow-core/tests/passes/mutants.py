@@ -28,7 +28,7 @@ OUTCOMES = {pytest.ExitCode.OK: "SURVIVED", pytest.ExitCode.TESTS_FAILED: "kille
 
 def passes() -> Iterator[tuple[str, str]]:
     """Yield the module and class of every pass of flow_core: a dataclass with a name."""
-    for info in pkgutil.iter_modules(flow_core.passes.__path__, "flow_core.passes."):
+    for info in pkgutil.walk_packages(flow_core.passes.__path__, "flow_core.passes."):
         module = import_module(info.name)
         for name, found in vars(module).items():
             own = isinstance(found, type) and found.__module__ == info.name
@@ -39,7 +39,8 @@ def passes() -> Iterator[tuple[str, str]]:
 
 def tests_of(module: str) -> Path:
     """Return the test module of a pass."""
-    return FOLDER / f"test_{module.rpartition('.')[2]}.py"
+    *folders, name = module.split(".")[2:]
+    return FOLDER.joinpath(*folders, f"test_{name}.py")
 
 
 def run(mutant: str, *tests: Path) -> processes.Completed[str]:

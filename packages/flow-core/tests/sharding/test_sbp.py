@@ -36,7 +36,8 @@ from flow_core.sharding.sbp import (
 )
 from flow_core.sharding.topology import Placement
 from flow_core.testing.checks import as_tuple
-from flow_core.testing.scattering import gather, is_close, scatter
+from flow_rules.layouts import parse_layout
+from flow_rules.scattering import gather, is_close, scatter
 
 SPECS = default_registry().ops
 GRIDS = ((2, 2), (2, 3), (3, 2))
@@ -79,7 +80,7 @@ def scatter_nd(array: Any, nd: NdSbp, hierarchy: Sequence[int], rng: Any) -> lis
     """Return the part of each device, divided by the outermost dimension first."""
     if not nd:
         return [array]
-    parts = scatter(array, nd[0], hierarchy[0], rng)
+    parts = scatter(array, parse_layout(str(nd[0])), hierarchy[0], rng)
     return [own for part in parts for own in scatter_nd(part, nd[1:], hierarchy[1:], rng)]
 
 
@@ -89,7 +90,7 @@ def gather_nd(parts: Sequence[Any], nd: NdSbp, hierarchy: Sequence[int]) -> Any:
         return parts[0]
     size = len(parts) // hierarchy[0]
     rows = (parts[i : i + size] for i in range(0, len(parts), size))
-    return gather([gather_nd(row, nd[1:], hierarchy[1:]) for row in rows], nd[0])
+    return gather([gather_nd(row, nd[1:], hierarchy[1:]) for row in rows], parse_layout(str(nd[0])))
 
 
 @pytest.mark.slow

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from flow_core.base.errors import JobError
 from flow_core.cli.job_ops import needed_ops
-from flow_core.observe.op_catalog import OpEntry, catalog, check_device_type, op_entry
+from flow_core.observe.op_catalog import (
+    SCHEMA,
+    OpEntry,
+    catalog,
+    catalog_json,
+    check_device_type,
+    op_entry,
+)
 from flow_core.observe.op_tables import (
     device_tables,
     list_table,
@@ -29,7 +36,7 @@ class Report:
 
     def to_json(self) -> str:
         """Return the data as text."""
-        return json.dumps(self.data, indent=2)
+        return json.dumps(self.data, indent=2, allow_nan=False)
 
 
 def report(name: str | None = None, device: str | None = None) -> Report:
@@ -47,10 +54,10 @@ def report(name: str | None = None, device: str | None = None) -> Report:
         )
     if name is not None:
         entry = op_entry(registry, name)
-        return Report(tuple(op_tables(entry)), entry.to_json())
+        return Report(tuple(op_tables(entry)), catalog_json([entry]))
     if device is None:
         entries = catalog(registry)
-        return Report((list_table(entries),), [entry.to_json() for entry in entries])
+        return Report((list_table(entries),), catalog_json(entries))
     check_device_type(registry, device)
     entries, needed = catalog(registry), needed_ops(registry)
     tables = tuple(device_tables(entries, device, needed))
@@ -68,7 +75,7 @@ def _device_data(
         }
         for entry in run_on_devices(entries)
     }
-    return {"device": device, "ops": ops}
+    return {"schema": SCHEMA, "device": device, "ops": ops}
 
 
 def page() -> str:

@@ -1,17 +1,20 @@
 """The op catalog: every op type with its inputs, attributes, types, SBP rules and kernels.
 
 The catalog is derived from the registry alone: from the op specs, from the results of their rules
-on the samples of each op, and from the registered kernels.
+on the samples of each op, and from the registered kernels.  Rules depend on attributes, shapes and
+element types, with which the catalog states them.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
 
 import numpy as np
 
+import flow_core
 from flow_core.base.dtypes import ALL, DType, as_dtype
 from flow_core.base.errors import (
     DeviceUnavailableError,
@@ -20,7 +23,7 @@ from flow_core.base.errors import (
     PluginError,
     nearest,
 )
-from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.ir.graph import Attrs, AttrValue, TensorType, tensor_type
 from flow_core.ops.build import complete_attrs
 from flow_core.plugins.registry import ANY_OP, Registry, kernel_key
 from flow_core.plugins.specs import (
@@ -32,12 +35,16 @@ from flow_core.plugins.specs import (
     Sample,
     SbpContext,
 )
+from flow_core.sharding.sbp import Signatures
 
 TYPES = tuple(dtype for dtype in ALL if dtype.name != "char")
 """The element types that the catalog tries on each op."""
 
 SAMPLES = 8
-"""Maximum number of samples to which the rules of an op are applied."""
+"""Maximum number of samples on which element types are tried."""
+
+SCHEMA = 1
+"""The version of the JSON form, which changes with each change that a reader must know of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,41 @@ class KernelEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleCase:
+    """The SBP rules of an op for the attributes, shapes and element types of a sample.
+
+    Attributes:
+        attributes: all attributes of the op.
+        inputs, outputs: types of the inputs and outputs.
+        ranges: the least and greatest finite number of each input, None for truth values and for
+            inputs without elements; the op may refuse other numbers.
+        overwrites: the inputs that the op overwrites.
+        rules: the rules that hold on any number of devices, besides B for all inputs and outputs.
+    """
+
+    attributes: Mapping[str, AttrValue]
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+    ranges: tuple[tuple[float, float] | None, ...]
+    overwrites: tuple[int, ...]
+    rules: Signatures
+
+    def to_json(self) -> dict[str, object]:
+        """Return the case as JSON data."""
+        rows = zip(self.inputs, self.ranges, strict=True)
+        return {
+            "attributes": {name: _json(value) for name, value in self.attributes.items()},
+            "inputs": [{**_type(t), "range": bounds and list(bounds)} for t, bounds in rows],
+            "outputs": [_type(t) for t in self.outputs],
+            "overwrites": list(self.overwrites),
+            "rules": [
+                {"inputs": [*map(str, rule.inputs)], "outputs": [*map(str, rule.outputs)]}
+                for rule in self.rules
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class OpEntry:
     """An op type.
 
@@ -71,7 +113,7 @@ class OpEntry:
             types of the samples themselves if none is floating point; empty for an op without
             samples.
         gradient: whether the op has a gradient.
-        sbp: the SBP signatures that the op's rules allow for its samples.
+        cases: the SBP rules of the op's samples.
         internal: whether only passes create the op.
         host: whether the op always runs on the CPU.
         view: whether the op returns a view of an input, so that it needs no kernel.
@@ -85,7 +127,7 @@ class OpEntry:
     attrs: Mapping[str, str]
     types: tuple[str, ...]
     gradient: bool
-    sbp: tuple[str, ...]
+    cases: tuple[RuleCase, ...]
     internal: bool
     host: bool
     view: bool
@@ -93,7 +135,22 @@ class OpEntry:
 
     def to_json(self) -> dict[str, object]:
         """Return the entry as JSON data."""
-        return asdict(self)
+        fields = asdict(replace(self, cases=()))
+        return {**fields, "cases": [case.to_json() for case in self.cases]}
+
+    def signatures(self) -> dict[str, tuple[RuleCase, ...]]:
+        """Return the cases for which each rule of the op holds, by the text form of the rule."""
+        found: dict[str, tuple[RuleCase, ...]] = {}
+        for case in self.cases:
+            for rule in dict.fromkeys(map(str, case.rules)):
+                found[rule] = (*found.get(rule, ()), case)
+        return found
+
+
+def catalog_json(entries: Iterable[OpEntry]) -> dict[str, object]:
+    """Return entries as JSON data, with the version of its form."""
+    ops = [entry.to_json() for entry in entries]
+    return {"schema": SCHEMA, "flow_core": flow_core.__version__, "ops": ops}
 
 
 def catalog(registry: Registry) -> tuple[OpEntry, ...]:
@@ -135,7 +192,7 @@ def _entry(registry: Registry, spec: OpSpec) -> OpEntry:
         attrs={name: _default(value) for name, value in spec.attrs.items()},
         types=tuple(_element_types(spec, samples)),
         gradient=spec.gradient is not None,
-        sbp=tuple(dict.fromkeys(_signatures(spec, samples))),
+        cases=tuple(_cases(spec)),
         internal=spec.internal,
         host=spec.host,
         view=spec.is_view(len(spec.inputs)),
@@ -216,9 +273,9 @@ def _kernel(registry: Registry, spec: KernelSpec) -> KernelEntry:
     return KernelEntry(spec.name or spec.op, plugin, spec.priority, spec.accepts is not None)
 
 
-def _samples(spec: OpSpec) -> Iterable[Sample]:
+def _samples(spec: OpSpec, most: int | None = SAMPLES) -> Iterable[Sample]:
     found = () if spec.samples is None else spec.samples(np.random.default_rng(0))
-    return itertools.islice(found, SAMPLES)
+    return itertools.islice(found, most)
 
 
 def _input_types(sample: Sample, dtype: DType | None) -> tuple[TensorType, ...]:
@@ -259,9 +316,45 @@ def _element_types(spec: OpSpec, samples: Iterable[Sample]) -> Iterator[str]:
     yield from (d.name for d in ALL if d.name in accepted)
 
 
-def _signatures(spec: OpSpec, samples: Iterable[Sample]) -> Iterator[str]:
-    """Yield the text forms of the signatures that an op's rules allow for its samples."""
-    for sample in samples:
+def _cases(spec: OpSpec) -> Iterator[RuleCase]:
+    """Yield the rules of an op for each of its samples that differ in types or attributes."""
+    known: set[tuple[tuple[TensorType, ...], Attrs]] = set()
+    for sample in _samples(spec, None):
         context = _inferred(spec, sample, None)
-        if context is not None:
-            yield from map(str, spec.sbp(context))
+        if context is None or (context.inputs, Attrs(context.attrs)) in known:
+            continue
+        known.add((context.inputs, Attrs(context.attrs)))
+        given = len(context.inputs)
+        yield RuleCase(
+            attributes=context.attrs,
+            inputs=context.inputs,
+            outputs=context.outputs,
+            ranges=tuple(map(_range, sample.inputs)),
+            overwrites=tuple(i for i in spec.overwrites(context.attrs) if i < given),
+            rules=spec.sbp(context),
+        )
+
+
+def _range(given: object) -> tuple[float, float] | None:
+    array = np.asarray(given)
+    if array.dtype.kind == "b":
+        return None
+    if array.dtype.kind not in "iu":
+        array = array.astype(np.float64)
+        array = array[np.isfinite(array)]
+    return (array.min().item(), array.max().item()) if array.size else None
+
+
+def _type(type_: TensorType) -> dict[str, object]:
+    return {"shape": list(type_.shape), "dtype": type_.dtype.name}
+
+
+def _json(value: AttrValue) -> object:
+    """Return an attribute as JSON data, which has neither tuples nor infinities.
+
+    >>> _json((1, float("-inf")))
+    [1, {'float': '-inf'}]
+    """
+    if isinstance(value, tuple):
+        return [_json(item) for item in value]
+    return {"float": repr(value)} if isinstance(value, float) and not isfinite(value) else value

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from flow_core.comm.exchange import BOXING
 from flow_core.compiler.lower.inputs import LEAVES
-from flow_core.observe.op_catalog import OpEntry
+from flow_core.observe.op_catalog import OpEntry, RuleCase
 from flow_core.observe.tables import Table
 
 MISSING = "missing"
@@ -25,7 +25,7 @@ def list_table(entries: Sequence[OpEntry]) -> Table:
             _short(_attributes(entry)),
             _types(entry),
             _yes(entry.gradient),
-            str(len(entry.sbp)),
+            str(len(entry.signatures())),
             "passes" if entry.internal else "jobs",
             ", ".join(entry.kernels),
         )
@@ -35,7 +35,7 @@ def list_table(entries: Sequence[OpEntry]) -> Table:
 
 
 def op_tables(entry: OpEntry) -> Iterator[Table]:
-    """Yield the tables of one op: its properties, its SBP signatures and its kernels."""
+    """Yield the tables of one op: its properties, its samples, its SBP signatures, its kernels."""
     rows = (
         ("computes", entry.doc),
         ("inputs", ", ".join(entry.inputs) or "none"),
@@ -48,7 +48,14 @@ def op_tables(entry: OpEntry) -> Iterator[Table]:
         ("kernel", "needs none: a view of its input" if entry.view else ""),
     )
     yield Table(entry.type, (), tuple(row for row in rows if row[1]))
-    yield Table("SBP signatures", (), tuple((text,) for text in entry.sbp) or (("none",),))
+    numbers = {id(case): str(number) for number, case in enumerate(entry.cases, 1)}
+    samples = tuple((numbers[id(case)], *sample_text(entry, case)) for case in entry.cases)
+    yield Table("Samples", ("sample", "inputs", "outputs", "attributes that differ"), samples)
+    signatures = tuple(
+        (text, _of_samples([numbers[id(case)] for case in cases], len(samples)))
+        for text, cases in entry.signatures().items()
+    )
+    yield Table("SBP signatures", ("signature", "holds for"), signatures or (("none", ""),))
     kernels = tuple(
         (device, k.name, k.plugin, str(k.priority), "some" if k.selective else "all")
         for device, found in entry.kernels.items()
@@ -56,6 +63,33 @@ def op_tables(entry: OpEntry) -> Iterator[Table]:
     )
     columns = ("device type", "kernel", "plugin", "priority", "accepts")
     yield Table("Kernels", columns, kernels)
+
+
+def sample_text(entry: OpEntry, case: RuleCase) -> tuple[str, str, str]:
+    """Return the inputs, the outputs, and the attributes that differ from their defaults."""
+    attributes = (
+        f"{name}={value!r}"
+        for name, value in case.attributes.items()
+        if repr(value) != entry.attrs[name]
+    )
+    inputs, outputs = (", ".join(map(str, types)) for types in (case.inputs, case.outputs))
+    return inputs, outputs, ", ".join(attributes)
+
+
+def _of_samples(numbers: Sequence[str], total: int) -> str:
+    """Return the samples for which a rule holds as text.
+
+    >>> _of_samples(["1", "2"], 2), _of_samples(["2"], 2)
+    ('all samples', 'samples 2')
+    """
+    return "all samples" if len(numbers) == total else f"samples {', '.join(numbers)}"
+
+
+def signature_texts(entry: OpEntry) -> Iterator[str]:
+    """Yield the rules of an op in Markdown, with the share of samples for which each holds."""
+    for text, cases in entry.signatures().items():
+        some = len(cases) < len(entry.cases)
+        yield f"`{text}`" + (f" ({len(cases)} of {len(entry.cases)} samples)" if some else "")
 
 
 def run_on_devices(entries: Iterable[OpEntry]) -> list[OpEntry]:
@@ -105,7 +139,8 @@ def markdown(entries: Sequence[OpEntry], needed: Mapping[str, str]) -> str:
         "",
         "All op types, from their specs, rules and kernels; `flow ops` prints the same. `?` marks",
         "an optional input, `*` any number of inputs. The SBP signatures are those that the rules",
-        "of an op allow for its samples, besides all-broadcast.",
+        "of an op allow for its samples, besides all-broadcast. A signature depends on attributes",
+        "and shapes: `flow ops NAME` lists the samples for which it holds.",
         "",
         *(f"A {kind} job needs at least {text}." for kind, text in _needs(needed)),
         "",
@@ -119,7 +154,7 @@ def markdown(entries: Sequence[OpEntry], needed: Mapping[str, str]) -> str:
             _attributes(entry),
             _types(entry),
             _yes(entry.gradient),
-            "; ".join(f"`{text}`" for text in entry.sbp),
+            "; ".join(signature_texts(entry)),
             ", ".join(entry.kernels),
         )
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")

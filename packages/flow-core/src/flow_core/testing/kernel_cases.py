@@ -24,8 +24,9 @@ from flow_core.testing.checks import (
     reference_results,
     written,
 )
-from flow_core.testing.prover_cases import NONSENSE, draw, numbers, replaced
+from flow_core.testing.prover_cases import NONSENSE, REFUSED, numbers, replaced
 from flow_core.testing.special import finfo
+from flow_rules.draws import draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ def _redrawn(case: Case, blank: Case, new: Mapping[int, int]) -> Iterator[Case]:
             try:
                 if _is_reliable(found):
                     yield found
-            except (AssertionError, *NONSENSE):
+            except REFUSED:
                 continue
 
 

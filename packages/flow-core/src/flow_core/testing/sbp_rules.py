@@ -16,15 +16,15 @@ from flow_core.plugins.specs import KernelQuery, OpSpec, SbpContext
 from flow_core.sharding.sbp import B, Sbp, Signature, Split
 from flow_core.testing.checks import query
 from flow_core.testing.kit import Kit, Parameters
-from flow_core.testing.prover import MOST, Prover
 from flow_core.testing.prover_cases import arrays_of, cases
-from flow_core.testing.prover_mutants import survivors
+from flow_rules.mutants import survivors
+from flow_rules.prover import MOST, Prover
 
 
 class SbpRuleKit(Kit):
     """Tests that prove by brute force that SBP rules are valid and complete.
 
-    They also check that the prover rejects mutants of the rules.  See `flow_core.testing.prover`
+    They also check that the prover rejects mutants of the rules.  See `flow_rules.prover`
     for the method.  Internal ops have no rules.  An op with `OpSpec.per_device` treats each
     device's part as a whole, so rules that the op does not list are not searched for.
 

@@ -1,22 +1,35 @@
-"""Functions that split logical tensors over several devices, and reassemble them."""
+"""Functions that split tensors over several devices, and reassemble them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from flow_core.base.arrays import Array
-from flow_core.base.dtypes import as_dtype, float64
-from flow_core.base.shapes import balanced_range
-from flow_core.comm.exchange import COMBINE
-from flow_core.ops.math.reduce import highest, lowest
-from flow_core.sharding.sbp import Broadcast, Partial, Sbp, Split
-from flow_core.testing.checks import TOLERANCE
+from flow_rules.layouts import Array, Broadcast, Layout, Partial, Ranges, Split, balanced
 
-"""For each operation, the function that combines the parts of a partial tensor to the whole."""
+COMBINE: Mapping[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "avg": np.add}
+"""The ufunc that combines the terms of a partial tensor; averages are divided afterwards."""
+TOLERANCE: Mapping[str, tuple[float, float]] = {
+    "float16": (2e-2, 2e-2),
+    "bfloat16": (8e-2, 8e-2),
+    "float32": (2e-5, 2e-5),
+    "float64": (1e-9, 1e-10),
+}
+"""The relative and absolute difference that rounding may make."""
+
+
+def lowest(dtype: DTypeLike) -> Any:
+    """Return the identity of max: the lowest value of a numpy type."""
+    return -np.inf if np.dtype(dtype).kind not in "iu" else np.iinfo(dtype).min
+
+
+def highest(dtype: DTypeLike) -> Any:
+    """Return the identity of min: the highest value of a numpy type."""
+    return np.inf if np.dtype(dtype).kind not in "iu" else np.iinfo(dtype).max
 
 
 class CannotForm(Exception):
@@ -27,9 +40,14 @@ class CannotForm(Exception):
 
 
 def scatter(
-    array: Array, sbp: Sbp, parts: int, rng: np.random.Generator, unit: float = 1 / 16
+    array: Array,
+    layout: Layout,
+    parts: int,
+    rng: np.random.Generator,
+    unit: float = 1 / 16,
+    ranges: Ranges = balanced,
 ) -> list[Array]:
-    """Split a logical array over devices.
+    """Split an array over devices.
 
     Partial sums are random terms whose sum is the array.  Partial maxima are random smaller values,
     except that one random device per element has the element itself.  The sum of truth values is
@@ -40,15 +58,17 @@ def scatter(
     >>> sum(scatter(np.arange(3), Partial(), 3, np.random.default_rng(0))).tolist()
     [0, 1, 2]
     """
-    if isinstance(sbp, Split):
-        ranges = (balanced_range(array.shape[sbp.axis], parts, i) for i in range(parts))
-        return [array.take(range(*bounds), sbp.axis) for bounds in ranges]
-    if isinstance(sbp, Broadcast):
+    if isinstance(layout, Split):
+        bounds = ranges(array.shape[layout.axis], parts)
+        return [array.take(range(*each), layout.axis) for each in bounds]
+    if isinstance(layout, Broadcast):
         return [array] * parts
-    if sbp.op == "sum" and array.dtype.kind != "b":
+    if layout.op == "avg":
+        return _addends(array * parts, parts, rng, unit)
+    if layout.op == "sum" and array.dtype.kind != "b":
         return _addends(array, parts, rng, unit)
     owner = rng.integers(0, parts, array.shape)
-    return [np.where(owner == i, array, _worse(array, sbp.op, rng, unit)) for i in range(parts)]
+    return [np.where(owner == i, array, _worse(array, layout.op, rng, unit)) for i in range(parts)]
 
 
 def _addends(array: Array, parts: int, rng: np.random.Generator, unit: float) -> list[Array]:
@@ -110,20 +130,21 @@ def _worse(array: Any, op: str, rng: np.random.Generator, unit: float) -> Any:
     return np.where(all_lose, np.array(last, array.dtype), loses).astype(array.dtype)
 
 
-def gather(parts: Sequence[Array], sbp: Sbp) -> Array:
-    """Reassemble the logical array from the parts on the devices.
+def gather(parts: Sequence[Array], layout: Layout) -> Array:
+    """Reassemble the array from the parts on the devices.
 
     Raises:
         CannotForm: the replicas on the devices differ.
 
-    >>> [gather([np.ones(2)] * 2, sbp).tolist() for sbp in (Partial(), Broadcast())]
+    >>> [gather([np.ones(2)] * 2, layout).tolist() for layout in (Partial(), Broadcast())]
     [[2.0, 2.0], [1.0, 1.0]]
     """
-    if isinstance(sbp, Split):
-        return np.concatenate(parts, sbp.axis)
-    if isinstance(sbp, Partial):
+    if isinstance(layout, Split):
+        return np.concatenate(parts, layout.axis)
+    if isinstance(layout, Partial):
         with np.errstate(invalid="ignore", over="ignore"):  # invalid combinations may overflow
-            return reduce(COMBINE[sbp.op], parts)
+            whole: Array = reduce(COMBINE[layout.op], parts)
+            return whole / len(parts) if layout.op == "avg" else whole
     if not all(part is parts[0] or is_close(part, parts[0]) for part in parts):
         raise CannotForm("the devices hold different replicas")
     return parts[0]
@@ -144,10 +165,10 @@ def is_close(found: Array, wanted: Array, scale: float = 1.0, exact: bool = Fals
         return False
     if np.array_equal(found, wanted):
         return True
-    dtype = as_dtype(np.asarray(wanted).dtype)
-    if not dtype.is_floating or exact:
+    name = np.asarray(wanted).dtype.name
+    if name not in TOLERANCE or exact:
         return False
-    relative, absolute = (1e-9, 1e-10) if dtype is float64 else TOLERANCE[dtype]
+    relative, absolute = TOLERANCE[name]
     bounds = relative, absolute * max(scale, 1.0)
     have, want = (np.asarray(x, np.float64) for x in (found, wanted))
     return bool(np.allclose(have, want, *bounds, equal_nan=True))

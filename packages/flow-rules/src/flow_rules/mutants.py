@@ -1,12 +1,12 @@
-"""Mutants of correct lists of SBP rules, each of which the prover must reject."""
+"""Mutants of correct lists of rules, each of which the prover must reject."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from flow_core.sharding.sbp import B, Partial, Sbp, Signature
-from flow_core.testing.prover import DEVICES, Prover, all_broadcast, formable, implies, kinds
+from flow_rules.layouts import B, Layout, Partial, Rule
+from flow_rules.prover import Prover, all_broadcast, formable, implies, kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,8 @@ class Mutant:
         instead: the changed rule, or None if the rule was dropped.
     """
 
-    rule: Signature
-    instead: Signature | None = None
+    rule: Rule
+    instead: Rule | None = None
 
     def __str__(self) -> str:
         return f"{self.rule} {'dropped' if self.instead is None else f'as {self.instead}'}"
@@ -35,7 +35,7 @@ def mutants(prover: Prover) -> Iterator[Mutant]:
     rules = prover.listed()
     known = {*rules[2], *rules[3], all_broadcast(prover.case)}
     for rule in rules[3]:
-        able = [n for n in DEVICES if formable(prover.case, rule, n)]
+        able = [n for n in prover.case.devices if formable(prover.case, rule, n)]
         if 3 in able and all(rule in rules[n] for n in able):
             if prover.searches(rule):
                 yield Mutant(rule)
@@ -44,27 +44,27 @@ def mutants(prover: Prover) -> Iterator[Mutant]:
                     yield Mutant(rule, instead)
 
 
-def _variants(prover: Prover, rule: Signature) -> Iterator[Signature]:
-    """Yield the rule with one entry changed to an SBP that is not equivalent.
+def _variants(prover: Prover, rule: Rule) -> Iterator[Rule]:
+    """Yield the rule with one entry changed to a layout that is not equivalent.
 
     P and B are equivalent for inputs of which only the shape is read.  An entry of a variable that
     the op overwrites is changed to P only if some rule lists P for that variable.
     """
-    asked, unread = prover.case.asked, prover.unread
+    case, unread = prover.case, prover.unread
     entries, count = (*rule.inputs, *rule.outputs), len(rule.inputs)
-    for i, type_ in enumerate((*asked.inputs, *asked.outputs)):
-        for sbp in kinds(type_, 3):
-            silent = i in unread and _is_equivalent(entries[i], sbp)
+    for i, type_ in enumerate((*case.inputs, *case.outputs)):
+        for layout in kinds(type_, 3):
+            silent = i in unread and _is_equivalent(entries[i], layout)
             silent = silent or (i < count and not prover.is_conclusive(i))
-            silent = silent or (isinstance(sbp, Partial) and not prover.may_be(i, sbp))
-            if sbp != entries[i] and not silent:
-                changed: tuple[Sbp, ...] = (*entries[:i], sbp, *entries[i + 1 :])
-                yield Signature(changed[:count], changed[count:])
+            silent = silent or (isinstance(layout, Partial) and not prover.may_be(i, layout))
+            if layout != entries[i] and not silent:
+                changed: tuple[Layout, ...] = (*entries[:i], layout, *entries[i + 1 :])
+                yield Rule(changed[:count], changed[count:])
 
 
-def _is_equivalent(sbp: Sbp, other: Sbp) -> bool:
-    """Return whether two SBP of an unread input are equivalent, as both keep its full shape."""
-    return isinstance(other, Partial) or (other == B and isinstance(sbp, Partial))
+def _is_equivalent(layout: Layout, other: Layout) -> bool:
+    """Return whether two layouts of an unread input are equivalent, as both keep its full shape."""
+    return isinstance(other, Partial) or (other == B and isinstance(layout, Partial))
 
 
 def is_noticed(prover: Prover, mutant: Mutant) -> bool:

@@ -1,0 +1,158 @@
+"""The ``flow-rules`` command."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import flow_rules
+from flow_rules.check import Finding, Report, check
+from flow_rules.errors import RulesError
+from flow_rules.evaluators import load_evaluator
+from flow_rules.files import read_rules
+
+if TYPE_CHECKING:
+    from flow_rules.dtensor.check import Totals
+
+SHOWN = 20
+"""Findings that are printed without ``--all``."""
+
+
+class _Group(click.Group):
+    """A group of commands that prints errors for the user without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except RulesError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(flow_rules.__version__, prog_name="flow-rules")
+def main() -> None:
+    """Prove sharding rules by brute force."""
+
+
+@main.command("check")
+@click.option("--op", "ops", multiple=True, metavar="NAME", help="Check this op; repeatable.")
+@click.option(
+    "--search", is_flag=True, help="Search for missing rules as well, which takes longer."
+)
+@click.option("--all", "whole", is_flag=True, help=f"Print all findings, not the first {SHOWN}.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option(
+    "--evaluator",
+    default="flow_core.testing.rules",
+    show_default=True,
+    metavar="MODULE",
+    help="The module that computes the ops; see flow_rules.Evaluator.",
+)
+@click.argument("file", type=click.Path())
+@click.pass_context
+def check_file(
+    ctx: click.Context,
+    ops: Sequence[str],
+    search: bool,
+    whole: bool,
+    as_json: bool,
+    evaluator: str,
+    file: str,
+) -> None:
+    """Check the rules in FILE, which `flow ops --json` writes.
+
+    The inputs of each case are drawn several times and split over 1 to 4 devices.
+
+    Exit status: 0 if all rules hold and none is missing; 1 if not, or if FILE is not valid.
+    """
+    given = read_rules(file)
+    unknown = sorted({*ops} - {op.type for op in given.ops})
+    if unknown:
+        raise RulesError(f"checking {file}: it has no op {unknown[0]!r}")
+    report = check(given, load_evaluator(evaluator), ops, search)
+    show(report, whole, as_json)
+    ctx.exit(1 if report.wrong or report.missing else 0)
+
+
+def show(report: Report, whole: bool, as_json: bool) -> None:
+    """Print a report."""
+    if as_json:
+        click.echo(json.dumps(report.to_json(), indent=2))
+        return
+    for findings in (report.wrong, report.missing):
+        for finding in findings[: None if whole else SHOWN]:
+            click.echo(_line(finding))
+        if len(findings) > SHOWN and not whole:
+            click.echo(f"... and {len(findings) - SHOWN} more: --all")
+    click.echo(f"{report.ops} ops, {report.cases} cases, {report.rules} rules, ", nl=False)
+    click.echo(f"{report.trials} trials: {len(report.wrong)} wrong, {len(report.missing)} missing")
+    for reason, count in sorted(report.skipped.items()):
+        click.echo(f"skipped {count}: {reason}")
+
+
+def _line(finding: Finding) -> str:
+    return " ".join(str(finding).split())[:400]
+
+
+@main.command("dtensor")
+@click.option(
+    "--samples",
+    default="",
+    metavar="REGEX",
+    help="Check the ops that the samples of matching functions of PyTorch call.",
+)
+@click.option(
+    "--search", is_flag=True, help="Search for missing rules as well, which takes longer."
+)
+@click.option("--all", "whole", is_flag=True, help=f"Print all findings, not the first {SHOWN}.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.pass_context
+def dtensor(ctx: click.Context, samples: str, search: bool, whole: bool, as_json: bool) -> None:
+    """Check the rules that the DTensor of the installed PyTorch declares.
+
+    The calls of ATen ops that PyTorch's own samples make are split over 2 and 3 devices, in one
+    process and without communication.
+
+    Exit status: 0 if all declared rules hold, 1 if not.
+    """
+    try:
+        from flow_rules.dtensor.check import check_dtensor
+    except ImportError as error:
+        hint = "pip install 'flow-rules[torch]'"
+        raise RulesError(f"checking DTensor: {error}: {hint}") from error
+    try:
+        pattern = re.compile(samples)
+    except re.error as error:
+        raise RulesError(f"reading --samples {samples!r}: {error}") from error
+    totals = check_dtensor(lambda name: bool(pattern.search(name)), search)
+    if as_json:
+        click.echo(json.dumps(totals.to_json(), indent=2))
+    else:
+        show_totals(totals, whole, search)
+    ctx.exit(1 if totals.wrong else 0)
+
+
+def show_totals(totals: Totals, whole: bool, searched: bool) -> None:
+    """Print what the check of DTensor has found."""
+    for kind, found in (("wrong", totals.wrong), ("missing", totals.missing)):
+        for item in found[: None if whole else SHOWN]:
+            where = f" on {item.devices} devices: {item.reason}" if item.devices else ""
+            click.echo(" ".join(f"{kind}: {item.call}: {item.rule}{where}".split())[:400])
+        if len(found) > SHOWN and not whole:
+            click.echo(f"... and {len(found) - SHOWN} more: --all")
+    versions = ", ".join(f"{name} {version}" for name, version in totals.versions.items())
+    wrong, missing = ({x.op for x in row} for row in (totals.wrong, totals.missing))
+    click.echo(
+        f"{versions}: {totals.registered} ops registered; checked {totals.ops} ops, ", nl=False
+    )
+    click.echo(f"{totals.calls} calls, {totals.rules} rules")
+    click.echo(f"wrong: {len(totals.wrong)} rules of {len(wrong)} ops")
+    if searched:
+        click.echo(f"missing: {len(totals.missing)} rules of {len(missing)} ops")
+    for reason, count in sorted(totals.skipped.items()):
+        click.echo(f"skipped {count}: {reason}")

@@ -1,0 +1,183 @@
+"""Check the rules of all ops that DTensor has registered."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from flow_rules.draws import conclusive, drawn, multiples, not_zero, varied
+from flow_rules.dtensor.samples import Call, record
+from flow_rules.dtensor.strategies import DEVICES, Declared, combinations, registered
+from flow_rules.layouts import REPEATABLE, Array, TensorType, chunks
+from flow_rules.prover import NONSENSE, Case, Prover
+
+CALLS = 6
+"""Calls of each op that are checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discrepancy:
+    """A rule that DTensor declares and that does not hold, or that holds and is not declared.
+
+    Attributes:
+        op: the op.
+        call: the op with its arguments.
+        rule: the rule as text.
+        devices: a number of devices on which a wrong rule does not hold; None for a missing rule.
+        reason: what was found instead; empty for a missing rule.
+    """
+
+    op: str
+    call: str
+    rule: str
+    devices: int | None = None
+    reason: str = ""
+
+
+@dataclass
+class Totals:
+    """What the check has found.
+
+    Attributes:
+        versions: of Python, numpy and PyTorch.
+        registered: number of ops for which DTensor has rules.
+        ops, calls, rules: numbers of ops, calls and rules that were checked.
+        unknown: number of rules with placements that the prover does not know.
+        skipped: the numbers of calls that were not checked, by reason.
+        wrong, missing: the discrepancies.
+    """
+
+    versions: Mapping[str, str]
+    registered: int
+    ops: int = 0
+    calls: int = 0
+    rules: int = 0
+    unknown: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    wrong: list[Discrepancy] = field(default_factory=list)
+    missing: list[Discrepancy] = field(default_factory=list)
+
+    def skip(self, reason: str) -> None:
+        """Count a call that was not checked."""
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+    def to_json(self) -> dict[str, object]:
+        """Return the totals as JSON data."""
+        return asdict(self)
+
+
+def check_dtensor(
+    functions: Callable[[str], bool] = lambda name: True,
+    search: bool = False,
+    progress: Callable[[str], None] = lambda op: None,
+) -> Totals:
+    """Check the rules that the installed PyTorch declares.
+
+    Args:
+        functions: whether to check the ops that the samples of a function of a name call, such as
+            ``"nn.functional.layer_norm"``.
+        search: whether to search for rules that hold and are not declared, which takes longer.
+        progress: called with the name of each op before it is checked.
+    """
+    known = registered()
+    versions = {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+    }
+    totals = Totals(versions, len(known))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's, about its own samples
+        calls = record(known, CALLS, functions)
+        for op in sorted(calls, key=str):
+            progress(str(op))
+            before = totals.calls
+            for call in calls[op]:
+                _check(call, totals, search)
+            totals.ops += totals.calls > before
+    return totals
+
+
+def _check(call: Call, totals: Totals, search: bool) -> None:
+    reason, case, declared = _case(call)
+    if case is None or declared is None:
+        totals.skip(reason)
+        return
+    with np.errstate(all="ignore"):
+        prover = Prover(case)
+        totals.calls += 1
+        totals.rules += len(prover.rules[DEVICES[0]])
+        totals.unknown += declared.unknown
+        found: dict[str, Discrepancy] = {}
+        row = str(call.op), str(call)
+        for rule, devices, why in prover.wrong(prover.rules):
+            found.setdefault(str(rule), Discrepancy(*row, str(rule), devices, why))
+        totals.wrong += found.values()
+        if search:
+            lacking = prover.missing(prover.rules)
+            totals.missing += [Discrepancy(*row, str(rule)) for rule in lacking]
+
+
+def _case(call: Call) -> tuple[str, Case | None, Declared | None]:
+    """Return a call as a case of the prover, or the reason why it is not checked."""
+    if torch.Tag.nondeterministic_seeded in call.op.tags or "empty" in str(call.op):
+        return "the result is random or not initialized", None, None
+    own = tuple(multiples(x.numpy()) for x in call.tensors if x.dtype != torch.bfloat16)
+    types = tuple(TensorType(x.shape, x.dtype) for x in own)
+    if len(own) < len(call.tensors) or any(t.dtype.kind not in "fiub" for t in types):
+        return "the element type is not supported", None, None
+    if not combinations(types, DEVICES[0]):
+        return "too many combinations of layouts", None, None
+    try:
+        results = call.run(own)
+        again = call.run(own)
+    except NONSENSE:
+        return "the call fails with rounded inputs", None, None
+    if not all(map(_same, results, again)):
+        return "the result is random or not initialized", None, None
+    outputs = tuple(TensorType(x.shape, x.dtype) for x in results)
+    if not outputs or not all(t.size and t.dtype.kind in "fiub" for t in outputs):
+        return "the result has no elements, or another type", None, None
+    draws = _draws(call, own, outputs)
+    if not draws:
+        return "the results tell nothing about rules", None, None
+    declared = Declared(call, types, len(outputs))
+    case = Case(
+        name=str(call),
+        inputs=types,
+        outputs=outputs,
+        attributes=call,
+        evaluate=lambda arrays, call: call.run(arrays),
+        draws=draws,
+        rules=declared.rules,
+        localize=declared.localize if declared.is_local else None,
+        devices=DEVICES,
+        repeatable=REPEATABLE,
+        ranges=chunks,
+    )
+    return "", case, declared
+
+
+def _same(x: Array, y: Array) -> bool:
+    return bool(np.array_equal(x, y, equal_nan=x.dtype.kind == "f"))
+
+
+def _draws(call: Call, own: tuple[Array, ...], outputs: Sequence[TensorType]) -> tuple[Any, ...]:
+    rng = np.random.default_rng(0)
+    drawings = [own, *_deranged(own), *drawn(own, [x.shape for x in own], rng)]
+    for tells in (varied, not_zero):
+        found = conclusive(drawings, call.run, [t.shape for t in outputs], tells=tells)
+        if found:
+            return found
+    return ()
+
+
+def _deranged(own: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
+    """Yield the inputs with the signs of floating point numbers changed."""
+    yield tuple(-x if x.dtype.kind == "f" else x for x in own)

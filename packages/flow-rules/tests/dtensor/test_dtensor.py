@@ -1,0 +1,84 @@
+"""DTensor's rules are read and checked from outside; `nox -s "peer(dtensor)"` installs PyTorch."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from flow_rules.cli import main
+from flow_rules.layouts import B, P, Rule, S
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    torch: Any = pytest.importorskip(
+        "torch", reason='PyTorch is not installed: nox -s "peer(dtensor)"'
+    )
+    pytest.importorskip("expecttest", reason='expecttest is not installed: nox -s "peer(dtensor)"')
+
+from flow_rules.dtensor import check as dtensor_check  # noqa: E402
+from flow_rules.dtensor.samples import Call  # noqa: E402
+from flow_rules.dtensor.strategies import Declared, registered  # noqa: E402
+from flow_rules.prover import Prover  # noqa: E402
+
+
+def call(op: Any, *args: Any) -> Call:
+    leaves, tree = torch.utils._pytree.tree_flatten((args, {}))
+    return Call(op, tuple(leaves), tree)
+
+
+def test_the_rules_of_a_product_are_those_that_are_known() -> None:
+    a, b = torch.randn(5, 6, dtype=torch.float64), torch.randn(6, 4, dtype=torch.float64)
+    _, case, _ = dtensor_check._case(call(torch.ops.aten.mm.default, a, b))
+    assert case is not None
+    prover = Prover(case)
+    known = {
+        Rule((S(0), B), (S(0),)), Rule((B, S(1)), (S(1),)), Rule((S(1), S(0)), (P,)),
+        Rule((P, B), (P,)), Rule((B, P), (P,)),
+    }  # fmt: skip
+    assert known <= {*case.rules(2)}
+    assert not prover.wrong(prover.rules)
+
+
+def test_local_shapes_are_those_of_each_device() -> None:
+    """The shape of a view is an attribute, which differs between 2 devices that split 5 rows."""
+    x = torch.randn(5, 6, dtype=torch.float64)
+    _, case, declared = dtensor_check._case(call(torch.ops.aten.view.default, x, [5, 2, 3]))
+    assert case is not None
+    assert declared is not None
+    assert declared.is_local
+    assert Rule((S(0),), (S(0),)) in case.rules(2)
+    prover = Prover(case)
+    assert not prover.wrong(prover.rules)
+
+
+def test_a_planted_rule_is_found() -> None:
+    x = torch.randn(5, 6, dtype=torch.float64)
+    _, case, _ = dtensor_check._case(call(torch.ops.aten.relu.default, x))
+    assert case is not None
+    wrong = Rule((P,), (P,))
+    planted = replace(case, rules=lambda parts: (*case.rules(parts), wrong))
+    prover = Prover(planted)
+    assert {rule for rule, *_ in prover.wrong(prover.rules)} == {wrong}
+
+
+def test_most_ops_are_registered() -> None:
+    assert len(registered()) > 1000
+    assert torch.ops.aten.mm.default in registered()
+    assert Declared(call(torch.ops.aten.relu.default, torch.ones(2)), (), 1).rules(2) == ()
+
+
+def test_the_command_reports_versions_and_counts() -> None:
+    done = CliRunner().invoke(main, ["dtensor", "--samples", "^(mm|nn.functional.relu)$", "--json"])
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.output)
+    assert data["versions"]["torch"] == torch.__version__
+    assert data["registered"] > data["ops"] >= 2
+    assert data["rules"] > 10
+    assert not data["wrong"]
