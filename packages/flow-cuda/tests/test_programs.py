@@ -122,7 +122,22 @@ def test_training_matches_the_cpu(
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def scanned(x: Any, units: int, name: str) -> Any:
+    """Return a loop over axis 1 that contains a branch, for which GPUs have no kernels."""
+
+    def body(state: Any, element: Any) -> Any:
+        new = flow.layers.dense(flow.concat([state, element], 1), units, name=name)
+        state = flow.cond(flow.math.reduce_sum(new) > 0, lambda: flow.math.tanh(new), lambda: -new)
+        return state, state
+
+    _, states = flow.scan(body, flow.zeros((x.shape[0], units)), flow.transpose(x, (1, 0, 2)))
+    return (states,)
+
+
+LAYERS = {"lstm": flow.layers.lstm, "gru": flow.layers.gru, "scan": scanned}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
 def test_a_model_saved_on_a_cpu_is_served_by_a_gpu(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +146,7 @@ def test_a_model_saved_on_a_cpu_is_served_by_a_gpu(
 
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder(x.shape)) -> tp.Numpy:
-        return getattr(flow.layers, kind)(x, 5, name="layer")[0]
+        return LAYERS[kind](x, 5, name="layer")[0]
 
     expected = job(x)
     builder = flow.saved_model.ModelBuilder(str(tmp_path)).ModelName("m").Version(1)
@@ -284,4 +299,6 @@ def test_ops_without_a_kernel() -> None:
         and not any(k.op == op for k in registry.kernels(op, "gpu"))
     ]
     unrolled = ["gru", "gru_grad", "lstm", "lstm_grad"]  # layers use these ops on CPUs alone
-    assert sorted(missing) == ["ctc_loss", "ctc_loss_grad", *unrolled, "python_kernel"], KERNEL
+    unrolled += ["cond", "random_cond", "random_scan", "scan"]
+    known = ["ctc_loss", "ctc_loss_grad", *unrolled, "python_kernel"]
+    assert sorted(missing) == sorted(known), KERNEL

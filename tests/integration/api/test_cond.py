@@ -138,7 +138,8 @@ def test_settings_apply_to_both_functions(setting: str) -> None:
         otherwise(x)
         return then(x)
 
-    np.testing.assert_allclose(weights(flow.cond), weights(first), rtol=1e-6)
+    rtol = 1e-3 if setting == "mixed precision" else 1e-6  # results of branches are float32
+    np.testing.assert_allclose(weights(flow.cond), weights(first), rtol=rtol, atol=rtol / 10)
 
 
 def test_a_conversion_in_a_branch_is_not_reused_outside() -> None:

@@ -77,6 +77,7 @@ def _backward_op(
         grads=grads,
         needed=tuple([v in needed for v in op.inputs]),
         maker=maker,
+        backward=backward,
     )
     with located(line):
         results = tuple(spec.gradient(context))

@@ -23,7 +23,7 @@ KERNELS = {
     for kernel in default_registry().kernels(spec.type, "cpu")
     if kernel.name == f"numpy.{spec.type}" and spec.samples and spec.reference and not spec.internal
 }
-COMBINED = ("matmul_onto", "summed_")
+COMBINED = ("matmul_onto", "summed_", "scan", "random_scan", "cond", "random_cond")
 """Ops whose kernels bind those of other ops, which need a registry."""
 
 

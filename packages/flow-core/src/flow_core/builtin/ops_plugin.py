@@ -11,10 +11,11 @@ FLOW_PLUGIN_API = "1.0"
 
 FAMILIES: tuple[str, ...] = (
     "math.unary", "nn.activation", "math.binary", "math.reduce", "math.convert", "math.matmul",
+    "control.scan", "control.cond",
     "nn.softmax", "nn.ctc_loss", "nn.norm", "nn.dropout", "nn.recurrent",
     "nn.conv", "nn.pool", "nn.upsample", "array.shape", "array.pad", "array.select",
     "array.index", "array.scatter", "array.sort", "array.cumulative", "array.unique",
-    "array.valid_rows", "array.binary_parts", "array.gate", "nn.partial_fc", "nn.quantize",
+    "array.valid_rows", "array.binary_parts", "nn.partial_fc", "nn.quantize",
     "array.source", "training.optim", "training.summed_updates", "training.indexed_updates",
     "training.schedules", "training.variable", "training.ssp",
     "system.summary", "system.io", "system.fused", "data_movement.boxing", "system.python_kernel",

@@ -14,6 +14,12 @@ def _requested(name: str, load: str, *after: str) -> PassSpec:
 
 PASSES: tuple[PassSpec, ...] = (
     PassSpec(
+        "inline_bodies",
+        "logical",
+        "flow_core.passes.control.inline_bodies:InlineBodies",
+        before=("unroll_recurrent",),
+    ),
+    PassSpec(
         "unroll_recurrent",
         "logical",
         "flow_core.passes.plain_ops:UnrollRecurrent",
@@ -44,6 +50,12 @@ PASSES: tuple[PassSpec, ...] = (
         "lower",
         "flow_core.passes.split_classes:SplitClasses",
         before=("common_subexpressions",),
+    ),
+    PassSpec(
+        "simplify_loops",
+        "lower",
+        "flow_core.passes.control.simplify_loops:SimplifyLoops",
+        before=("constant_folding",),
     ),
     PassSpec("constant_folding", "lower", "flow_core.passes.constant_folding:ConstantFolding"),
     PassSpec(

@@ -252,6 +252,10 @@ class GraphBuilder:
 
     Args:
         base: the initial graph.
+
+    Attributes:
+        inner: ops that were taken out of the graph, for a graph of their own; their names and types
+            stay known.
     """
 
     def __init__(self, base: Graph | None = None) -> None:
@@ -262,14 +266,15 @@ class GraphBuilder:
         self.merged: dict[str, tuple[MergedOp, ...]] = dict(base.merged) if base else {}
         self.results: tuple[Value, ...] = base.results if base else ()
         self.effects: dict[str, None] = dict.fromkeys(base.effects) if base else {}
+        self.inner: dict[str, Op] = {}
         self._next: dict[str, int] = {}
 
     def unique_name(self, wanted: str) -> str:
         """Return ``wanted``, or the first free one of ``wanted_1``, ``wanted_2`` ..."""
-        if wanted not in self.ops:
+        if wanted not in self.ops and wanted not in self.inner:
             return wanted
         number = self._next.get(wanted, 1)
-        while f"{wanted}_{number}" in self.ops:
+        while f"{wanted}_{number}" in self.ops or f"{wanted}_{number}" in self.inner:
             number += 1
         self._next[wanted] = number + 1
         return f"{wanted}_{number}"
@@ -301,6 +306,14 @@ class GraphBuilder:
             self.effects[op.name] = None
         return op
 
+    def take_out(self, name: str) -> None:
+        """Take an op out of the graph, which must not read its outputs."""
+        self.inner[name] = self.ops.pop(name)
+
+    def is_inner(self, value: Value) -> bool:
+        """Return whether a value is an output of an op that was taken out of the graph."""
+        return value.op in self.inner and value.op not in self.ops
+
     def type_of(self, value: Value) -> TensorType:
         """Return the type of a value."""
         return self.types[value.op][value.index]
@@ -309,7 +322,7 @@ class GraphBuilder:
         """Return the finished graph."""
         return Graph(
             dict(self.ops),
-            dict(self.types),
+            {name: self.types[name] for name in self.ops},
             self.results,
             tuple(self.effects),
             dict(self.lines),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flow_core.base.dtypes import DType
@@ -195,6 +195,10 @@ class Maker:
         return self.all(type_, *inputs, **attrs)[0]
 
 
+Backward = Callable[[Emitter, Mapping[Value, Value], Iterable[Value]], Mapping[Value, Value]]
+"""`flow_core.autograd.backward`, which this layer cannot import."""
+
+
 @dataclass(frozen=True, slots=True)
 class GradContext:
     """The arguments of a gradient rule.
@@ -205,6 +209,7 @@ class GradContext:
         grads: the gradient of each output; None for outputs without a gradient.
         needed: whether the gradient is needed, for each input.
         maker: the emitter of the backward ops.
+        backward: `flow_core.autograd.backward`, for ops that have graphs of their own.
     """
 
     op: Op
@@ -213,6 +218,7 @@ class GradContext:
     grads: tuple[Sym | None, ...]
     needed: tuple[bool, ...]
     maker: Maker
+    backward: Backward
 
     @property
     def attrs(self) -> Attrs:

@@ -11,6 +11,7 @@ import numpy as np
 from flow_core.base.dtypes import as_dtype
 from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value
 from flow_core.passes.base import PassContext
+from flow_core.passes.rewriting.bodies import WITH_BODIES
 from flow_core.passes.rewriting.rewriter import Rewriter
 
 
@@ -36,6 +37,8 @@ class ConstantFolding:
     ) -> Op | None:
         spec, types = context.specs[op.type], graph.types[op.name]
         if len(types) != 1 or types[0].size > self.limit or spec.reference is None:
+            return None
+        if op.type in WITH_BODIES:  # the reference of a long loop is slow
             return None
         if spec.effect or spec.random or spec.mutates or any(v not in known for v in op.inputs):
             return None

@@ -15,6 +15,7 @@ from flow_core.ir.graph import Graph, Op, TensorType, Value
 from flow_core.ops.system.fused import Member, encode
 from flow_core.passes.base import PassContext
 from flow_core.passes.options import option
+from flow_core.passes.rewriting.bodies import with_bodies
 from flow_core.passes.rewriting.rewriter import Rewriter, like_op
 from flow_core.sharding.topology import Placement
 
@@ -33,6 +34,9 @@ class FuseElementwise:
         """Return the graph with ``fused`` ops in place of runs."""
         if self.check_finite != "off":  # a check names the op whose result it finds
             return graph
+        return with_bodies(self._fused(graph, context), lambda body, _: self._fused(body, context))
+
+    def _fused(self, graph: Graph, context: PassContext) -> Graph:
         rewriter = Rewriter(graph)
         for run in self._runs(rewriter, context):
             _fuse(rewriter, run, context)

@@ -24,6 +24,7 @@ from flow_core.base.dtypes import DType, as_dtype, float16, float32
 from flow_core.base.errors import InferenceError
 from flow_core.ir.graph import Attrs, Graph, Op, TensorType, Value, tensor_type
 from flow_core.passes.base import PassContext
+from flow_core.passes.rewriting.bodies import with_bodies
 from flow_core.passes.rewriting.rewriter import Rewriter
 from flow_core.plugins.specs import InferContext
 
@@ -45,7 +46,7 @@ CLEAR = frozenset((
     "max_pool_3d_grad", "reshape", "reshape_like", "relu", "relu_grad", "transpose",
     "random_mask_like", "concat", "split_like", "pad", "pad_grad", "tril", "slice", "slice_grad",
     "fused_scale_tril", "identity", "flatten", "squeeze", "expand_dims", "cast_to_static_shape",
-    "parallel_cast", "gradient_gate",
+    "parallel_cast",
 ))  # fmt: skip
 TRAILING = frozenset((
     "reduce_sum", "reduce_sum_like", "layer_norm_gamma_grad", "layer_norm_param_grad",
@@ -80,8 +81,21 @@ class MixedPrecision:
     name: str = "mixed_precision"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with casts, and with the types that result from the casts."""
-        return _Rewrite(graph, context, as_dtype(self.half), self.backward, self.kept).graph()
+        """Return the graph with casts, and with the types that result from the casts.
+
+        The inputs and results of bodies keep their types.
+        """
+
+        def rewritten(part: Graph, backward: frozenset[str]) -> Graph:
+            return _Rewrite(part, context, as_dtype(self.half), backward, self.kept).graph()
+
+        def body(inner: Graph, op: Op) -> Graph:
+            if is_kept(op.name, self.kept):
+                return inner
+            gradients = op.name in self.backward
+            return rewritten(inner, frozenset(inner.ops) if gradients else frozenset())
+
+        return with_bodies(rewritten(graph, self.backward), body)
 
 
 def white_ops(

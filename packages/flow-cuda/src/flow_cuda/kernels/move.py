@@ -458,7 +458,7 @@ def _rank(type_: TensorType) -> int:
 
 ALIASES = (
     "reshape", "reshape_like", "flatten", "squeeze", "expand_dims", "identity", "parallel_cast",
-    "amp_white_identity", "cast_to_static_shape", "copy", "tuple_identity", "gradient_gate",
+    "amp_white_identity", "cast_to_static_shape", "copy", "tuple_identity",
 )  # fmt: skip
 
 _BINDS: dict[str, Callable[[BindContext], Iterator[Launch]]] = {

@@ -150,7 +150,6 @@ EMITTERS: Mapping[str, Emitter] = {
     **dict.fromkeys(("reshape", "reshape_like", "flatten", "squeeze", "expand_dims"), _as_output),
     **dict.fromkeys(("identity", "amp_white_identity", "cast_to_static_shape"), _passed),
     **dict.fromkeys(("parallel_cast", "copy", "tuple_identity"), _passed),
-    "gradient_gate": lambda e: e.inputs[:1],
     "cast_to_mirrored": _to_and_from_mirrored,
     "cast_from_mirrored": _to_and_from_mirrored,
     "transpose": _transpose,

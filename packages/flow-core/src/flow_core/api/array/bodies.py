@@ -1,15 +1,19 @@
-"""Functions of a program that are traced as parts of a job: arguments, results, and their ops."""
+"""Functions of a program that become bodies of loops and branches: arguments, results, and ops.
+
+A function is traced as a part of its job.  Its ops are then taken out of the graph of the job.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 from flow_core.base.errors import JobError, SourceLine, UnsupportedError
 from flow_core.frontend.config.scope import current_scope
 from flow_core.frontend.trace.blob import BlobDef, checked_blob
 from flow_core.frontend.trace.job_build import JobBuild
-from flow_core.ir.graph import Op
+from flow_core.ir.graph import Op, Value
+from flow_core.ops.control.bodies import needed_ops
 
 Form = Callable[[Sequence[Any]], Any]
 
@@ -59,7 +63,11 @@ def traced(
         UnsupportedError: the function does more than compute results.
     """
     first, before = len(job.builder.ops), _counts(job)
-    returned = body()
+    fed, job.fed = job.fed, None  # blobs of the body have no values, even in eager mode
+    try:
+        returned = body()
+    finally:
+        job.fed = fed
     made = list(job.builder.ops.values())[first:]
     if _counts(job) != before:
         found = "a body that calls minimize, watch or add_loss"
@@ -71,6 +79,41 @@ def traced(
             allowed = f"ops that compute results alone; make the others before or after {what}"
             raise unsupported(what, f"{op.type} {op.name!r} in the body", allowed, at)
     return returned, made
+
+
+def taken_out(what: str, job: JobBuild, ops: Sequence[Op], at: SourceLine | None) -> None:
+    """Take the ops of a body out of the graph of a job.
+
+    Raises:
+        UnsupportedError: an op is on other devices than the loop or branch.
+    """
+    placement, names = current_scope().placement or job.default_placement, {op.name for op in ops}
+    for op in ops:
+        if op.placement != placement:
+            found = f"{op.type} {op.name!r} on {op.placement} in the body"
+            raise unsupported(what, found, f"ops on the devices of {what}, {placement}", at)
+        job.builder.take_out(op.name)
+    for converted in (job.distributions, job.rounded, job.stale):
+        _forget(converted, names)
+    for segment in job.segments.values():
+        segment[:] = [name for name in segment if name not in names]
+
+
+def _forget(converted: dict[Any, Any], names: Container[str]) -> None:
+    """Drop conversions that ops of a body made: other readers must not get their results."""
+    for key, found in [*converted.items()]:
+        if getattr(found, "value", found).op in names:
+            del converted[key]
+
+
+def read_outside(
+    ops: Iterable[Op], inputs: Sequence[Value], results: Sequence[Value]
+) -> list[Value]:
+    """Return the values that a body with some inputs and results reads from outside."""
+    own = {op.name for op in ops}
+    needed = needed_ops(ops, inputs, results)
+    read = [*(value for op in needed for value in op.inputs), *results]
+    return [*dict.fromkeys(v for v in read if v.op not in own and v not in inputs)]
 
 
 def _counts(job: JobBuild) -> tuple[int, int, int]:

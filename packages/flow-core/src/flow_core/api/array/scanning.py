@@ -1,24 +1,26 @@
-"""``flow.scan``: a function that is traced once and applied along a sequence, with a state.
-
-The ops that depend on the state or on the elements are copied for each position, as gradient
-accumulation copies those of a micro-batch; the others, such as variables, are shared.  Gradients,
-SBP selection and memory planning then need no rules for loops.
-"""
+"""``flow.scan``: a function that is traced once and applied along a sequence, with a state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from flow_core.api.array.bodies import Form, form_of, plain, refusal, traced, types_of
-from flow_core.api.array.parts import unbind
-from flow_core.api.array.select import stack
+from flow_core.api.array.bodies import (
+    form_of,
+    plain,
+    read_outside,
+    refusal,
+    taken_out,
+    traced,
+    types_of,
+)
 from flow_core.base.errors import SourceLine, user_line
 from flow_core.frontend.trace.blob import Blob, BlobDef
-from flow_core.frontend.trace.emit import emit_one
+from flow_core.frontend.trace.emit import input_value
 from flow_core.frontend.trace.job_build import JobBuild, current_job
-from flow_core.ir.graph import Op, Value
+from flow_core.ir.graph import Op
+from flow_core.ops.control.bodies import body_literal
+from flow_core.ops.control.scan import scan_type
 
 __all__ = ["scan"]
 
@@ -36,9 +38,16 @@ def scan(
 ) -> tuple[Any, Any]:
     """Call ``state, y = body(state, x)`` for each element along axis 0, and stack the results.
 
-    The function is traced once, whatever the length, and creates its variables once; a step has the
-    ops of all positions, so that compiling takes time in proportion to the length.  Random ops,
-    such as dropout, draw other numbers at each position.
+    The function is traced once and creates its variables once.  The loop is one op: the time of
+    compilation and the size of the plan do not depend on the length.  Ops of the function that
+    depend neither on the state nor on the element run once, before the loop.  Random ops, such as
+    dropout, draw other numbers at each position.
+
+    A train job keeps the states of all positions; the gradient computes the function again at each
+    position.  On several devices, an axis of the state and elements, such as that of the batch, is
+    split if each op of the function can compute on parts; otherwise, each device runs the whole
+    loop.  GPUs, and other devices without a kernel for loops, get the ops of each position, as do
+    models for ONNX.
 
     Args:
         body: a function of the state and of an element (None without ``xs``), which returns the
@@ -51,12 +60,14 @@ def scan(
             ``xs``.
 
     Returns:
-        The last state, and the results of all positions, stacked along a new axis 0.
+        The last state, and the results of all positions, stacked along a new axis 0.  Without
+        positions, the last state is the first one.
 
     Raises:
         JobError: the state changes its form, or the lengths differ.
-        UnsupportedError: the function writes variables, reads data, trains or watches; or the
-            blobs are of the mirrored view, of several periods, or of dynamic shape.
+        UnsupportedError: the function writes variables, reads data, trains or watches, or has ops
+            on other devices; or the blobs are of the mirrored view, of several periods, or of
+            dynamic shape.
 
     Example:
         >>> @flow.global_function()
@@ -72,110 +83,77 @@ def scan(
     """
     at = user_line()
     job = current_job("scan")
-    state = plain(SCAN, init, at)
-    elements = _elements(xs, length, at)
-    order = elements[::-1] if reverse else elements
-    body_of = _traced(job, body, state, order[0], form_of(init), form_of(xs), at)
-    states, results = [body_of.state], [body_of.results]
-    for position, element in enumerate(order[1:], 1):
-        values = body_of.copied(position, states[-1], element)
-        states.append([values[blob.value] for blob in body_of.state])
-        results.append([values[blob.value] for blob in body_of.results])
-    ys = [stack(list(parts)) for parts in zip(*results[:: -1 if reverse else 1], strict=True)]
-    return body_of.state_form(states[-1]), body_of.results_form(ys)
-
-
-def _elements(xs: Any, length: int | None, at: SourceLine | None) -> list[list[BlobDef]]:
-    """Return the elements of each position."""
-    if xs is None:
-        if not isinstance(length, int) or length < 1:
-            raise refusal(SCAN, f"length={length!r} without xs", "a positive integer", at)
-        return [[] for _ in range(length)]
-    blobs = plain(SCAN, xs, at)
-    sizes = {blob.shape[0] if blob.shape else None for blob in blobs}
-    if len(sizes) != 1 or None in sizes or length not in (None, *sizes):
-        found = f"length={length} and shapes {[blob.shape for blob in blobs]}"
-        raise refusal(SCAN, found, "one size of axis 0, at least 1", at)
-    return [list(row) for row in zip(*map(unbind, blobs), strict=True)]
-
-
-@dataclass(frozen=True)
-class _Body:
-    """The ops of the first position.
-
-    Attributes:
-        job: the job.
-        ops: the ops that depend on the state or the elements, or draw random numbers.
-        inputs: the values of the first state and elements within the body.
-        state, results: the blobs that the body returned.
-        state_form, results_form: make lists of blobs what the body takes and returns.
-    """
-
-    job: JobBuild
-    ops: Sequence[Op]
-    inputs: Sequence[Value]
-    state: Sequence[BlobDef]
-    results: Sequence[BlobDef]
-    state_form: Form
-    results_form: Form
-
-    def copied(
-        self, position: int, state: Sequence[BlobDef], element: Sequence[BlobDef]
-    ) -> Mapping[Value, BlobDef]:
-        """Add the ops of another position, and return the blobs in place of the body's."""
-        builder, emitter = self.job.builder, self.job.emitter
-        given = zip(self.inputs, (*state, *element), strict=True)
-        values = {value: blob.value for value, blob in given}
-        for op in self.ops:
-            name = builder.unique_name(f"{op.name}/{position}")
-            outputs = emitter.emit(
-                op.type, [values.get(v, v) for v in op.inputs], op.attrs,
-                placement=op.placement, name=name, line=builder.lines.get(op.name), sbp=op.sbp,
-                control=op.control,
-            )  # fmt: skip
-            values |= {op.output(i): output for i, output in enumerate(outputs)}
-            for names in self.job.segments.values():
-                if op.name in names:
-                    names.append(name)
-        returned = (*self.state, *self.results)
-        return {
-            blob.value: BlobDef(self.job, values.get(blob.value, blob.value), blob.batch_axis)
-            for blob in returned
-        }
-
-
-def _traced(
-    job: JobBuild,
-    body: Any,
-    init: Sequence[BlobDef],
-    element: Sequence[BlobDef],
-    state_form: Form,
-    element_form: Form,
-    at: SourceLine | None,
-) -> _Body:
-    """Call the function for the first position, and return its ops."""
-    # identities, since the function may also read the same blobs from outside
-    state, element = ([emit_one("identity", blob) for blob in part] for part in (init, element))
-    arguments = state_form(state), element_form(element)
+    first, sequences = plain(SCAN, init, at), plain(SCAN, xs, at)
+    count = _length(sequences, length, at)
+    state = [_placeholder(job, blob, blob.shape, blob.batch_axis, at) for blob in first]
+    elements = [_placeholder(job, x, x.shape[1:], _shifted(x, -1), at) for x in sequences]
+    arguments = form_of(init)(state), form_of(xs)(elements)
     returned, made = traced(SCAN, job, lambda: body(*arguments), at)
     if not isinstance(returned, tuple) or len(returned) != 2:
         found = f"a body that returns {returned!r:.60}"
         raise refusal(SCAN, found, "a tuple (state, result)", at)
-    after = plain(SCAN, returned[0], at)
-    if types_of(after) != types_of(init):
-        found, wanted = f"a next state of {types_of(after)}", types_of(init)
+    after, results = plain(SCAN, returned[0], at), plain(SCAN, returned[1], at)
+    if types_of(after) != types_of(first):
+        found, wanted = f"a next state of {types_of(after)}", types_of(first)
         raise refusal(SCAN, found, f"{wanted}, as the state before", at)
-    inputs = [blob.value for blob in (*state, *element)]
-    results = plain(SCAN, returned[1], at)
-    ops = _varying(job, made, inputs)
-    return _Body(job, ops, inputs, after, results, state_form, form_of(returned[1]))
+    given = [input_value(job, "scan", blob) for blob in (*first, *sequences)]
+    inputs = [blob.value for blob in (*state, *elements)]
+    own = [job.builder.ops[value.op] for value in inputs]
+    ops = _varying(job, made, own)
+    values = [input_value(job, "scan", blob) for blob in (*after, *results)]
+    if job.kind == "train":
+        values += inputs[: len(state)]  # which the gradient reads
+    outside = read_outside(ops, inputs, values)
+    literal = body_literal(ops, [*inputs, *outside], values)
+    taken_out(SCAN, job, [*own, *ops], at)
+    attrs = {
+        "body": literal, "carries": len(state), "sequences": len(elements), "length": count,
+        "reverse": reverse,
+    }  # fmt: skip
+    outputs = job.add(scan_type(literal), [*given, *outside], attrs, name="scan", line=at)
+    last = [BlobDef(job, v, x.batch_axis) for v, x in zip(outputs, first, strict=False)]
+    pairs = zip(outputs[len(last) :], results, strict=False)
+    stacked = [BlobDef(job, value, _shifted(x, 1)) for value, x in pairs]
+    return form_of(init)(last), form_of(returned[1])(stacked)
 
 
-def _varying(job: JobBuild, made: Sequence[Op], inputs: Sequence[Value]) -> list[Op]:
-    """Return the ops to copy for each position."""
-    found, names = list[Op](), {value.op for value in inputs}
-    for op in made:
-        if job.emitter.specs[op.type].random or any(v.op in names for v in op.inputs):
+def _shifted(blob: BlobDef, by: int) -> int | None:
+    """Return the axis of samples of an element or of stacked results; None if there is none."""
+    axis = blob.batch_axis
+    return None if axis is None or axis + by < 0 else axis + by
+
+
+def _length(sequences: Sequence[BlobDef], length: int | None, at: SourceLine | None) -> int:
+    """Return the number of positions."""
+    if not sequences:
+        if not isinstance(length, int) or length < 0:
+            raise refusal(SCAN, f"length={length!r} without xs", "an integer of at least 0", at)
+        return length
+    sizes = {blob.shape[0] if blob.shape else None for blob in sequences}
+    if len(sizes) != 1 or None in sizes or length not in (None, *sizes):
+        found = f"length={length} and shapes {[blob.shape for blob in sequences]}"
+        raise refusal(SCAN, found, "one size of axis 0", at)
+    return sequences[0].shape[0]
+
+
+def _placeholder(
+    job: JobBuild,
+    blob: BlobDef,
+    shape: tuple[int, ...],
+    batch_axis: int | None,
+    at: SourceLine | None,
+) -> BlobDef:
+    """Return a blob that stands for a state or an element while the body is traced."""
+    attrs = {"shape": shape, "dtype": blob.dtype.name, "batch_axis": batch_axis}
+    (value,) = job.add("input", (), attrs, name="scan/input", line=at)
+    return BlobDef(job, value, batch_axis)
+
+
+def _varying(job: JobBuild, made: Sequence[Op], inputs: Sequence[Op]) -> list[Op]:
+    """Return the ops that depend on the state or an element, or draw random numbers."""
+    found, names = list[Op](), {op.name for op in inputs}
+    for op in [job.builder.ops.get(op.name) for op in made]:
+        if op and (job.emitter.specs[op.type].random or any(v.op in names for v in op.inputs)):
             found.append(op)
             names.add(op.name)
     return found

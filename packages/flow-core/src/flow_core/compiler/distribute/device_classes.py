@@ -88,7 +88,7 @@ class _Devices:
         self._seen = set[tuple[Placement, bytes]]()
 
     def ranks(self, placement: Placement) -> Ints:
-        """Return the position of the device of each rank."""
+        """Return, for each rank, the position of its device among all devices."""
         return self._ranks[placement]
 
     def divide(self, placement: Placement, keys: Ints) -> None:

@@ -55,6 +55,7 @@ class CompileOptions:
         alignment: the number of bytes to a multiple of which offsets are aligned, by device type.
         costs: the cost model.
         ahead: the number of weights that are gathered ahead of their readers; None for all.
+        batching: whether one launch may compute the rows of several devices.
         postpone: whether stages of a pipeline may compute gradients of weights later, which takes
             memory.
     """
@@ -73,6 +74,7 @@ class CompileOptions:
     alignment: Mapping[str, int] = field(default_factory=dict)
     costs: CostModel = DEFAULT
     ahead: int | None = None
+    batching: bool = True
     postpone: bool = True
 
 

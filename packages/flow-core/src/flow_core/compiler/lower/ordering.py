@@ -48,8 +48,10 @@ def order_ops(inputs: Inputs) -> Order:
     if not options.inplace or worker_count(inputs, plain, len(graph)) > 1:
         return plain  # with several threads, devices that add to one sum would wait for each other
     sums = with_inplace_sums(graph, options.sharing, specs, inputs.has_kernel)
-    batched = with_device_batching(graph, sums, specs, inputs.kernels.find_kernel, inputs.constant)
-    for sharing in (batched, sums):
+    find, tried = inputs.kernels.find_kernel, [sums]
+    if options.batching:
+        tried.insert(0, with_device_batching(graph, sums, specs, find, inputs.constant))
+    for sharing in tried:
         try:
             return _timed(inputs, sharing)
         except GraphError:  # with this sharing, ops would wait for each other

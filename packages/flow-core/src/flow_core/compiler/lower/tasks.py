@@ -338,6 +338,8 @@ def _seed(state: _Phases, op: Op) -> int:
     if not state.given.specs[op.type].random:
         return 0
     origin = state.graph.origin(op.name)._replace(rank=None, recomputed=False)
+    if op.attrs.get("draws_as"):
+        origin = origin._replace(logical=str(op.attrs["draws_as"]))
     if draws_by_place(op):
         origin = origin._replace(micro_batch=None)
     return op_seed(state.given.options.seed, str(origin))

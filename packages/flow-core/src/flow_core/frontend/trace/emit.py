@@ -139,6 +139,14 @@ def _own(job: JobBuild, op_type: str, given: Blob) -> BlobDef:
             found=f"{blob!r} of job {blob.job.name!r} inside job {job.name!r}",
             allowed="blobs of the same job",
         )
+    if job.builder.is_inner(blob._value):
+        raise JobError(
+            f"use of {op_type}",
+            at=user_line(3),
+            found=f"{blob!r}, which the function of a flow.scan or flow.cond computed",
+            allowed="in other places, the blobs that flow.scan or flow.cond returns",
+            hint="return the blob from the function",
+        )
     return blob
 
 

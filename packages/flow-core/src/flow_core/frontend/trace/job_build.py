@@ -175,9 +175,7 @@ class JobBuild:
         if name is not None and not isinstance(name, str):
             raise JobError(f"name of a {op_type}", at=line, found=repr(name), allowed="str, None")
         scope = current_scope()
-        full = full or scope.prefix + (name or op_type)
-        if full in self.builder.ops:
-            full = self.builder.unique_name(full)
+        full = self.builder.unique_name(full or scope.prefix + (name or op_type))
         if scope.checkpointing:
             self.segments.setdefault(scope.checkpointing, []).append(full)
         placement = placement or scope.placement or self.default_placement

@@ -22,7 +22,7 @@ def resized(
         attrs: its attributes.
         now: the shape of its input.
     """
-    op = before.ops.get(name)
+    op = before.ops.get(name) or before.inner.get(name)
     if op is None or op.type != "reshape" or op.attrs["shape"] != attrs["shape"]:
         return attrs
     return {**attrs, "shape": reshaped(op.attrs["shape"], before.type_of(op.inputs[0]).shape, now)}
