@@ -45,5 +45,5 @@ def test_few_annotations_contain_any(package: str) -> None:
 
 
 def test_every_large_package_has_a_limit() -> None:
-    small = {"flow-fit", "flow-serve", "flow-typing", "flow-zoo"}
+    small = {"flow-fit", "flow-rules", "flow-serve", "flow-typing", "flow-zoo"}
     assert {path.name for path in PACKAGES.iterdir()} == {*LIMITS, *small}

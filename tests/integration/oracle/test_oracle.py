@@ -19,7 +19,7 @@ from flow_core.frontend.session import session as sessions
 from flow_core.frontend.session.session import Session
 from flow_core.observe.feeds import draw_feeds, index_bounds
 from flow_core.observe.isolated_run import IsolatedRun
-from flow_core.observe.oracle import _Oracle, verify
+from flow_core.observe.oracle import Oracle, verify
 from flow_core.observe.parts import assemble, take_apart
 from flow_core.observe.rounding import difference
 from flow_core.observe.verdict import EQUAL, INHERITED, ROUNDING, WRONG_BOXING, WRONG_RULE
@@ -302,14 +302,14 @@ def test_statistics_that_mirrored_devices_keep_are_compared() -> None:
 def test_statistics_of_one_device_that_are_wrong_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    held = _Oracle._held
+    held = Oracle.held
 
-    def wrong(oracle: _Oracle, many: IsolatedRun) -> dict[str, Any]:
+    def wrong(oracle: Oracle, many: IsolatedRun) -> dict[str, Any]:
         states = held(oracle, many)
         states["bn-moving_mean of cpu:0:1"] += 1
         return states
 
-    monkeypatch.setattr(_Oracle, "_held", wrong)
+    monkeypatch.setattr(Oracle, "held", wrong)
     found = {op.op: op.verdict for op in verify(normalized()).ops}
     assert found["bn#0"] == EQUAL
     assert found["bn#1"] in (WRONG_RULE, WRONG_BOXING)

@@ -14,7 +14,7 @@ from flow_core.base.config import Settings
 from flow_core.frontend.session import session as sessions
 from flow_core.observe import rounding
 from flow_core.observe.feeds import draw_feeds
-from flow_core.observe.oracle import _Oracle, verify
+from flow_core.observe.oracle import Oracle, verify
 from flow_core.observe.sensitivity import moved
 from flow_core.observe.verdict import verdict_tables
 from flow_core.plugins.host import load_plugins
@@ -245,9 +245,9 @@ def test_what_a_chaotic_program_makes_of_a_rounding() -> None:
         return job
 
     def of(job: Any) -> float:
-        oracle = _Oracle.of(job, 4, 0, None)
+        oracle = Oracle.of(job, 4, 0, None)
         feeds = [draw_feeds(oracle.graph, oracle.inputs, oracle.rng)]
-        return moved(oracle._observed, oracle.values, feeds, job.compile().physical.graph.results)
+        return moved(oracle.observed, oracle.values, feeds, job.compile().physical.graph.results)
 
     with emulated(4):
         assert 0 < of(steps(0)) < 1e-6

@@ -133,6 +133,15 @@ def test_a_run_allocates_what_is_predicted(devices: str) -> None:
 # --------------------------------------------------------------------------------------- forms
 
 
+def test_weights_gathered_layer_by_layer_are_a_form() -> None:
+    found = fitted(1, batch=8, devices="0:0-3", width=512)
+    parts, layers = "weights and optimizer states in parts", "weights gathered layer by layer"
+    once, freed = ([f for f in found.forms if f.changes == c] for c in ((parts,), (parts, layers)))
+    weight = 4 * 512 * 512
+    assert freed[0].nbytes < once[0].nbytes - 2 * weight
+    assert "function_config.optimizer_placement_optimization_ahead(1)" in freed[0].how
+
+
 def test_a_job_that_fits_is_not_compiled_in_other_forms() -> None:
     found = fitted()
     assert found.ok

@@ -15,7 +15,7 @@ import flow_core
 from flow_core.base import planning
 from flow_core.base.errors import FlowError, visible
 from flow_core.cli.new import KINDS, create_package
-from flow_core.cli.options import emulate_gpus, in_a_folder
+from flow_core.cli.options import emulate_gpus, job_target, json_option, output_file
 from flow_core.cli.progress import progress
 from flow_core.cli.render import show, width
 from flow_core.cli.scripts import document_of, job_of, measured_of, run_script, write_page
@@ -80,7 +80,7 @@ cli.add_command(stragglers)
 @cli.command()
 @click.option("--config", is_flag=True, help="List the attributes of function_config.")
 @click.option("--traceback", is_flag=True, help="Show the tracebacks of plugins that failed.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@json_option()
 @click.pass_context
 def doctor(ctx: click.Context, config: bool, traceback: bool, as_json: bool) -> None:
     """Show versions, plugins and devices, and diagnose problems.
@@ -110,7 +110,7 @@ def doctor(ctx: click.Context, config: bool, traceback: bool, as_json: bool) -> 
 
 @cli.command(short_help="List the ops and their kernels.")
 @click.option("--device", metavar="TYPE", help="Show the kernels that a device type has and lacks.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@json_option()
 @click.argument("name", required=False)
 def ops(device: str | None, as_json: bool, name: str | None) -> None:
     """List all ops with their inputs, attributes, types, gradients, SBP signatures and kernels.
@@ -129,19 +129,9 @@ def ops(device: str | None, as_json: bool, name: str | None) -> None:
 
 @cli.command(context_settings=SCRIPT_ARGUMENTS)
 @emulate_gpus
-@click.option(
-    "--trace",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    callback=in_a_folder,
-    help="Write a trace of all steps, which https://ui.perfetto.dev opens.",
-)
-@click.option(
-    "--record",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    callback=in_a_folder,
-    help="Write the last steps to a file, from which `flow replay` runs them again.",
+@output_file("--trace", "Write a trace of all steps, which https://ui.perfetto.dev opens.")
+@output_file(
+    "--record", "Write the last steps to a file, from which `flow replay` runs them again."
 )
 @click.argument("script", type=click.Path(exists=True))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -169,14 +159,7 @@ def run(
 @emulate_gpus
 @click.option("--nan", is_flag=True, help="Stop at the first task that computes NaN or infinity.")
 @click.option("--allow-infinity", is_flag=True, help="Stop only at NaN, not at infinity.")
-@click.option(
-    "--json",
-    "file",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    callback=in_a_folder,
-    help="Write the first such number, its place, op and line to a file.",
-)
+@output_file("--json", "Write the first such number, its place, op and line to a file.", "file")
 @click.argument("script", type=click.Path(exists=True))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def debug(
@@ -205,14 +188,8 @@ def debug(
 @emulate_gpus
 @click.option("--full", is_flag=True, help="Print all ops, tasks, buffers and transfers.")
 @click.option("--measure", is_flag=True, help="Measure a few steps on random inputs.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@click.option(
-    "--html",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    callback=in_a_folder,
-    help="Measure a few steps, and write an interactive HTML page.",
-)
+@json_option()
+@output_file("--html", "Measure a few steps, and write an interactive HTML page.")
 @click.option("--diff", metavar="TARGET", help="Show the differences from JOB to TARGET.")
 @click.option(
     "--hints",
@@ -221,12 +198,9 @@ def debug(
     show_default=True,
     help="Evaluate the plan's cost without each of the first N SBP hints.",
 )
-@click.option(
+@output_file(
     "--check",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    callback=in_a_folder,
-    help="Compare the plans of all jobs with their budgets; exit with status 1 if one is exceeded.",
+    "Compare the plans of all jobs with their budgets; exit with status 1 if one is exceeded.",
 )
 @click.option("--update", is_flag=True, help="Write the budgets of --check in place of comparing.")
 @click.option("--markdown", is_flag=True, help="Print the report of --check as Markdown.")
@@ -255,15 +229,8 @@ def debug(
     show_default=True,
     help="Use this number of processes for the devices of the CPU.",
 )
-@click.option(
-    "--trace",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    callback=in_a_folder,
-    help="Write the simulated step as a trace, which https://ui.perfetto.dev opens.",
-)
-@click.argument("target", metavar="SCRIPT.PY[:JOB]")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
+@output_file("--trace", "Write the simulated step as a trace, which https://ui.perfetto.dev opens.")
+@job_target
 @click.pass_context
 def plan(
     ctx: click.Context,
@@ -372,13 +339,7 @@ def _print_plan(
     is_flag=True,
     help="Use measured kernels in plans, which `flow plan --simulate` keeps.",
 )
-@click.option(
-    "--output",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    callback=in_a_folder,
-    help="Write the topology file here; by default, print it.",
-)
+@output_file("--output", "Write the topology file here; by default, print it.")
 def topology(probe: bool, machines: int, measured: bool, output: str | None) -> None:
     """Show the cost model of plans, or measure one for a topology file.
 
@@ -413,9 +374,8 @@ def topology(probe: bool, machines: int, measured: bool, output: str | None) -> 
     help="Emulate N gpus, and distribute a job for one device over them.",
 )
 @click.option("--measure", is_flag=True, help="Measure the memory of a step on random inputs.")
-@click.option("--json", "as_json", is_flag=True, help="Print all buffers and forms as JSON.")
-@click.argument("target", metavar="SCRIPT.PY[:JOB]")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
+@json_option("all buffers and forms")
+@job_target
 @click.pass_context
 def fit(
     ctx: click.Context,
@@ -492,16 +452,9 @@ def fit(
     help="Allow this relative error with --precision.",
 )
 @click.option("--matrix", is_flag=True, help="Compare layouts, device counts, passes, precisions.")
-@click.option(
-    "--html",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    callback=in_a_folder,
-    help="Write the report of --matrix as a page.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the verdict of each op as JSON.")
-@click.argument("target", metavar="SCRIPT.PY[:JOB]")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
+@output_file("--html", "Write the report of --matrix as a page.")
+@json_option("the verdict of each op")
+@job_target
 @click.pass_context
 def verify(
     ctx: click.Context,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
+
+Decorator = Callable[[Any], Any]
 
 emulate_gpus = click.option(
     "--emulate-gpus",
@@ -19,3 +23,20 @@ def in_a_folder(ctx: click.Context, option: click.Parameter, file: str | None) -
     if file is not None and not Path(file).absolute().parent.is_dir():
         raise click.BadParameter(f"the folder {Path(file).parent} does not exist", ctx, option)
     return file
+
+
+def output_file(option: str, text: str, *names: str) -> Decorator:
+    """Return an option that takes the name of a file to write."""
+    path = click.Path(dir_okay=False)
+    return click.option(option, *names, metavar="FILE", type=path, callback=in_a_folder, help=text)
+
+
+def json_option(what: str = "everything") -> Decorator:
+    """Return the option ``--json``, which is passed as ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
+
+
+def job_target(command: Any) -> Any:
+    """Add the arguments ``target``, a job of a script, and ``args``, those of the script."""
+    command = click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")(command)
+    return click.argument("target", metavar="SCRIPT.PY[:JOB]")(command)

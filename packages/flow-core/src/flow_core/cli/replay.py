@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -57,8 +57,10 @@ def report(
     file: str, target: str, args: Sequence[str], options: Options, show_progress: Progress
 ) -> ReplayReport:
     """Replay a step and, if the options say so, run it on other devices or without a plugin."""
+    from flow_core.base.config import Settings
     from flow_core.base.formats.recorded_steps import read_recording
     from flow_core.frontend.job.function import defined_jobs
+    from flow_core.frontend.session.default import open_session_without
     from flow_core.observe.replay.report import ReplayReport
     from flow_core.observe.replay.run import (
         first_difference,
@@ -81,7 +83,8 @@ def report(
     other = ""
     if options.without is not None:
         other += f" without {options.without}"
-        job = _job_without(options.without, target, args)
+        open_session_without((options.without,), Settings.from_env())
+        job = job_of(target, args)
     if options.devices is not None:
         other += f" on {options.devices} device{'s' if options.devices > 1 else ''}"
     show_progress(f"running step {recorded.step}{other}")
@@ -89,20 +92,6 @@ def report(
     names = {op.name for op in again.ops}
     compared = sum(op.name in names for op in found.ops)
     return ReplayReport(found, kept, other.strip(), first_difference(found, again), compared)
-
-
-def _job_without(plugin: str, target: str, args: Sequence[str]) -> Any:
-    """Import the script again, in a session without a plugin."""
-    from flow_core.base.config import Settings
-    from flow_core.frontend.session.default import clear_default_session, replace_default_session
-    from flow_core.plugins.host import load_plugins
-
-    clear_default_session()
-    settings = Settings.from_env()
-    disabled = (*settings.disabled_plugins, plugin)
-    settings = replace(settings, disabled_plugins=disabled)
-    replace_default_session(load_plugins(settings), settings)
-    return job_of(target, args)
 
 
 def _open_shell(found: ReplayReport) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from flow_core.base import planning
-from flow_core.cli.options import emulate_gpus
+from flow_core.cli.options import emulate_gpus, job_target, json_option
 from flow_core.cli.render import show
 
 
@@ -34,10 +34,9 @@ from flow_core.cli.render import show
     help="Also run the step without a plugin, and name the first op whose bits differ.",
 )
 @click.option("--shell", is_flag=True, help="Start a Python shell that has the values of all ops.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything but the values as JSON.")
+@json_option("everything but the values")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.argument("target", metavar="SCRIPT.PY[:JOB]")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
+@job_target
 @click.pass_context
 def replay(
     ctx: click.Context,
@@ -63,7 +62,7 @@ def replay(
 
 
 @click.command(short_help="Show how fast the processes of a program compute.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@json_option()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.pass_context
 def stragglers(ctx: click.Context, as_json: bool, file: str) -> None:

@@ -97,12 +97,31 @@ def verify(
     Raises:
         JobError: the job is placed on one device, and `devices` is None.
     """
-    return _Oracle.of(job, devices, seed, feeds).run(steps)
+    return Oracle.of(job, devices, seed, feeds).run(steps)
 
 
 @dataclass(slots=True)
-class _Oracle:
-    """The simulations of a job on one and on several devices, and their comparison so far."""
+class Oracle:
+    """The simulations of a job on one and on several devices, and their comparison so far.
+
+    Attributes:
+        job, session: the job and its session.
+        graph: its graph before it is distributed.
+        physical: the graph of all devices.
+        inputs: the names of the fed values.
+        options: options of the plans that are simulated.
+        values: the logical values of the variables at the first step.
+        rng: draws the feeds.
+        spread: whether the job is placed on one device, and `physical` moves it to several.
+        feeds: the arrays of each step; None to draw them.
+        copies: the copies of variables that devices overwrite separately, by the op's result.
+        found: the verdicts so far, by op.
+        differing: the ops and variables whose bits differ from those of one device.
+        repeatable: whether a second run has given the same bits.
+        as_planned: whether the job's plan computes what the observed one does.
+        drift: the largest relative difference between these two.
+        moved: how far roundings alone move the results.
+    """
 
     job: AnyJob
     session: Session
@@ -131,6 +150,7 @@ class _Oracle:
         feeds: Sequence[Sequence[Array]] | None,
         physical: Physical | None = None,
     ) -> Self:
+        """Return the comparison of a job, with drawn variables; distribute the job if necessary."""
         compiled = job.compile()
         session = job.active_session()
         graph, physical, spread = compiled.optimized_logical, physical or compiled.physical, False
@@ -158,15 +178,16 @@ class _Oracle:
     # --------------------------------------------------------------------- running
 
     def run(self, steps: int) -> Verdict:
-        one, many, again = self._single(), self._several(), self._several()
+        """Run steps on one and on several devices, and return the verdict."""
+        one, many, again = self.single(), self.several(), self.several()
         real, apart, observed = self._real(), self._apart(), one if self.spread else many
         drawn = []
         for step in range(steps):
-            feeds = self._draw(step)
+            feeds = self.draw(step)
             drawn.append(feeds)
-            before = many.variables.values() | self._held(many)
+            before = many.variables.values() | self.held(many)
             alone, together = one.run(feeds, step), many.run(feeds, step)
-            self._compare(alone, together, one, many, before, feeds, step)
+            self.compare(alone, together, one, many, before, feeds, step)
             self._repeat(again.run(feeds, step), together)
             seen = alone if self.spread else together
             whole = whole_batches(feeds, self.parts)
@@ -194,16 +215,19 @@ class _Oracle:
         """The number of micro-batches of a step."""
         return self.job.compile().plan.micro_batches
 
-    def _draw(self, step: int) -> list[Array]:
+    def draw(self, step: int) -> list[Array]:
+        """Return the feeds of a step, by micro-batch."""
         if self.feeds is None:
             return draw_feeds(self.graph, self.inputs, self.rng)
         return micro_batches(self.feeds[step], self.parts)
 
-    def _single(self) -> IsolatedRun:
+    def single(self) -> IsolatedRun:
+        """Return a run on one device."""
         graph = on_one_device(with_copies(self.graph, self.copies))
         return simulate_graph(self.session, graph, self.inputs, self.values, self.options, {})
 
-    def _several(self) -> IsolatedRun:
+    def several(self) -> IsolatedRun:
+        """Return a run on all devices, without passes and without shared memory."""
         physical = self.physical
         shards = {name: (s.variable, s.region) for name, s in physical.shards.items()}
         return simulate_graph(
@@ -251,13 +275,13 @@ class _Oracle:
         types = (type_ for row in self.graph.types.values() for type_ in row)
         if self.drift > allowed(types):
             shown = self.job.compile().physical.graph.results
-            self.moved = moved(self._observed, self.values, feeds, shown)
+            self.moved = moved(self.observed, self.values, feeds, shown)
             self.as_planned = self.as_planned and explained(self.drift, self.moved)
 
-    def _observed(self, values: Mapping[str, Array]) -> IsolatedRun:
+    def observed(self, values: Mapping[str, Array]) -> IsolatedRun:
         """Return a run of the observed plan, which is compiled without passes, on given weights."""
         oracle = replace(self, values=dict(values))
-        return oracle._single() if self.spread else oracle._several()
+        return oracle.single() if self.spread else oracle.several()
 
     def _check_shared(
         self,
@@ -277,7 +301,7 @@ class _Oracle:
         """Return an op by itself."""
         return SingleOp(self.session, self.options, op, types, origin)
 
-    def _compare(
+    def compare(
         self,
         alone: Mapping[Value, Array],
         together: Mapping[Value, Array],
@@ -292,7 +316,7 @@ class _Oracle:
         states = {**self.values, **before}
         wholes |= {Value(n, 0): Whole(x, np.abs(x)) for n, x in states.items()}
         wholes |= {value: wholes[Value(copy.name, 0)] for value, copy in self.copies.items()}
-        after = (one.variables.values(), many.variables.values() | self._held(many))
+        after = (one.variables.values(), many.variables.values() | self.held(many))
         for op in self.graph.ops.values():
             spec = self.session.registry.ops[op.type]
             if op.type in ("input", "variable") or op.output() in self.copies:
@@ -311,7 +335,7 @@ class _Oracle:
         """Return the name of the variable, or of its copy, that an op overwrites."""
         return self.copies[value].name if value in self.copies else value.op
 
-    def _held(self, many: IsolatedRun) -> dict[str, Any]:
+    def held(self, many: IsolatedRun) -> dict[str, Any]:
         """Return the values of the per-device copies of variables."""
         parts = many.variables.parts() if self.copies else {}
         return {c.name: parts[c.variable, c.device][1] for c in self.copies.values()}
@@ -352,10 +376,10 @@ class _Oracle:
             first = verdict.step if verdict.step >= 0 else step
             verdict = replace(verdict, error=max(error, verdict.error), step=first)
             if not verdict.wrong:
-                verdict = self._explain(verdict, op, spec, pairs, wholes, step, torn)
+                verdict = self.explain(verdict, op, spec, pairs, wholes, step, torn)
         self.found[op.name] = verdict
 
-    def _explain(
+    def explain(
         self,
         verdict: OpVerdict,
         op: Op,
@@ -369,7 +393,7 @@ class _Oracle:
         had = [wholes[v] for v in op.inputs]
         if any(whole.disagreeing for whole in had):  # the correct result is not defined
             return replace(verdict, verdict=INHERITED)
-        trial = _Trial(self, op, spec, had, step)
+        trial = OpTrial(self, op, spec, had, step)
         together = [pair[1] for pair in pairs]
         own, note = trial.own_error(together)
         own = max(own, verdict.own)
@@ -385,11 +409,11 @@ class _Oracle:
 # ------------------------------------------------------------------------------ one op alone
 
 
-class _Trial:
+class OpTrial:
     """One op that runs alone: on one device, or in parts according to its SBP signature."""
 
     def __init__(
-        self, oracle: _Oracle, op: Op, spec: OpSpec, had: Sequence[Whole], step: int
+        self, oracle: Oracle, op: Op, spec: OpSpec, had: Sequence[Whole], step: int
     ) -> None:
         self.oracle, self.op, self.spec, self.had, self.step = oracle, op, spec, had, step
         self.arrays = [whole.array for whole in had]

@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -103,15 +103,6 @@ class Candidate:
             r"""^FLOW_PLUGIN_API\b[^=\n]*=\s*["'](\d+\.\d+)["']""", text, re.MULTILINE
         )
         return found[1] if found else None
-
-    def is_named_in(self, names: Iterable[str]) -> bool:
-        """Return whether a setting names this plugin or its distribution."""
-        own = {_normal(self.origin.plugin), _normal(self.origin.distribution)}
-        return any(_normal(name) in own for name in names)
-
-
-def _normal(name: str) -> str:
-    return name.lower().replace("_", "-")
 
 
 class _Manager(pluggy.PluginManager):
@@ -211,10 +202,10 @@ class Host:
             yield _extra_candidate(plugin)
 
     def _skipped(self, candidate: Candidate) -> str:
-        if candidate.is_named_in(self.settings.disabled_plugins):
+        if candidate.origin.is_named_in(self.settings.disabled_plugins):
             return "disabled"
         allowed = self.settings.plugins
-        if candidate.listed and allowed is not None and not candidate.is_named_in(allowed):
+        if candidate.listed and allowed is not None and not candidate.origin.is_named_in(allowed):
             return "not allowed"
         return ""
 
@@ -314,10 +305,10 @@ class Host:
 
     def _check_listed(self) -> None:
         """Record a failure for each name in FLOW_PLUGINS that is not installed."""
-        installed = [Candidate(record.origin, object) for record in self.records]
+        installed = [record.origin for record in self.records]
         for name in self.settings.plugins or ():
-            if not any(candidate.is_named_in([name]) for candidate in installed):
-                known = sorted({c.origin.plugin for c in installed})
+            if not any(origin.is_named_in([name]) for origin in installed):
+                known = sorted({origin.plugin for origin in installed})
                 error = PluginError(
                     f"looking for plugin {name!r}, which FLOW_PLUGINS names",
                     found="no installed distribution that provides it",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flow_core.base.errors import PluginError, SourceLine
@@ -38,10 +38,23 @@ class Origin:
             return f"report this as an error of {self.distribution}"
         return f"fix the plugin, or disable it: FLOW_DISABLE_PLUGINS={self.plugin}"
 
+    def is_named_in(self, names: Iterable[str]) -> bool:
+        """Return whether one of the names is that of the plugin or of its distribution.
+
+        >>> Origin("onednn", "flow-onednn").is_named_in(["Flow_oneDNN"])
+        True
+        """
+        own = {_normal(self.plugin), _normal(self.distribution)}
+        return any(_normal(name) in own for name in names)
+
     def is_family(self, other: Origin) -> bool:
         """Return whether both are the same plugin or come from the same distribution."""
         same = bool(self.distribution) and self.distribution == other.distribution
         return same or self.plugin == other.plugin
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,6 +196,7 @@ def lowering_options(build: JobBuild) -> CompileOptions:
         workers=session.settings.stream_threads,
         budget=session.budget,
         settings=kernel_settings(build),
+        batching=session.settings.check_finite == "off",  # a check names the device
         recording=_recording(build),
         alignment={kind: spec.alignment for kind, spec in session.registry.devices.items()},
         costs=session.costs,

@@ -97,6 +97,7 @@ def _set(build: JobBuild, values: Mapping[str, object]) -> JobBuild:
 
 
 OPTIMIZER_MODE = "optimizer_placement_optimization_mode"
+OPTIMIZER_AHEAD = "optimizer_placement_optimization_ahead"
 
 
 def _sharded_states(build: JobBuild) -> JobBuild | None:
@@ -105,6 +106,14 @@ def _sharded_states(build: JobBuild) -> JobBuild | None:
     return (
         _set(build, {OPTIMIZER_MODE: "distributed_split"}) if _on_several_devices(build) else None
     )
+
+
+def _gathered_by_layer(build: JobBuild) -> JobBuild | None:
+    """Return a job with weights in parts that frees gathered weights after their use."""
+    sharded = optimizer_placement(build.config) if build.kind == "train" else None
+    if sharded is None or sharded.ahead is not None:
+        return None
+    return _set(build, {OPTIMIZER_AHEAD: 1})
 
 
 def _selected_by_cost(build: JobBuild) -> JobBuild | None:
@@ -131,13 +140,18 @@ SHARDED = Change(
     'function_config.optimizer_placement_optimization_mode("distributed_split")',
     _sharded_states,
 )
+GATHERED = Change(
+    "weights gathered layer by layer",
+    "function_config.optimizer_placement_optimization_ahead(1)",
+    _gathered_by_layer,
+)
 RECOMPUTED = Change(
     "activations computed again",
     "flow.experimental.scope.config(checkpointing=True) around blocks of the network",
     _recomputed,
 )
-CHANGES = (LAYOUTS, SHARDED, RECOMPUTED)
-VARIANTS = ((LAYOUTS,), (SHARDED,), (RECOMPUTED,), (SHARDED, RECOMPUTED))
+CHANGES = (LAYOUTS, SHARDED, GATHERED, RECOMPUTED)
+VARIANTS = ((LAYOUTS,), (SHARDED,), (SHARDED, GATHERED), (RECOMPUTED,), (SHARDED, RECOMPUTED))
 """The changes that are tried together for a job that does not fit."""
 
 

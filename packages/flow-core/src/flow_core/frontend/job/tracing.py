@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from flow_core.annotations import (
@@ -94,7 +95,7 @@ def trace(
         traced.returned = check_returned(
             signature.result,
             returned,
-            lambda value: isinstance(value, BlobDef) and value.job is build,
+            partial(_is_of, build),
             job=build.name,
             at=_return_line(function) or line,
             is_dynamic=_is_not_one_array,
@@ -133,6 +134,13 @@ def _similar_name(error: Exception) -> str | None:
     if isinstance(error, AttributeError) and error.name and "did you mean" not in str(error):
         return nearest(error.name, dir(error.obj)) or None
     return None
+
+
+def _is_of(build: JobBuild, value: object) -> bool:
+    """Return whether a value is a blob of the job's graph."""
+    if not isinstance(value, BlobDef) or value.job is not build:
+        return False
+    return not build.builder.is_inner(value._value)
 
 
 def _is_not_one_array(blob: BlobDef) -> bool:

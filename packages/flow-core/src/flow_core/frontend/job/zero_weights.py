@@ -45,7 +45,7 @@ RULES: Mapping[str, Alternatives] = {
         FIRST,
         "abs asin asinh atan atanh avg_pool_1d avg_pool_2d avg_pool_3d batch_gather broadcast_div "
         "broadcast_like broadcast_to cast cast_like cast_to_mirrored cast_to_static_shape copy "
-        "dim_gather elu erf expand_dims expm1 flatten gather gather_nd gelu gradient_gate "
+        "dim_gather elu erf expand_dims expm1 flatten gather gather_nd gelu "
         "hardswish identity l2_normalize leaky_relu log1p max_pool_1d max_pool_2d max_pool_3d "
         "negative pad_grad parallel_cast prelu reduce_max reduce_mean reduce_min reduce_sum "
         "reduce_sum_like reflection_pad2d reflection_pad2d_grad relu reshape reshape_like rint "

@@ -7,19 +7,15 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from flow_core.base.config import Settings
 from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.request import Compiled
 from flow_core.frontend.config.function_config import HALF, MIXED
 from flow_core.frontend.job.function import AnyJob
-from flow_core.frontend.session import session as sessions
-from flow_core.frontend.session.default import clear_default_session
 from flow_core.frontend.session.session import Session
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.frontend.trace.move import device_count, moved
 from flow_core.ir.graph import GraphBuilder, Op
 from flow_core.plan import Plan
-from flow_core.plugins.host import load_plugins
 from flow_core.plugins.records import Origin
 from flow_core.plugins.registry import kernel_key
 from flow_core.sharding.sbp import B, Split
@@ -81,13 +77,6 @@ def backends(session: Session) -> dict[str, tuple[str, ...]]:
     """Return the packages to disable for each backend, by its name."""
     others = tuple(kernel_packages(session))
     return {CORE: others, **({"+".join(others): ()} if others else {})}
-
-
-def open_session(settings: Settings, disabled: Sequence[str]) -> None:
-    """Put a new default session in place of the present one, without some packages."""
-    clear_default_session()
-    settings = replace(settings, disabled_plugins=(*settings.disabled_plugins, *disabled))
-    sessions._default[:] = [Session(load_plugins(settings), settings)]
 
 
 def compiled(job: AnyJob, form: Form) -> tuple[Compiled, Plan]:

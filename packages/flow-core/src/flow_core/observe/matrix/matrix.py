@@ -14,6 +14,7 @@ from typing import Any
 import flow_core
 from flow_core.base.errors import FlowError
 from flow_core.frontend.job.function import AnyJob
+from flow_core.frontend.session.default import open_session_without
 from flow_core.frontend.session.session import Session, default_session
 from flow_core.observe.matrix.forms import (
     LAYOUTS,
@@ -22,7 +23,6 @@ from flow_core.observe.matrix.forms import (
     compiled,
     forms,
     kernel_packages,
-    open_session,
 )
 from flow_core.observe.matrix.pass_check import wrong_passes
 from flow_core.observe.matrix.plan_check import Finding, PlanCheck
@@ -127,9 +127,9 @@ def verify_matrix(
     first: list[Any] = []
     for form in forms(devices, train, [*known]):
         progress(f"{form.layout} on {form.devices}, {form.precision}, {form.backend}")
-        open_session(settings, known[form.backend])
+        open_session_without(known[form.backend], settings)
         cells.append(_cell(job, form, steps, seed, changed, first))
-    open_session(settings, ())
+    open_session_without((), settings)
     return Matrix(job.name, str(job.line or ""), steps, seed, _versions(session), tuple(cells))
 
 

@@ -37,7 +37,7 @@ def wrong_passes(check: PlanCheck, seed: int = 0) -> list[Finding]:
     """Return the first pass that changes values, with the first op whose value it changes."""
     compiled = check.job.compile()
     rng = np.random.default_rng(seed)
-    feeds = check._draw(0)
+    feeds = check.draw(0)
     before: Graph | None = None
     inputs = compiled.request.inputs
     fed = feeds[:: check.parts]

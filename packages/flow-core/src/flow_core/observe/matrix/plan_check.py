@@ -24,7 +24,7 @@ from flow_core.observe.feeds import draw_variable, whole_batches
 from flow_core.observe.isolated_run import IsolatedRun, same_bits
 from flow_core.observe.matrix.captured import CapturedRun
 from flow_core.observe.matrix.hazards import missing_waits
-from flow_core.observe.oracle import _Oracle, _Trial, local_names, local_values
+from flow_core.observe.oracle import OpTrial, Oracle, local_names, local_values
 from flow_core.observe.parts import Whole, assemble
 from flow_core.observe.rounding import difference, drift, epsilon, is_float, largest, over
 from flow_core.observe.verdict import OpVerdict
@@ -61,7 +61,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class PlanCheck(_Oracle):
+class PlanCheck(Oracle):
     """The comparison of the tasks of a plan with one device.
 
     Attributes:
@@ -105,7 +105,7 @@ class PlanCheck(_Oracle):
         self.findings += self._static()
         if any(finding.kind == "circle" for finding in self.findings):
             return self.findings
-        one, many = self._single(), CapturedRun.of(self.session, self.plan, self.values)
+        one, many = self.single(), CapturedRun.of(self.session, self.plan, self.values)
         known = len(self.findings)
         for step in range(steps):
             self._step(one, many, step)
@@ -138,15 +138,15 @@ class PlanCheck(_Oracle):
     # ------------------------------------------------------------------------------- one step
 
     def _step(self, one: IsolatedRun, many: CapturedRun, step: int) -> None:
-        feeds = self._draw(step)
-        before = many.variables.values() | self._held(many)
+        feeds = self.draw(step)
+        before = many.variables.values() | self.held(many)
         one.variables.assign({k: v for k, v in before.items() if k in self.values})
         alone = one.run(feeds, step)
         self.seen = self._named_values(many.run(whole_batches(feeds, self.parts), step))
         self.results = self.results or many.results
         self.parts_after = {key: part for key, (_, part) in many.variables.parts().items()}
         self.findings += self._overwritten(many, step)
-        self._compare(alone, self.seen, one, many, before, feeds, step)
+        self.compare(alone, self.seen, one, many, before, feeds, step)
         for verdict in self.found.values():
             if verdict.wrong:
                 self.findings.append(self._of_op(verdict, step))
@@ -230,7 +230,7 @@ class PlanCheck(_Oracle):
 
     # --------------------------------------------------------------------------------- devices
 
-    def _explain(
+    def explain(
         self,
         verdict: OpVerdict,
         op: Op,
@@ -240,7 +240,8 @@ class PlanCheck(_Oracle):
         step: int,
         torn: tuple[int, int] | None,
     ) -> OpVerdict:
-        found = _Oracle._explain(self, verdict, op, spec, pairs, wholes, step, torn)
+        """Find out why an op differs, and on which devices."""
+        found = Oracle.explain(self, verdict, op, spec, pairs, wholes, step, torn)
         if found.wrong:
             self.places[op.name] = tuple(map(str, self._devices(op, spec, wholes, step)))
         return found
@@ -250,7 +251,7 @@ class PlanCheck(_Oracle):
     ) -> Iterator[Device]:
         """Yield the devices on which the op's outputs, or what it overwrites, are wrong."""
         had = [wholes[v] for v in op.inputs]
-        trial = _Trial(self, op, spec, had, step)
+        trial = OpTrial(self, op, spec, had, step)
         names = local_names(self.graph, op.name, op.placement)
         signature = self.physical.signatures[op.name]
         changed = [i for i in spec.mutates if i < len(op.inputs)]

@@ -11,7 +11,7 @@ from flow_core.observe.precision.search import Kept
 from flow_core.observe.tables import Row, Table
 
 SHOWN = 10
-"""The number of ops that the report shows; JSON has all."""
+"""The number of ops that the printed report shows; the JSON report has all of them."""
 
 
 @dataclass(frozen=True, slots=True)

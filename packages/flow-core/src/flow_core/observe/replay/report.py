@@ -112,7 +112,9 @@ def _comparison(found: ReplayReport) -> Table:
     first = found.difference
     title = f"the same step {found.other}"
     if first is None:
-        return Table(f"{title}: the same bits in all {found.compared} ops of both plans", (), ())
+        missing = len(found.replay.ops) - found.compared
+        more = f"; {missing} of the first plan's ops are not in the second" if missing else ""
+        return Table(f"{title}: the same bits in {found.compared} ops{more}", (), ())
     rows: list[Row] = [
         ("first op that differs", f"{first.op.name} ({first.op.type})"),
         ("line", place(first.op.line) or "none"),
