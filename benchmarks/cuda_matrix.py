@@ -20,6 +20,7 @@ import importlib.util
 import json
 import os
 import pkgutil
+import platform
 import re
 import subprocess
 import sys
@@ -51,8 +52,8 @@ toolkit. For what has been run, see
 ## Compiled
 
 There is one kernel per function and op, for constant sizes. "All" means each kernel for each
-architecture; "in turn" means each kernel for one of the architectures. Seconds are those of the
-processor, on an Intel Xeon with two cores that other programs used.
+architecture; "in turn" means each kernel for one of the architectures. Seconds are processor time
+of all threads, on {processors}; other programs ran on the same cores.
 
 """
 INSTALLED = """\
@@ -68,6 +69,14 @@ driver; all modules of the packages were imported, and `flow doctor` ran.
 def python_version() -> str:
     """Return the minor version of Python."""
     return "{}.{}".format(*sys.version_info)
+
+
+def processor() -> str:
+    """Return the model of the processor and the number of its cores."""
+    text = Path("/proc/cpuinfo").read_text()
+    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    model = found[1] if found else platform.machine()
+    return f"{model} ({os.cpu_count()} cores)"
 
 
 def version_of(name: str) -> str:
@@ -122,6 +131,7 @@ def compiled(everything: bool) -> Row:
         "kernels": len(kernels),
         "share": "all" if everything else "in turn",
         "seconds": round(time.process_time() - used),
+        "processor": processor(),
     }
 
 
@@ -225,7 +235,8 @@ def page() -> str:
             f"| {r['toolkit']} | {r['python']} | {r['nvrtc']} | {r['bindings']} | {ends} | "
             f"{r['kernels']} | {r['share']} | {r['seconds']} |"
         )
-    text = INTRODUCTION + "\n".join(lines) + "\n"
+    processors = " and ".join(sorted({r["processor"] for r in rows["compiled"]}))
+    text = INTRODUCTION.format(processors=processors) + "\n".join(lines) + "\n"
     if not rows["installed"]:
         return text
     pythons = ", ".join(sorted({r["python"] for r in rows["installed"]}))
