@@ -154,5 +154,7 @@ def show_totals(totals: Totals, whole: bool, searched: bool) -> None:
     click.echo(f"wrong: {len(totals.wrong)} rules of {len(wrong)} ops")
     if searched:
         click.echo(f"missing: {len(totals.missing)} rules of {len(missing)} ops")
+    if totals.unknown:
+        click.echo(f"not checked: {totals.unknown} rules with other placements")
     for reason, count in sorted(totals.skipped.items()):
         click.echo(f"skipped {count}: {reason}")
