@@ -186,6 +186,7 @@ def same(x: Any) -> Any:
 WRONG: dict[str, tuple[Callable[[Any], Any], type[FlowError], str]] = {
     "two elements": (lambda x: flow.cond(x, same, same, x), JobError, "shape (2,)"),
     "a number": (lambda x: flow.cond(1, same, same, x), JobError, "int 1"),
+    "no function": (lambda x: flow.cond(x[:1], same, 4, x), JobError, "a function of blobs"),
     "another shape": (
         lambda x: flow.cond(x[:1], same, lambda x: x[:1], x),
         JobError,

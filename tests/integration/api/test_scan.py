@@ -231,6 +231,12 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[FlowError], str]] = {
     ),
     "no pair": (lambda x: flow.scan(lambda s, e: s + e, x[0], x), JobError, "(state, result)"),
     "no length": (lambda x: flow.scan(lambda s, e: (s, s), x[0]), JobError, "length=None"),
+    "a truth value": (
+        lambda x: flow.scan(lambda s, e: (s, s), x[0], length=True),
+        JobError,
+        "length=True",
+    ),
+    "no function": (lambda x: flow.scan(3, x[0], x), JobError, "a function of blobs"),
     "two lengths": (
         lambda x: flow.scan(lambda s, e: (s, s), x[0], (x, x[1:])),
         JobError,

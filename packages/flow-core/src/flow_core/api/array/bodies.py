@@ -55,17 +55,24 @@ def refusal(what: str, found: str, allowed: str, at: SourceLine | None) -> JobEr
 
 
 def traced(
-    what: str, job: JobBuild, body: Callable[[], Any], at: SourceLine | None
+    what: str,
+    job: JobBuild,
+    body: Callable[..., Any],
+    arguments: Sequence[Any],
+    at: SourceLine | None,
 ) -> tuple[Any, list[Op]]:
     """Call a function; return its result, and the ops that it added.
 
     Raises:
+        JobError: it is no function.
         UnsupportedError: the function does more than compute results.
     """
+    if not callable(body):
+        raise refusal(what, f"{body!r:.60}", "a function of blobs", at)
     first, before = len(job.builder.ops), _counts(job)
     fed, job.fed = job.fed, None  # blobs of the body have no values, even in eager mode
     try:
-        returned = body()
+        returned = body(*arguments)
     finally:
         job.fed = fed
     made = list(job.builder.ops.values())[first:]

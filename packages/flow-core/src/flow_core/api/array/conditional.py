@@ -39,7 +39,7 @@ def cond(
     Both functions are traced once, and a step runs the chosen one alone; they share their memory.
     The gradient computes the chosen function again; what only the other one reads has a gradient of
     0.  GPUs, and other devices without a kernel for branches, run both functions and select
-    results, as do models for ONNX: the results are the same.
+    results; the results are the same.
 
     Args:
         pred: a blob with one element.
@@ -103,7 +103,7 @@ def _branch(
     Returns:
         What the function returned, as it is and as a list; its ops; and the values of the results.
     """
-    returned, made = traced(COND, job, lambda: function(*operands), at)
+    returned, made = traced(COND, job, function, operands, at)
     blobs = plain(COND, returned, at)
     if not blobs:
         raise refusal(COND, f"a function that returns {returned!r:.60}", "blobs", at)

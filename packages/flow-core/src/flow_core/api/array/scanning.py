@@ -46,8 +46,7 @@ def scan(
     A train job keeps the states of all positions; the gradient computes the function again at each
     position.  On several devices, an axis of the state and elements, such as that of the batch, is
     split if each op of the function can compute on parts; otherwise, each device runs the whole
-    loop.  GPUs, and other devices without a kernel for loops, get the ops of each position, as do
-    models for ONNX.
+    loop.  GPUs, and other devices without a kernel for loops, get the ops of each position.
 
     Args:
         body: a function of the state and of an element (None without ``xs``), which returns the
@@ -88,7 +87,7 @@ def scan(
     state = [_placeholder(job, blob, blob.shape, blob.batch_axis, at) for blob in first]
     elements = [_placeholder(job, x, x.shape[1:], _shifted(x, -1), at) for x in sequences]
     arguments = form_of(init)(state), form_of(xs)(elements)
-    returned, made = traced(SCAN, job, lambda: body(*arguments), at)
+    returned, made = traced(SCAN, job, body, arguments, at)
     if not isinstance(returned, tuple) or len(returned) != 2:
         found = f"a body that returns {returned!r:.60}"
         raise refusal(SCAN, found, "a tuple (state, result)", at)
@@ -126,7 +125,7 @@ def _shifted(blob: BlobDef, by: int) -> int | None:
 def _length(sequences: Sequence[BlobDef], length: int | None, at: SourceLine | None) -> int:
     """Return the number of positions."""
     if not sequences:
-        if not isinstance(length, int) or length < 0:
+        if type(length) is not int or length < 0:
             raise refusal(SCAN, f"length={length!r} without xs", "an integer of at least 0", at)
         return length
     sizes = {blob.shape[0] if blob.shape else None for blob in sequences}
