@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import GraphProto, NodeProto, helper
 
 from flow_core.authoring.specs import AttrValue, Graph, Op, TensorType, Value
 from flow_core.base.dtypes import DType
@@ -75,6 +75,9 @@ class Emission:
         types: types of its inputs.
         outputs: types of its outputs.
         used: indices of the outputs that some op reads.
+        body: ``body(attr, inputs, own)`` returns a body of the op as a graph within the model;
+            ``inputs`` are names for the inputs of the body, of which it declares the first ``own``,
+            and the others are values of the model.
         open: axes of open size, for each output.
     """
 
@@ -85,6 +88,7 @@ class Emission:
     inputs: tuple[str, ...]
     types: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
+    body: Callable[[str, Sequence[str], int], GraphProto]
     used: frozenset[int] = frozenset((0,))
     open: tuple[frozenset[int], ...] = ()
 

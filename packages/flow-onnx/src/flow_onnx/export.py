@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+from itertools import zip_longest
 from typing import Any
 
 import onnx
-from onnx import ModelProto, helper
+from onnx import ModelProto, NodeProto, helper
 
 import flow_onnx
 from flow_core.authoring.specs import ExportedJob, Graph
 from flow_core.base.errors import PluginError, UnsupportedError
 from flow_onnx.files import Weights, save, tensor
-from flow_onnx.network import Built, build, declared
+from flow_onnx.network import Built, build, declared, read_by
 from flow_onnx.options import OPSETS, Checker, Options
-from flow_onnx.sizes import Sized, resized
+from flow_onnx.sizes import Sized, refuse, resized
 from flow_onnx.types import ELEMENT_TYPES, value_info
 
 _log = logging.getLogger("flow_onnx")
@@ -57,17 +58,35 @@ def converted(job: ExportedJob, options: Options) -> tuple[ModelProto, Weights]:
     built = _built(job, sized, options)
     model = _model(job, sized, built, options)
     _check(job, model)
-    _warn(built, sized.graph)
+    _warn(built)
     variables = (op.name for op in sized.graph.of_type("variable"))
     return model, {built.values[sized.graph.ops[n].output()]: job.variables[n] for n in variables}
 
 
 def _built(job: ExportedJob, sized: Sized, options: Options) -> Built:
     """Build the nodes; with open sizes, check that the nodes are the same for other sizes."""
-    built = build(job, sized.graph, options, sized.open)
+    built = build(job, sized, options)
     if sized.other is not None:
-        sized.check_agreement(job, built, build(job, sized.other, options, sized.open))
+        _check_agreement(job, sized, built, build(job, sized.swapped, options))
     return built
+
+
+def _check_agreement(job: ExportedJob, sized: Sized, built: Built, other: Built) -> None:
+    """Reject nodes whose attributes or constants depend on an open size."""
+    for node, again in zip_longest(built.network.nodes, other.network.nodes):
+        if not node or not again or _content(built, node) != _content(other, again):
+            owner, odd = (built, node) if node else (other, again)
+            maker = owner.made_by.get(odd.name)  # None for a constant result
+            kind = (node or again).op_type
+            refuse(job, sized.graph, maker, f"{kind} needs numbers for the open sizes")
+
+
+def _content(built: Built, node: NodeProto) -> tuple[object, ...]:
+    """Return the content of a node, without the names of the values that it reads and makes."""
+    constants = built.network.constants
+    arrays = [constants[name] for name in read_by(node) if name in constants]
+    attributes = [attribute.SerializeToString() for attribute in node.attribute]
+    return node.op_type, attributes, [(array.dtype, array.tolist()) for array in arrays]
 
 
 def _check_types(job: ExportedJob, graph: Graph, options: Options) -> None:
@@ -90,7 +109,7 @@ def _check_types(job: ExportedJob, graph: Graph, options: Options) -> None:
 def _model(job: ExportedJob, sized: Sized, built: Built, options: Options) -> ModelProto:
     """Build the model; weights are declared as inputs until their arrays are added."""
     graph = sized.graph
-    inputs, results, between = declared(built, graph, sized.dims)
+    inputs, results, between = declared(built, sized)
     nodes, used = built.network.nodes, _used(built)
     constants = [tensor(n, a) for n, a in built.network.constants.items() if n in used]
     weights = [
@@ -113,7 +132,7 @@ def _model(job: ExportedJob, sized: Sized, built: Built, options: Options) -> Mo
 
 
 def _used(built: Built) -> set[str]:
-    return {name for node in built.network.nodes for name in node.input}
+    return {name for node in built.network.nodes for name in read_by(node)}
 
 
 def _check(job: ExportedJob, model: ModelProto) -> None:
@@ -130,7 +149,6 @@ def _check(job: ExportedJob, model: ModelProto) -> None:
         ) from error
 
 
-def _warn(built: Built, graph: Graph) -> None:
-    for name, reason in built.kept.items():
-        where = f" at {graph.lines[name]}" if name in graph.lines else ""
-        _log.warning("%s %r%s is kept unconverted: %s", graph.ops[name].type, name, where, reason)
+def _warn(built: Built) -> None:
+    for gap in built.kept:
+        _log.warning("%s is kept unconverted", gap)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper
 
-from flow_core.authoring.specs import OpSpec, emit
+from flow_core.authoring.specs import ImportTools, emit
 from flow_core.base.errors import (
     ConfigError,
     FlowError,
@@ -19,6 +19,7 @@ from flow_core.base.errors import (
 )
 from flow_onnx.importers import IMPORTERS
 from flow_onnx.importers.context import InvalidNode, Node, UnsupportedNode, Weight
+from flow_onnx.importers.control import subgraphs
 from flow_onnx.importers.folding import LARGEST_KNOWN, Folder, Known, TooLarge
 from flow_onnx.inference import ResultType, ignored, result_types, schema_of
 from flow_onnx.inputs import bound
@@ -36,14 +37,11 @@ REPEATING = ("Expand", "OneHot", "Pad", "Resize", "Tile")
 ROUGH = ("AveragePool", "MaxPool")
 """Operators whose shape inference in early opsets includes windows of padding only."""
 
-Variable = Callable[[str, Any, bool], Any]
-
 
 def read(
     path: str,
     inputs: Sequence[Any] | Mapping[str, Any],
-    variable: Variable,
-    ops: Mapping[str, OpSpec],
+    tools: ImportTools,
     at: SourceLine | None,
 ) -> Any:
     """Add the ops of a model to the job being traced, and return the blobs of its results.
@@ -51,8 +49,7 @@ def read(
     Args:
         path: the model's file.
         inputs: the blobs of the model's inputs, in order or by name.
-        variable: adds a variable; see `Node`.
-        ops: the specs of all ops, to compute constants.
+        tools: adds variables, branches and loops.
         at: the line of the user's program.
 
     Returns:
@@ -66,18 +63,21 @@ def read(
     attempted = f"loading the ONNX model {path}"
     try:
         model = read_model(path)
-        weights = {n: Weight(n, _stored(array)) for n, array in initializers(model.graph).items()}
+        weights = _weights(model.graph)
+        loading = _Loading(model, tools, Folder(tools.ops, at), attempted, at)
+        _check_operators(model.graph, loading.opset, attempted, at)
+        declared = [value for value in model.graph.input if value.name not in weights]
+        loading.start(bound(declared, inputs, attempted, at))
+        values = loading.add_graph(model.graph)
     except UnreadableModel as error:
         raise ConfigError(attempted, at=at, found=error, allowed="an ONNX model") from error
-    graph = model.graph
-    loading = _Loading(model, variable, Folder(ops, at), attempted, at)
-    _check_operators(graph, loading.opset, attempted, at)
-    declared = [value for value in graph.input if value.name not in weights]
-    loading.start(bound(declared, inputs, attempted, at), weights)
-    for node in graph.node:
-        loading.add(node)
-    found = tuple(loading.result(value.name) for value in graph.output)
+    names = (value.name for value in model.graph.output)
+    found = tuple(map(loading.blob, names, values))
     return found[0] if len(found) == 1 else found
+
+
+def _weights(graph: GraphProto) -> dict[str, Weight]:
+    return {name: Weight(name, _stored(array)) for name, array in initializers(graph).items()}
 
 
 def _stored(array: Any) -> Any:
@@ -94,7 +94,7 @@ def _check_operators(graph: GraphProto, opset: int, attempted: str, at: SourceLi
         )  # fmt: skip
     odd = {
         f"{node.domain}.{node.op_type}".lstrip(".")
-        for node in graph.node
+        for node in _nodes(graph)
         if node.domain not in DOMAINS or node.op_type not in IMPORTERS
     }
     if odd:
@@ -107,45 +107,88 @@ def _check_operators(graph: GraphProto, opset: int, attempted: str, at: SourceLi
         )
 
 
+def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """Yield the nodes of a graph and of the graphs within it."""
+    for node in graph.node:
+        yield node
+        for body in subgraphs(node):
+            yield from _nodes(body)
+
+
 @dataclass(slots=True)
 class _Loading:
     """The state of a load.
 
     Attributes:
         model: the model.
-        variable: see `Node`.
+        tools: adds variables, branches and loops.
         folder: computes ops on known inputs.
         attempted, at: for errors.
         values: the values by name: blobs, weights and arrays that are known at compile time.
         elements: their element types by name, as ONNX numbers them.
         known_bytes: the bytes of the results that were computed at once.
+        variables: the arrays of variables by name.
+        body_elements: the element types of the results of the last graph within the model.
     """
 
     model: ModelProto
-    variable: Variable
+    tools: ImportTools
     folder: Folder
     attempted: str
     at: SourceLine | None
     values: dict[str, Any] = field(default_factory=dict)
     elements: dict[str, int] = field(default_factory=dict)
     known_bytes: int = 0
+    variables: dict[str, Any] = field(default_factory=dict)
+    body_elements: Sequence[int] = ()
 
     @property
     def opset(self) -> int:
         """The version of ONNX's operators."""
         return next((o.version for o in self.model.opset_import if o.domain in DOMAINS), 1)
 
-    def start(self, blobs: Mapping[str, Any], weights: Mapping[str, Weight]) -> None:
-        """Add the inputs and the weights of the model; booleans become 0 and 1."""
-        graph = self.model.graph
-        declared = {value.name: value.type.tensor_type.elem_type for value in graph.input}
-        for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
-            self.elements[tensor.name] = tensor.data_type
+    def start(self, blobs: Mapping[str, Any]) -> None:
+        """Add the inputs of the model; booleans become 0 and 1."""
+        declared = {v.name: v.type.tensor_type.elem_type for v in self.model.graph.input}
         for name, blob in blobs.items():
             is_bool = declared[name] == TensorProto.BOOL
             truth = emit("scalar_logical_not_equal", blob, operand=0) if is_bool else blob
             self.values[name], self.elements[name] = truth, declared[name]
-        self.values |= weights
+
+    def add_graph(self, graph: GraphProto) -> list[Any]:
+        """Add the weights and nodes of a graph; return its results."""
+        for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
+            self.elements[tensor.name] = tensor.data_type
+        self.values |= _weights(graph)
+        for node in graph.node:
+            self.add(node)
+        return [self.values[value.name] for value in graph.output]
+
+    def run(self, graph: GraphProto, inputs: Sequence[tuple[Any, int]]) -> list[Any]:
+        """Add the ops of a graph within the model; see `Bodies`."""
+        within = replace(self, values={**self.values}, elements={**self.elements})
+        if len(inputs) != len(graph.input):
+            found = f"a graph of {len(graph.input)} inputs"
+            raise InvalidNode(found, f"{len(inputs)} inputs, as the operator gives")
+        for value, (given, element) in zip(graph.input, inputs, strict=True):
+            within.values[value.name], within.elements[value.name] = given, element
+        results = within.add_graph(graph)
+        self.known_bytes = within.known_bytes
+        self.body_elements = [within.elements[value.name] for value in graph.output]
+        return results
+
+    def is_known(self, name: str) -> bool:
+        """Return whether a value is known while the job is defined; see `Bodies`."""
+        value = self.values.get(name)
+        return isinstance(value, np.ndarray) or (isinstance(value, Weight) and not value.is_trained)
+
+    def variable(self, name: str, array: Any, is_trained: bool) -> Any:
+        """Add a variable; graphs within the model may have weights of equal names."""
+        found, number = name, 0
+        while self.variables.setdefault(found, array) is not array:
+            number += 1
+            found = f"{name}_{number}"
+        return self.tools.variable(found, array, is_trained)
 
     def add(self, proto: NodeProto) -> None:
         """Add the ops of a node, or compute it at once if all of its inputs are known.
@@ -157,14 +200,21 @@ class _Loading:
             inputs = [self.values[name] if name else None for name in proto.input]
             arrays = [x.array if isinstance(x, Weight) else x for x in inputs]
             elements = [self.elements.get(name, 0) for name in proto.input]
-            types = result_types(proto, arrays, elements, self.opset, self.model.ir_version)
+            has_bodies = any(subgraphs(proto))
+            types = {}
+            if not has_bodies:
+                types = result_types(proto, arrays, elements, self.opset, self.model.ir_version)
             read = slice(1 if proto.op_type == "CastLike" else None)  # which uses another's type
             folds = all(x is None or isinstance(x, np.ndarray) for x in arrays[read]) and not any(
                 isinstance(x, Weight) and x.is_trained for x in inputs[read]
             )
             self._check_sizes(proto, types, folds)
-            node = Node(proto, inputs, elements, self.opset, self.variable, self.folder, folds)
-            self._keep(proto, self._imported(node), types)
+            node = self._node(proto, inputs, elements, folds and not has_bodies)
+            results = self._imported(node)
+            if has_bodies:  # ONNX does not infer what bodies read from outside
+                ends = self.body_elements[-len(results) :]
+                types = {n: ResultType(e, None) for n, e in zip(proto.output, ends, strict=False)}
+            self._keep(proto, results, types)
         except (UnsupportedNode, InvalidNode, TooLarge) as error:
             self._refuse(label, error)
         except FlowError as error:
@@ -227,12 +277,15 @@ class _Loading:
             allowed="operators with a counterpart in flow, see flow_onnx.importers",
         )
 
-    def result(self, name: str) -> Any:
-        """Return the blob of a result."""
-        proto = helper.make_node("Identity", [name], [name])
-        node = Node(proto, [self.values[name]], [0], self.opset, self.variable, self.folder)
+    def _node(
+        self, proto: NodeProto, inputs: Sequence[Any], elements: Sequence[int], folds: bool = False
+    ) -> Node:
+        return Node(proto, inputs, elements, self.opset, self.variable, self.folder, self, folds)
+
+    def blob(self, name: str, value: Any) -> Any:
+        """Return a result as a blob."""
         try:
-            return node.blob()
+            return self._node(helper.make_node("Identity", [name], [name]), [value], [0]).blob()
         except FlowError as error:
             error.with_context(attempted=f"{self.attempted}: result {name!r}", at=self.at)
             raise

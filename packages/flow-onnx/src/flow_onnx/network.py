@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from onnx import NodeProto, ValueInfoProto, helper
+from onnx import GraphProto, NodeProto, ValueInfoProto, helper
 
 from flow_core.authoring.specs import ExportedJob, Graph, Op, Value
-from flow_core.base.errors import UnsupportedError
+from flow_core.base.errors import SourceLine, UnsupportedError
 from flow_onnx.emission import Emission, Network, UnsupportedOp
 from flow_onnx.emitters import EMITTERS
 from flow_onnx.options import Options
-from flow_onnx.types import Dims, value_info
+from flow_onnx.sizes import Sized
 
 SOURCES = ("input", "variable")
 """Op types that become inputs or weights of the model and not nodes."""
 
-Open = Mapping[Value, frozenset[int]]
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """An op without an equivalent.
+
+    Attributes:
+        op: the op.
+        reason: why there is no equivalent.
+        at: the user's line.
+    """
+
+    op: Op
+    reason: str
+    at: SourceLine | None
+
+    def __str__(self) -> str:
+        at = f" (at {self.at})" if self.at else ""
+        return f"{self.op.type} {self.op.name!r}{at}: {self.reason}"
 
 
 @dataclass(slots=True)
@@ -30,24 +48,23 @@ class Built:
         values: name of each value.
         results: names of the results, in order.
         made_by: the op of each node, by the node's name.
-        kept: ops that are kept unconverted, each with the reason why it has no equivalent.
+        kept: ops that are kept unconverted.
     """
 
     network: Network
     values: dict[Value, str] = field(default_factory=dict)
     results: list[str] = field(default_factory=list)
     made_by: dict[str, Op] = field(default_factory=dict)
-    kept: dict[str, str] = field(default_factory=dict)
+    kept: list[Gap] = field(default_factory=list)
 
 
-def build(job: ExportedJob, graph: Graph, options: Options, open_axes: Open) -> Built:
+def build(job: ExportedJob, sized: Sized, options: Options) -> Built:
     """Convert a graph to ONNX nodes, constants and names.
 
     Args:
         job: the exported job.
-        graph: its graph, possibly with other sizes.
+        sized: its graph, possibly with other sizes.
         options: the export options.
-        open_axes: the axes of open size, by value.
 
     Raises:
         UnsupportedError: some ops have no ONNX equivalent; the error lists all of them.
@@ -55,31 +72,42 @@ def build(job: ExportedJob, graph: Graph, options: Options, open_axes: Open) -> 
     built = Built(Network(options.opset))
     for name, value in job.inputs.items():
         built.values[value] = built.network.unique(name)
-    for op in graph.of_type("variable"):
+    for op in sized.graph.of_type("variable"):
         built.values[op.output()] = built.network.unique(op.name)
-    consumed = {*graph.consumers(), *graph.results}
-    gaps: dict[str, str] = {}
-    for op in graph.ops.values():
-        if op.type not in SOURCES:
-            used = frozenset(
-                i for i in range(len(graph.types[op.name])) if (op.name, i) in consumed
-            )
-            _emit(built, graph, op, used, open_axes, gaps)
-            if op.name in gaps:
-                _keep_custom_op(built, graph, op, options)
-    if gaps and not options.keep:
-        raise _unsupported(job, graph, gaps, options)
-    built.kept = gaps
-    _name_results(built, graph)
+    _add_ops(built, sized, options)
+    if built.kept and not options.keep:
+        raise _unsupported(job, built.kept, options)
+    _name_results(built, sized.graph)
     _drop_unread(built)
     return built
 
 
-def _emit(
-    built: Built, graph: Graph, op: Op, used: frozenset[int], open_axes: Open, gaps: dict[str, str]
-) -> None:
-    """Emit the nodes of an op or, if the op is unsupported, add the reason to ``gaps``."""
-    network, outputs = built.network, graph.types[op.name]
+def _add_ops(built: Built, sized: Sized, options: Options, at: SourceLine | None = None) -> None:
+    """Emit the nodes of the ops of a graph; those without an equivalent are kept unconverted.
+
+    Args:
+        built: receives the nodes.
+        sized: the graph.
+        options: the export options.
+        at: the user's line of ops that have none.
+    """
+    graph = sized.graph
+    consumed = {*graph.consumers(), *graph.results}
+    for op in graph.ops.values():
+        if op.type in SOURCES:
+            continue
+        used = (i for i in range(len(graph.types[op.name])) if (op.name, i) in consumed)
+        try:
+            _emit(built, sized, op, frozenset(used), options)
+        except UnsupportedOp as error:
+            built.kept.append(Gap(op, str(error), graph.lines.get(op.name, at)))
+            _keep_custom_op(built, graph, op, options)
+
+
+def _emit(built: Built, sized: Sized, op: Op, used: frozenset[int], options: Options) -> None:
+    """Emit the nodes of an op."""
+    network, graph = built.network, sized.graph
+    outputs = graph.types[op.name]
     emission = Emission(
         network=network,
         graph=graph,
@@ -89,19 +117,35 @@ def _emit(
         types=graph.input_types(op),
         outputs=outputs,
         used=used,
-        open=tuple(open_axes.get(Value(op.name, i), frozenset()) for i in range(len(outputs))),
+        body=partial(_body, built, sized, op, options),
+        open=tuple(sized.open.get(Value(op.name, i), frozenset()) for i in range(len(outputs))),
     )
     first = len(network.nodes)
     try:
-        emitter = EMITTERS.get(op.type) or _no_counterpart
-        found = emitter(emission)
-    except UnsupportedOp as error:
+        found = EMITTERS.get(op.type, _no_counterpart)(emission)
+    except UnsupportedOp:
         del network.nodes[first:]
-        gaps[op.name] = str(error)
-        return
+        raise
     new = network.nodes[first:]
     built.made_by |= {node.name: op for node in new}
     _name_outputs(built, op, (found,) if isinstance(found, str) else found, new)
+
+
+def _body(
+    built: Built, sized: Sized, op: Op, options: Options, attr: str, inputs: Sequence[str], own: int
+) -> GraphProto:
+    """Return a body of an op as a graph within the model; see `Emission`."""
+    within = sized.body(op, attr)
+    given = [source.output() for source in within.graph.of_type("input")]
+    part = Built(replace(built.network, nodes=[]), dict(zip(given, inputs, strict=True)))
+    _add_ops(part, within, options, sized.graph.lines.get(op.name))
+    built.kept += part.kept
+    _name_results(part, within.graph)
+    _drop_unread(part)
+    declared = map(within.info, inputs[:own], given)
+    results = map(within.info, part.results, within.graph.results)
+    nodes, name = part.network.nodes, f"{op.name}/{attr}"
+    return helper.make_graph(nodes, name, list(declared), list(results))
 
 
 def _no_counterpart(e: Emission) -> str:
@@ -149,19 +193,11 @@ def _is_attribute(value: Any) -> bool:
     return isinstance(value, int | float | str)
 
 
-def _unsupported(
-    job: ExportedJob, graph: Graph, gaps: Mapping[str, str], options: Options
-) -> UnsupportedError:
-    lines = [
-        f"{graph.ops[name].type} {name!r}"
-        + (f" (at {graph.lines[name]})" if name in graph.lines else "")
-        + f": {reason}"
-        for name, reason in gaps.items()
-    ]
+def _unsupported(job: ExportedJob, gaps: Sequence[Gap], options: Options) -> UnsupportedError:
     return UnsupportedError(
         f"exporting job {job.name!r} to ONNX, opset {options.opset}",
         at=job.at,
-        found="".join(f"\n    {line}" for line in lines),
+        found="".join(f"\n    {gap}" for gap in gaps),
         allowed=f"ops with a counterpart in ONNX: {len(EMITTERS)} types, see flow_onnx.emitters",
         hint="return a value before these ops, or pass continue_on_error=True to keep them "
         f"as nodes of the domain {options.domain[0]!r}",
@@ -181,6 +217,15 @@ def _name_results(built: Built, graph: Graph) -> None:
         built.results.append(name)
 
 
+def read_by(node: NodeProto) -> Iterator[str]:
+    """Yield the names of the values that a node reads, also in the graphs within it."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            yield from read_by(inner)
+        yield from (value.name for value in attribute.g.output)
+
+
 def _drop_unread(built: Built) -> None:
     """Drop nodes whose outputs nothing reads, since one node may replace those of several ops."""
     read, nodes = set(built.results), built.network.nodes
@@ -189,27 +234,23 @@ def _drop_unread(built: Built) -> None:
         if read.isdisjoint(node.output):
             gone.update(node.output)
         else:
-            read.update(node.input)
+            read.update(read_by(node))
             kept.append(node)
     nodes[:] = reversed(kept)
     built.values = {v: name for v, name in built.values.items() if name not in gone}
 
 
 def declared(
-    built: Built, graph: Graph, dims: Callable[[Value], Dims]
+    built: Built, sized: Sized
 ) -> tuple[list[ValueInfoProto], list[ValueInfoProto], list[ValueInfoProto]]:
     """Return the declarations of the model's inputs, results and intermediate values."""
-    named = dict(built.values)
-
-    def info(value: Value, name: str) -> ValueInfoProto:
-        return value_info(name, graph.type_of(value).dtype, dims(value))
-
+    named, graph = dict(built.values), sized.graph
     sources = {v for v in named if graph.ops[v.op].type in SOURCES}
-    inputs = [info(v, name) for v, name in named.items() if graph.ops[v.op].type == "input"]
-    results = [info(v, n) for v, n in zip(graph.results, built.results, strict=True)]
+    inputs = [sized.info(n, v) for v, n in named.items() if graph.ops[v.op].type == "input"]
+    results = list(map(sized.info, built.results, graph.results))
     taken = {*built.results, *(named[v] for v in sources)}
     between: dict[str, ValueInfoProto] = {}
     for value, name in named.items():
         if name not in taken and not graph.type_of(value).dtype.is_object:
-            between.setdefault(name, info(value, name))
+            between.setdefault(name, sized.info(name, value))
     return inputs, results, list(between.values())

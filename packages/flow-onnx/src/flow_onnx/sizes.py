@@ -8,18 +8,18 @@ and nodes that differ are an error.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import NoReturn
 
-from onnx import NodeProto
+from onnx import ValueInfoProto
 
+from flow_core.authoring.bodies import body_graph, body_types
 from flow_core.authoring.specs import ExportedJob, Graph, Op, TensorType, Value
 from flow_core.base.errors import FlowError, UnsupportedError
 from flow_core.base.shapes import Shape
-from flow_onnx.network import Built
 from flow_onnx.options import Options, Sizes
-from flow_onnx.types import Dims
+from flow_onnx.types import Dims, value_info
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Sized:
     Attributes:
         graph: the graph.
         other: the same graph with other numbers for open sizes; None if no size is open.
-        names: name of each open size, by its numbers in the two graphs.
+        names: name of each open size, by its numbers in the two graphs, in both orders.
         open: the axes of open size, for each value.
     """
 
@@ -46,27 +46,26 @@ class Sized:
         pairs = zip(shape, self.other.type_of(value).shape, strict=True)
         return [n if n == m else self.names.get((n, m)) for n, m in pairs]
 
-    def check_agreement(self, job: ExportedJob, built: Built, other: Built) -> None:
-        """Reject nodes whose attributes or constants depend on an open size."""
-        pairs = zip_longest(built.network.nodes, other.network.nodes)
-        for node, other_node in pairs:
-            if (
-                node is None
-                or other_node is None
-                or _content(built, node) != _content(other, other_node)
-            ):
-                owner, odd = (built, node) if node else (other, other_node)
-                maker = owner.made_by.get(odd.name)  # None for a constant result
-                kind = (node or other_node).op_type
-                _refuse(job, self.graph, maker, f"{kind} needs numbers for the open sizes")
+    def info(self, name: str, value: Value) -> ValueInfoProto:
+        """Return the declaration of a value in a model."""
+        return value_info(name, self.graph.type_of(value).dtype, self.dims(value))
+
+    @property
+    def swapped(self) -> Sized:
+        """The same with the roles of the two graphs exchanged, if a size is open."""
+        return self if self.other is None else replace(self, graph=self.other, other=self.graph)
+
+    def body(self, op: Op, attr: str) -> Sized:
+        """Return the graphs of a body of an op."""
+        graph = _body(self.graph, op, attr)
+        if self.other is None:
+            return Sized(graph)
+        other = _body(self.other, self.other.ops[op.name], attr)
+        return Sized(graph, other, self.names, dict(_different(graph, other)))
 
 
-def _content(built: Built, node: NodeProto) -> tuple[object, ...]:
-    """Return the content of a node, without the names of the values that it reads and makes."""
-    constants = built.network.constants
-    arrays = [constants[name] for name in node.input if name in constants]
-    attributes = [attribute.SerializeToString() for attribute in node.attribute]
-    return node.op_type, attributes, [(array.dtype, array.tolist()) for array in arrays]
+def _body(graph: Graph, op: Op, attr: str) -> Graph:
+    return body_graph(op.attrs[attr], body_types(op, graph.input_types(op))[attr])
 
 
 ALLOWED = "ops whose attributes do not contain the overridden sizes"
@@ -77,7 +76,8 @@ def _attempted(job: ExportedJob) -> str:
     return f"exporting job {job.name!r} to ONNX with other sizes"
 
 
-def _refuse(job: ExportedJob, graph: Graph, op: Op | None, found: str) -> NoReturn:
+def refuse(job: ExportedJob, graph: Graph, op: Op | None, found: str) -> NoReturn:
+    """Raise an error about an op that depends on a size."""
     at = job.at
     if op is not None:
         at, found = graph.lines.get(op.name, job.at), f"{op.type} {op.name!r}: {found}"
@@ -97,14 +97,15 @@ def resized(job: ExportedJob, options: Options) -> Sized:
     for name, size, value in _open_sizes(job, sizes):
         if known[name] != size:
             found = f"the size {name!r} of {value}, which is both {known[name]} and {size}"
-            _refuse(job, job.graph, job.graph.ops[value.op], found)
+            refuse(job, job.graph, job.graph.ops[value.op], found)
     graph = _traced(job, _shapes(sizes, known))
     if not known:
         return Sized(graph)
     others = {name: 2 * n + 1 + i for i, (name, n) in enumerate(known.items())}
     other = _traced(job, _shapes(sizes, others))
     _check_structure(job, graph, other)
-    names = {(known[name], others[name]): name for name in known}
+    pairs = {(known[name], others[name]): name for name in known}
+    names = {**pairs, **{pair[::-1]: name for pair, name in pairs.items()}}
     return Sized(graph, other, names, dict(_different(graph, other)))
 
 
@@ -130,7 +131,7 @@ def _check_structure(job: ExportedJob, graph: Graph, other: Graph) -> None:
     for op, again in zip_longest(graph.ops.values(), other.ops.values()):
         if op is None or again is None or (op.type, op.inputs) != (again.type, again.inputs):
             source, found = (graph, op) if op is not None else (other, again)
-            _refuse(job, source, found, "the program uses other ops for other open sizes")
+            refuse(job, source, found, "the program uses other ops for other open sizes")
 
 
 def _different(graph: Graph, other: Graph) -> Iterator[tuple[Value, frozenset[int]]]:

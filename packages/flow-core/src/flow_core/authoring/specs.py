@@ -15,7 +15,7 @@ from flow_core.ir.graph import (
     tensor_type,
 )
 from flow_core.plugins.emission import emit
-from flow_core.plugins.exporters import ExportedJob, ExporterSpec
+from flow_core.plugins.exporters import ExportedJob, ExporterSpec, ImportTools
 from flow_core.plugins.hookspecs import hookimpl
 from flow_core.plugins.specs import (
     REQUIRED,
@@ -89,6 +89,7 @@ __all__ = [
     "FormatSpec",
     "Graph",
     "GraphBuilder",
+    "ImportTools",
     "InferContext",
     "KernelQuery",
     "KernelSpec",

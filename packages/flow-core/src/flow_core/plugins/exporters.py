@@ -19,7 +19,7 @@ class ExportedJob:
     Attributes:
         name: name of the job.
         graph: the traced logical graph of its results, without boxing, including the ops that
-            overwrite variables.
+            overwrite variables; `flow_core.authoring.bodies` has the graphs of loops and branches.
         inputs: the fed values by parameter name (with index or key for parameters that are tuples
             or dicts), in feeding order.
         variables: arrays by the names of the graph's ``variable`` ops; access may read a file.
@@ -40,6 +40,23 @@ class ExportedJob:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportTools:
+    """What importers use, beside `emit`, to add ops to the job being traced.
+
+    Attributes:
+        variable: adds a variable, or returns the existing one; called with the name, the array and
+            whether the variable is trainable if the program does not freeze it.
+        ops: the specs of all ops, with which constants may be computed.
+        cond, scan: ``flow.cond`` and ``flow.scan``.
+    """
+
+    variable: Callable[[str, Any, bool], Any]
+    ops: Mapping[str, OpSpec]
+    cond: Callable[..., Any]
+    scan: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
 class ExporterSpec:
     """A file format to which predict jobs are exported for other programs.
 
@@ -47,8 +64,8 @@ class ExporterSpec:
         name: unique name; ``flow.onnx.export`` uses "onnx".
         load: lazy ``write(job: ExportedJob, path: str, **options)``; leaves a complete file or, if
             it raises, the previous state.
-        importer: lazy ``read(path, inputs, variable, ops, at)``; it adds a file's ops to the job.
-            ``ops`` are the specs of all ops, with which it may compute constants.
+        importer: lazy ``read(path, inputs, tools: ImportTools, at)``; it adds a file's ops to the
+            job and returns a blob, or a tuple of blobs.
     """
 
     name: str

@@ -13,6 +13,7 @@ from flow_onnx.emitters import (
     activation,
     arithmetic,
     choice,
+    control,
     index,
     loss,
     matmul,
@@ -30,7 +31,7 @@ from flow_onnx.emitters import (
 Emitter = Callable[[Emission], str | tuple[str, ...]]
 
 FAMILIES = (
-    activation, arithmetic, choice, index, loss, matmul, norm, order, pad, quantize,
+    activation, arithmetic, choice, control, index, loss, matmul, norm, order, pad, quantize,
     recurrent, reduce, shape, source, windows,
 )  # fmt: skip
 

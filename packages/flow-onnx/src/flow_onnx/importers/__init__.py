@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flow_onnx.importers import arrays, elementwise, networks, recurrent, reductions, sources
+from flow_onnx.importers import (
+    arrays,
+    control,
+    elementwise,
+    networks,
+    recurrent,
+    reductions,
+    sources,
+)
 from flow_onnx.importers.context import Importer
 
 IMPORTERS: Mapping[str, Importer] = {
     name: importer
-    for family in (arrays, elementwise, networks, recurrent, reductions, sources)
+    for family in (arrays, control, elementwise, networks, recurrent, reductions, sources)
     for name, importer in family.IMPORTERS.items()
 }
 """Importers by operator."""

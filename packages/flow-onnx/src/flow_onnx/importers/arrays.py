@@ -118,10 +118,10 @@ def _split(n: Node) -> Any:
     if len(sizes) != parts or sum(sizes) != size or min(sizes) < 0:
         n.invalid(f"parts of sizes {sizes}", f"{parts} sizes with the sum {size}")
     starts = np.cumsum([0, *sizes]).tolist()
-    return tuple(_sliced(x, {axis: range(*starts[i : i + 2])}) for i in range(parts))
+    return tuple(sliced(x, {axis: range(*starts[i : i + 2])}) for i in range(parts))
 
 
-def _sliced(x: Blob, parts: Mapping[int, range]) -> Blob:
+def sliced(x: Blob, parts: Mapping[int, range]) -> Blob:
     """Return the elements of a blob at positions along some of its axes."""
     ranges = [parts.get(i, range(size)) for i, size in enumerate(x.shape)]
     if all(r == range(size) for r, size in zip(ranges, x.shape, strict=True)):
@@ -142,7 +142,7 @@ def _slice(n: Node) -> Blob:
         found = f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes, steps {steps}"
         n.invalid(found, "as many of each; steps other than 0")
     columns = zip(axes, starts, ends, steps, strict=True)
-    return _sliced(x, {axis: _positions(x.shape[axis], *column) for axis, *column in columns})
+    return sliced(x, {axis: _positions(x.shape[axis], *column) for axis, *column in columns})
 
 
 def _positions(size: int, start: int, end: int, step: int) -> range:
@@ -191,7 +191,7 @@ def _gather(n: Node) -> Blob:
     index, place = _indices(n, 1, x.shape[axis]), n.value(1)
     if isinstance(place, np.ndarray) and place.ndim == 0:
         first = int(place) % x.shape[axis]
-        kept = _sliced(x, {axis: range(first, first + 1)})
+        kept = sliced(x, {axis: range(first, first + 1)})
         return reshaped(kept, [s for i, s in enumerate(x.shape) if i != axis])
     if not index.shape:
         found = emit("gather", x, reshaped(index, (1,)), axis=axis)
@@ -204,7 +204,7 @@ def _gather_elements(n: Node) -> Blob:
     axis = n.axis(len(x.shape))
     index = _indices(n, 1, x.shape[axis])
     sizes = {i: range(size) for i, size in enumerate(index.shape) if i != axis}
-    return emit("dim_gather", _sliced(x, sizes), index, dim=axis)
+    return emit("dim_gather", sliced(x, sizes), index, dim=axis)
 
 
 def _gather_nd(n: Node) -> Blob:
@@ -256,7 +256,7 @@ def _pad(n: Node) -> Blob:
         before[axis], after[axis] = pads[i], pads[i + len(axes)]
     if any(s + min(0, b) + min(0, a) < 0 for s, b, a in zip(x.shape, before, after, strict=True)):
         n.invalid(f"pads={pads} of shape {tuple(x.shape)}", "no more than the size is removed")
-    x = _sliced(x, {i: range(max(0, -b), x.shape[i] + min(0, a)) for i, (b, a) in
+    x = sliced(x, {i: range(max(0, -b), x.shape[i] + min(0, a)) for i, (b, a) in
                     enumerate(zip(before, after, strict=True))})  # fmt: skip
     before, after = ([max(0, p) for p in side] for side in (before, after))
     if mode == "constant":

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import GraphProto, NodeProto, helper
 
 from flow_core.authoring import specs
 from flow_core.base.dtypes import DType, as_dtype
@@ -67,6 +67,30 @@ class Weight:
         return tuple(self.array.shape)
 
 
+class Bodies(Protocol):
+    """Adds the ops of the graphs that are attributes of nodes.
+
+    Attributes:
+        tools: what importers use beside `emit`.
+    """
+
+    tools: specs.ImportTools
+
+    def run(self, graph: GraphProto, inputs: Sequence[tuple[Any, int]]) -> list[Any]:
+        """Add the ops of a graph; return its results as blobs, arrays and `Weight` records.
+
+        Args:
+            graph: the graph.
+            inputs: the values of its inputs, and their element types.
+        """
+
+    def blob(self, name: str, value: Any) -> Blob:
+        """Return a value as a blob."""
+
+    def is_known(self, name: str) -> bool:
+        """Return whether a value of the model is known while the job is defined."""
+
+
 @dataclass(slots=True)
 class Node:
     """One node of a model.
@@ -76,9 +100,9 @@ class Node:
         inputs: its inputs: blobs, arrays, `Weight` records, and None for omitted inputs.
         elements: the element types of the inputs, as ONNX numbers them.
         opset: the version of ONNX's operators.
-        variable: adds a variable, or returns the existing one; called with the name, the array and
-            whether the variable is trainable if the program does not freeze it.
+        variable: see `ImportTools`.
         folder: computes ops on known inputs.
+        bodies: adds the ops of graphs within the model.
         folds: whether all inputs are known, so that `blob` returns `Known` values.
         attrs: the attributes that the node sets.
         unread: names of attributes and numbers of inputs that the importer did not read.
@@ -90,6 +114,7 @@ class Node:
     opset: int
     variable: Callable[[str, Any, bool], Blob]
     folder: Folder
+    bodies: Bodies
     folds: bool = False
     attrs: Mapping[str, Any] = field(init=False)
     unread: set[str | int] = field(init=False)
@@ -203,10 +228,10 @@ class Node:
 
     def counting(self, limit: int, dtype: DType) -> Blob:
         """Return the integers from 0 to ``limit - 1``."""
-        if not self.folds:
+        if not self.folds and limit:
             return specs.emit("range", start=0, limit=limit, delta=1, dtype=dtype.name)
         self.folder.allow((limit,), dtype.itemsize)
-        return Known(np.arange(limit, dtype=dtype.numpy), self.folder)
+        return self.constant(np.arange(limit, dtype=dtype.numpy), "no-number")
 
     def unsupported(self, reason: str) -> NoReturn:
         """Raise `UnsupportedNode`."""

@@ -22,8 +22,6 @@ from flow_core.checkpoint import store
 from flow_core.frontend.job.exported import traced_for_export
 from flow_core.frontend.session.rank_zero import run_on_rank_zero
 from flow_core.frontend.session.session import default_session
-from flow_core.passes.base import PassContext
-from flow_core.passes.control.inline_bodies import InlineBodies
 from flow_core.plugins.exporters import ExportedJob, ExporterSpec
 from flow_core.plugins.specs import load
 
@@ -122,20 +120,12 @@ def _export(
 ) -> None:
     """Trace a job, read its weights, and call an exporter in the first process."""
     end_script(attempted)
-    job = _inlined(traced_for_export(job_func, attempted, at))
+    job = traced_for_export(job_func, attempted, at)
 
     def write() -> None:
         load(exporter.load)(_with_weights(job, checkpoint), fspath(path), **options)
 
     _once(write, attempted)
-
-
-def _inlined(job: ExportedJob) -> ExportedJob:
-    """Return a job without loops and branches, which formats do not have."""
-    graph = InlineBodies(always=True).apply(job.graph, PassContext(job.specs))
-    again = job.retrace
-    retrace = None if again is None else lambda shapes: _inlined(again(shapes))
-    return replace(job, graph=graph, retrace=retrace)
 
 
 def exporter(name: str, attempted: str, at: SourceLine | None) -> ExporterSpec:

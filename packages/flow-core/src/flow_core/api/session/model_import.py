@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from os import PathLike, fspath
 from typing import Any
 
+from flow_core.api.array.conditional import cond
+from flow_core.api.array.scanning import scan
 from flow_core.api.session.export import exporter
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
@@ -15,6 +17,7 @@ from flow_core.frontend.session.session import default_session
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.job_build import current_job
+from flow_core.plugins.exporters import ImportTools
 from flow_core.plugins.specs import load as load_target
 
 __all__ = ["load"]
@@ -64,8 +67,8 @@ def load(
         kind = as_dtype(array.dtype)
         return get_variable(name, dtype=kind, initializer=array, trainable=chosen)
 
-    ops = default_session().registry.ops
-    return load_target(spec.importer)(fspath(path), named or inputs, variable, ops, at)
+    tools = ImportTools(variable, default_session().registry.ops, cond, scan)
+    return load_target(spec.importer)(fspath(path), named or inputs, tools, at)
 
 
 def _chosen(

@@ -1,4 +1,4 @@
-"""The ops of bodies in place of loops and branches, for devices and formats that have none.
+"""The ops of bodies in place of loops and branches, for devices that have no kernels for these.
 
 A loop becomes the ops of each position.  A branch becomes the ops of both bodies, and selections of
 the results; since the gradient of a branch is a branch, too, what the other body computes reaches
@@ -21,20 +21,15 @@ from flow_core.passes.rewriting.decomposition import Parts, decompose, has_kerne
 
 @dataclass(frozen=True)
 class InlineBodies:
-    """A pass that replaces loops and branches for which the device type has no kernel.
+    """A pass that replaces loops and branches for which the device type has no kernel."""
 
-    Attributes:
-        always: whether to replace the others, too.
-    """
-
-    always: bool = False
     name: str = "inline_bodies"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph without such ops; those that bodies contain are replaced next."""
         while True:
             found = [op for op in graph.ops.values() if op.type in _RULES]
-            missing = [op for op in found if self.always or not has_kernel(graph, context, op)]
+            missing = [op for op in found if not has_kernel(graph, context, op)]
             if not missing:
                 return graph
             rules = {op.name: _inlined for op in missing}
