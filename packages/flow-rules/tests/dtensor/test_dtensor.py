@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +26,15 @@ with warnings.catch_warnings():
 
 from flow_rules.dtensor import check as dtensor_check  # noqa: E402
 from flow_rules.dtensor.samples import Call  # noqa: E402
-from flow_rules.dtensor.strategies import Declared, registered  # noqa: E402
+from flow_rules.dtensor.strategies import registered  # noqa: E402
 from flow_rules.prover import Prover  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Undo what PyTorch changes in the process when its compiler and its samples are imported."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 def call(op: Any, *args: Any) -> Call:
@@ -71,7 +80,6 @@ def test_a_planted_rule_is_found() -> None:
 def test_most_ops_are_registered() -> None:
     assert len(registered()) > 1000
     assert torch.ops.aten.mm.default in registered()
-    assert Declared(call(torch.ops.aten.relu.default, torch.ones(2)), (), 1).rules(2) == ()
 
 
 def test_the_command_reports_versions_and_counts() -> None:
