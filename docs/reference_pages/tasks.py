@@ -33,7 +33,7 @@ Index, sort and search: flow_core.api.array.index flow_core.api.array.dynamic
 Conditions, loops and random numbers: flow_core.api.array.conditional flow_core.api.array.scanning
     flow_core.api.array.random
 Checkpoints and weights: flow_core.api.session.train flow_core.api.session.weights
-ONNX, saved models and serving: flow_core.api.session.export flow_core.api.session.model_import
+ONNX, saved models and serving: flow_core.api.session.export flow_core.api.serving.model_import
     flow_core.api.serving
 Devices and distribution: flow_core.frontend.config.scope flow_core.frontend.trace.sbp_hints
     flow_core.api.session.scope flow_core.api.session.distribute flow_core.api.session.views

@@ -56,6 +56,13 @@ def test_huge_gradients_are_clipped_alike() -> None:
     assert on_many(2, script) == on_one(script)
 
 
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_devices_of_several_types_train_as_in_one_process(count: int) -> None:
+    script = SCRIPTS / "programs" / "run_mixed_devices.py"
+    assert on_one(script).startswith("True True\n")
+    assert on_many(count, script) == on_one(script)
+
+
 @pytest.mark.slow
 def test_tensors_of_changing_shape_go_between_processes() -> None:
     script = SCRIPTS / "programs" / "run_ragged.py"

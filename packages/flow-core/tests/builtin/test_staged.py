@@ -13,8 +13,8 @@ from opaque_devices import OpaqueDriver, core_registry, opaque_registry
 
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import DeviceUnavailableError
+from flow_core.builtin.in_process import staged
 from flow_core.builtin.null_driver import NullComm
-from flow_core.builtin.staged import StagedComm
 from flow_core.device import SLAB_BYTES, Comm
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available, CommSpec
@@ -93,7 +93,7 @@ def copies(case: str, *group: Device) -> tuple[comms.BoundExchange, dict[str, in
     kit = StagedKit()
     kit._made.clear()
     (exchange,) = comm_cases.CASES[case](group, as_dtype("float32"))
-    comm = StagedComm(group)
+    comm = staged(group)
     comm.attach(kit.driver)
     run = comms.BoundExchange(kit, comm, exchange, 0)
     drivers = [d for d in map(kit.driver, group) if isinstance(d, OpaqueDriver)]
@@ -132,7 +132,7 @@ def test_a_transfer_needs_no_other_copy() -> None:
 
 
 def test_exchanges_of_a_stream_share_staging_memory() -> None:
-    kit, comm = StagedKit(), StagedComm(OPAQUE)
+    kit, comm = StagedKit(), staged(OPAQUE)
     comm.attach(kit.driver)
     for stream in (0, 0, 1):
         exchange = comm_cases.all_gather((1 << 18, 1 << 18))(OPAQUE, as_dtype("float32"))
@@ -184,7 +184,7 @@ def test_it_connects_the_devices_of_one_process_only() -> None:
 
 
 def test_launches_allocate_nothing() -> None:
-    kit, comm = StagedKit(), StagedComm(OPAQUE)
+    kit, comm = StagedKit(), staged(OPAQUE)
     comm.attach(kit.driver)
     exchange = comm_cases.all_reduce((1 << 16,))(OPAQUE, as_dtype("float32"))
     run = comms.BoundExchange(kit, comm, exchange, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from flow_core.authoring.specs import CommSpec, FormatSpec
+from flow_core.authoring.specs import ANY_DEVICE_TYPE, CommSpec, FormatSpec
 from flow_core.base.config import Settings
 from flow_dist.control.watch import WATCH
 
@@ -12,7 +12,9 @@ FLOW_PLUGIN_API = "1.0"
 
 
 def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
-    """Register MPI for devices in host memory, and NCCL for GPUs unless they are emulated."""
+    """Register MPI for devices in host memory, NCCL for GPUs unless they are emulated, and both
+    with staging in host memory for all others.
+    """
     types = ("cpu", "gpu") if config.emulate_gpus else ("cpu",)
     mpi = CommSpec(
         "mpi",
@@ -26,7 +28,15 @@ def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
     nccl = CommSpec(
         "nccl", ("gpu",), "flow_dist.nccl.comm:bootstrap", "flow_dist.nccl.comm:NcclComm", 10
     )
-    return (mpi,) if config.emulate_gpus else (mpi, nccl)
+    staged = CommSpec(
+        "mpi_staged",
+        (ANY_DEVICE_TYPE,),
+        "flow_dist.mpi.lazy:bootstrap",
+        "flow_dist.nccl.staged:MpiStagedComm",
+        priority=-10,
+        world="flow_dist.mpi.world:world",
+    )
+    return (mpi, staged) if config.emulate_gpus else (mpi, nccl, staged)
 
 
 def flow_step_finished(step: int) -> None:

@@ -126,8 +126,11 @@ class FakeDriver(Driver):
     def copy_in(self, target: Array, source: Any) -> None:
         target.numpy()[...] = source
 
-    def copy_out(self, source: Array) -> Any:
-        return source.numpy().copy()
+    def copy_out(self, source: Array, target: Any = None) -> Any:
+        if target is None:
+            return source.numpy().copy()
+        target[...] = source.numpy()
+        return target
 
 
 def box_of(box: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Run the comm kit in this process, one of several that a test starts and MPI joins."""
+"""Run the comm kit in this process, one of several that a test starts and MPI joins.
+
+Arguments: "mpi" or "staged", and the element types, by default all.
+"""
 
 import sys
 import time
@@ -10,6 +13,7 @@ from checking import in_ranks
 from flow_core.base.config import Settings
 from flow_core.base.dtypes import as_dtype
 from flow_core.plugins.host import load_plugins
+from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit, comm_cases, comms
 from flow_dist.mpi.comm import MpiComm
 from flow_dist.mpi.world import world
@@ -35,15 +39,28 @@ class ArenaKit(MpiKit):
         return super().allocate(comm, device, nbytes) if arena is None else arena
 
 
-def run(dtypes: tuple[str, ...]) -> int:
-    MpiKit.dtypes = dtypes or MpiKit.dtypes
-    kit, count = MpiKit(), 0
+class StagedKit(MpiKit):
+    """CPUs, and devices whose memory the host can only copy."""
+
+    comm_name = "mpi_staged"
+    devices = tuple(Device("cpu" if i == 1 else "opaque", 0, i) for i in range(4))
+
+    def registry(self):
+        from opaque_devices import opaque_registry
+
+        return opaque_registry()
+
+
+def run(name: str, dtypes: tuple[str, ...]) -> int:
+    kit, count = StagedKit() if name == "staged" else MpiKit(), 0
+    type(kit).dtypes = dtypes or MpiKit.dtypes
     for check in CHECKS:
         for row in kit.parameters(check):
             getattr(kit, f"test_{check}")(*row)
             count += 1
-    large()
-    ahead()
+    if name != "staged":
+        large()
+        ahead()
     return count
 
 
@@ -99,4 +116,4 @@ def body(draft, n: int, in_place: int = 0) -> None:
 
 if __name__ == "__main__":
     np.seterr(all="ignore")
-    in_ranks(partial(run, tuple(sys.argv[1:])))
+    in_ranks(partial(run, sys.argv[1], tuple(sys.argv[2:])))

@@ -15,12 +15,15 @@ import numpy as np
 from checking import in_ranks
 from nccl_fakes import NUMPY, FakeDriver, FakeError, FakeGpu
 
+from flow_core.base.dtypes import as_dtype
+from flow_core.builtin.numpy_driver import NumpyDriver
 from flow_core.plugins.specs import Available
 from flow_core.sharding.topology import Device
-from flow_core.testing import CommKit
+from flow_core.testing import CommKit, comm_cases, comms
 from flow_dist.mpi.world import world
 from flow_dist.nccl import comm as nccl
 from flow_dist.nccl.library import PRIMITIVES
+from flow_dist.nccl.staged import MpiStagedComm
 
 CHECKS = (
     "is_a_comm", "moves", "is_bound_once", "sums_in_place", "counts_what_it_sends",
@@ -124,6 +127,34 @@ class RankKit(CommKit):
         return FakeDriver(self.gpu)
 
 
+class StagedKit(RankKit):
+    """All but the second device are GPUs, whose exchanges without it go over NCCL."""
+
+    comm_name = "mpi_staged"
+    devices = tuple(Device("cpu" if index == 1 else "gpu", 0, index) for index in range(4))
+
+    def comm(self) -> MpiStagedComm:
+        found = MpiStagedComm(self.devices)
+        found.attach(self.driver)
+        return found
+
+    def driver(self, device: Device) -> Any:
+        return NumpyDriver(device) if device.type == "cpu" else super().driver(device)
+
+
+def run_staged() -> None:
+    """Run the kit, and an exchange of GPUs alone."""
+    for row in StagedKit().parameters("moves"):
+        StagedKit().test_moves(*row)
+    kit, devices = StagedKit(), StagedKit.devices[2:]
+    comm, exchange = kit.comm(), comm_cases.all_reduce((6,))(devices, as_dtype("float32"))
+    bound = comms.BoundExchange(kit, comm, exchange, 0)
+    bound.launch()
+    bound.check()
+    sent = {device for link in comm._direct.sent() for device in link}
+    assert sent == ({*devices} if set(comm.local) & {*devices} else set())
+
+
 def run() -> int:
     rank = world().rank
     RankKit.gpu = FakeGpu(rank)
@@ -137,6 +168,7 @@ def run() -> int:
         for row in kit.parameters(check):
             getattr(kit, f"test_{check}")(*row)
             count += 1
+    run_staged()
     assert len(nccl.process_communicators().communicators) == len(
         {communicator.devices for communicator in nccl.process_communicators().communicators}
     )

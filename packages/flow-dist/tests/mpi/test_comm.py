@@ -10,8 +10,16 @@ KIT = HELPERS / "run_comm_kit.py"
 @pytest.mark.slow
 def test_kit_on_three_processes() -> None:
     """Four devices on three processes: one of them has two."""
-    lines = lines_of(run_script(3, KIT, "float32", "bool"))
+    lines = lines_of(run_script(3, KIT, "mpi", "float32", "bool"))
     assert lines == 3 * ["167 checks"]
+
+
+@pytest.mark.representative(r"\[2\]", "the others differ in the number of processes")
+@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_kit_with_devices_that_the_host_cannot_read(processes: int) -> None:
+    helpers = str(HELPERS.parents[3] / "tests" / "helpers")
+    lines = lines_of(run_script(processes, KIT, "staged", "float32", "bool", PYTHONPATH=helpers))
+    assert lines == processes * ["167 checks"]
 
 
 @pytest.mark.representative(r"\[2-0\]", "the others differ in the number of processes")
@@ -20,7 +28,7 @@ def test_kit_on_three_processes() -> None:
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_kit_with_all_element_types(processes: int, shared: str) -> None:
     """Large boxes are sent, or read where they lie."""
-    done = run_script(processes, KIT, timeout=300, FLOW_DIST_SHARED_MEMORY=shared)
+    done = run_script(processes, KIT, "mpi", timeout=300, FLOW_DIST_SHARED_MEMORY=shared)
     lines = lines_of(done)
     assert lines == processes * ["440 checks"]
 
@@ -34,5 +42,5 @@ def test_kit_over_two_hosts(processes: int) -> None:
     if reason is not None:
         pytest.skip(reason)
     with two_hosts() as hosts:
-        done = run_script(processes, KIT, timeout=300, hosts=hosts)
+        done = run_script(processes, KIT, "mpi", timeout=300, hosts=hosts)
     assert lines_of(done) == processes * ["440 checks"]

@@ -286,7 +286,7 @@ def test_the_plugin_registers_it() -> None:
     assert comms["nccl"].device_types == ("gpu",)
     assert comms["nccl"].world is None
     emulated = plugin.flow_register_comms(Settings(emulate_gpus=2))
-    assert [spec.name for spec in emulated] == ["mpi"]
+    assert [spec.name for spec in emulated] == ["mpi", "mpi_staged"]
 
 
 # -------------------------------------------------------------------------- the real library

@@ -42,6 +42,7 @@ from flow_core.plugins.batchable import (
     rowwise_in_last,
     side_by_side,
 )
+from flow_core.plugins.staging import StagedComm
 from flow_core.plugins.trials import bitwise_equal_in_trials, canceling_operands, multiplications
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "Parts",
     "Result",
     "Scratch",
+    "StagedComm",
     "Steps",
     "Stream",
     "Strided",

@@ -18,6 +18,7 @@ from flow_core.plugins.emission import emit
 from flow_core.plugins.exporters import ExportedJob, ExporterSpec, ImportTools
 from flow_core.plugins.hookspecs import hookimpl
 from flow_core.plugins.specs import (
+    ANY_DEVICE_TYPE,
     REQUIRED,
     AnnotationSpec,
     Available,
@@ -69,6 +70,7 @@ from flow_core.sharding.sbp import (
 from flow_core.sharding.topology import Device, Placement
 
 __all__ = [
+    "ANY_DEVICE_TYPE",
     "EXTREMES",
     "NO_ATTRS",
     "REQUIRED",

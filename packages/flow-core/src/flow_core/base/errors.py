@@ -241,6 +241,10 @@ class HostFallbackWarning(FlowWarning):
     """Ops without a kernel for their devices run on the CPU."""
 
 
+class HostExchangeWarning(FlowWarning):
+    """Exchanges between devices go through host memory because a library is not available."""
+
+
 def warn(text: str, category: type[FlowWarning], at: SourceLine | None) -> None:
     """Issue a warning at a line of the user's program."""
     place = at or SourceLine("<unknown>", 1)

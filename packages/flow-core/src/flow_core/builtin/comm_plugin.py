@@ -24,7 +24,7 @@ def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
             "staged",
             (ANY_DEVICE_TYPE,),
             f"{module}:bootstrap",
-            "flow_core.builtin.staged:StagedComm",
+            f"{module}:staged",
             priority=-100,
         ),
     )

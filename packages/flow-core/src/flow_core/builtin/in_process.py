@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from flow_core.builtin.calls import call
+from flow_core.builtin.numpy_driver import NumpyArena
 from flow_core.comm.exchange import COMBINE, DevicePair, Exchange, check_arrays, neutral
 from flow_core.comm.gathers import GatherPlan, block_gathers, reductions
 from flow_core.device import Comm, Launch
 from flow_core.plugins.specs import Available
+from flow_core.plugins.staging import StagedComm
 from flow_core.sharding.topology import Device
 
 
@@ -85,6 +87,11 @@ class InProcessComm(Comm):
             for link, nbytes in meter.links.items():
                 total[link] += nbytes * meter.launches
         return {link: nbytes for link, nbytes in total.items() if nbytes}
+
+
+def staged(devices: Sequence[Device]) -> StagedComm:
+    """Return the comm of the devices of one process, whatever their types."""
+    return StagedComm("staged", InProcessComm(devices), NumpyArena, shares=True)
 
 
 @dataclass(slots=True)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from opaque_devices import OpaqueArray, OpaqueDriver
 
 from flow_core.base.dtypes import float64
-from flow_core.builtin.in_process import InProcessComm
-from flow_core.builtin.staged import StagedComm
+from flow_core.builtin.in_process import InProcessComm, staged
 from flow_core.comm.exchange import COMBINE, LOCAL, DevicePair, Exchange, make_exchange
 from flow_core.compiler.distribute.collectives import exchange_op
 from flow_core.compiler.reshard.planner import (
@@ -123,7 +122,7 @@ class OpaqueComm:
     """The staged comm between arrays that the host cannot read, which hold host arrays' values."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
-        self.comm = StagedComm(devices)
+        self.comm = staged(devices)
         self.comm.attach(OpaqueDriver)
         self.sent = self.comm.sent
 

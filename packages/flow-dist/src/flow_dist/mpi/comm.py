@@ -111,7 +111,11 @@ class MpiComm(Comm):
 
     def arena(self, device: Device, nbytes: int) -> Arena | None:
         """Return memory for a local device that peers on this host can map; None without peers."""
-        return self._memory.arena(nbytes) if self._has_peers and nbytes else None
+        return self.staging(nbytes) if self._has_peers and nbytes else None
+
+    def staging(self, nbytes: int) -> Arena:
+        """Return memory that peers on this host can map."""
+        return self._memory.arena(nbytes)
 
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]

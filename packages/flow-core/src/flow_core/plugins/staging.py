@@ -1,8 +1,8 @@
-"""The communicator (comm) for devices of any types in one process: it stages data in host memory.
+"""A communicator (comm) for devices of any types: it stages data in host memory.
 
 The comm copies whole device arrays to and from the host with the drivers' ``copy_out`` and
-``copy_in``, and performs the exchange between host arrays like the comm of CPU devices.  The arrays
-of CPU devices take part without copies.
+``copy_in``, and another comm performs the exchange between host arrays, like that of CPU devices.
+The arrays of CPU devices take part without copies.
 """
 
 from __future__ import annotations
@@ -13,38 +13,44 @@ from functools import partial
 from typing import Any
 
 from flow_core.base.arrays import Array, DeviceArray
-from flow_core.builtin.in_process import InProcessComm
-from flow_core.builtin.numpy_driver import NumpyArena
 from flow_core.comm.exchange import DevicePair, Exchange, check_arrays
-from flow_core.device import Comm, Driver, Launch, Scratch
+from flow_core.device import Arena, Comm, Driver, Launch, Scratch
 from flow_core.ir.graph import TensorType
 from flow_core.sharding.topology import Device
 
 
 class StagedComm(Comm):
-    """Comm of the devices of one process, whatever their types.
+    """Comm of devices of any types.
 
     Staging memory is allocated when exchanges are bound; all exchanges of a stream share it.
 
     Args:
-        devices: all devices.
+        name: name of the `CommSpec`.
+        hosts: the comm that exchanges host arrays between the same devices.
+        allocate: allocates host memory, given its number of bytes.
+        shares: whether an input and an output of ``hosts`` may be the same array; an output that is
+            a copy of an input then needs no array of its own.
 
     Attributes:
         devices: all devices that the comm connects.
-        local: the devices of this process, which are all devices.
+        local: the devices of this process.
     """
 
-    name = "staged"
-
-    def __init__(self, devices: Sequence[Device]) -> None:
-        self.devices = self.local = tuple(devices)
-        self._between_hosts = InProcessComm(devices)
+    def __init__(
+        self, name: str, hosts: Comm, allocate: Callable[[int], Arena], shares: bool
+    ) -> None:
+        self.name, self.devices, self.local = name, hosts.devices, hosts.local
+        self.hosts, self._allocate, self._shares = hosts, allocate, shares
         self._drivers: dict[Device, Driver] = {}
         self._staging: dict[int, Scratch] = {}
 
     def attach(self, driver: Callable[[Device], Driver]) -> None:
         """Store the drivers that copy to and from the devices."""
-        self._drivers = {device: driver(device) for device in self.devices if not _is_host(device)}
+        self._drivers = {device: driver(device) for device in self.local if not is_host(device)}
+
+    def arena(self, device: Device, nbytes: int) -> Arena | None:
+        """Allocate the memory of a plan on a CPU device as the comm of host arrays does."""
+        return self.hosts.arena(device, nbytes) if is_host(device) else None
 
     def bind(
         self,
@@ -58,12 +64,13 @@ class StagedComm(Comm):
             PlanError: The arrays do not match the exchange.
         """
         check_arrays(exchange, self.local, inputs, outputs)
-        staging = self._staging.setdefault(exchange.stream, Scratch(NumpyArena))
+        staging = self._staging.setdefault(exchange.stream, Scratch(self._allocate))
         staging.reuse()
-        given, made = _host_arrays(exchange, inputs, outputs, staging)
+        copies = _copies(exchange) if self._shares else {}
+        given, made = _host_arrays(exchange, inputs, outputs, staging, copies)
         return (
             *self._reads(exchange, inputs, given),
-            *self._between_hosts.bind(exchange, given, made),
+            *self.hosts.bind(exchange, given, made),
             *self._writes(exchange, outputs, made),
         )
 
@@ -85,26 +92,31 @@ class StagedComm(Comm):
 
     def sent(self) -> Mapping[DevicePair, int]:
         """Return the bytes sent between devices so far, by (from, to)."""
-        return self._between_hosts.sent()
+        return self.hosts.sent()
 
 
 def _host_arrays(
-    exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any], staging: Scratch
-) -> tuple[list[Array], list[Array]]:
+    exchange: Exchange,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    staging: Scratch,
+    copies: Mapping[int, int],
+) -> tuple[list[Any], list[Any]]:
     """Return host arrays for all inputs and outputs: CPU arrays themselves, staging for others.
 
-    An output that is a copy of an input shares that input's host array if at least one of the two
-    is not on a CPU.
+    An output that is a copy of an input, as in ``copies``, shares that input's host array if at
+    least one of the two is not on a CPU.  Devices of other processes have no arrays.
     """
-    copies = _copies(exchange)
     direct = {
         source: outputs[target]
         for target, source in copies.items()
-        if _is_host(exchange.receivers[target])
+        if is_host(exchange.receivers[target])
     }
 
     def host(device: Device, array: Any, shared: Array | None, type_: TensorType) -> Any:
-        found = array if _is_host(device) else shared
+        if array is None:
+            return None
+        found = array if is_host(device) else shared
         return staging.array(type_.shape, type_.dtype.numpy) if found is None else found
 
     given = [
@@ -135,6 +147,6 @@ def _copies(exchange: Exchange) -> dict[int, int]:
     }
 
 
-def _is_host(device: Device) -> bool:
+def is_host(device: Device) -> bool:
     """Return whether the host reads and writes the arrays of a device directly."""
     return device.type == "cpu"
