@@ -87,7 +87,8 @@ def _barriers() -> tuple[Defect, ...]:
     tile = "tile[i / TILE][i % TILE] = x[matrix + r * columns + c];\n        }\n"
     place = "missing barrier: "
     return (
-        Defect(place + "before a reduction", "thread", "softmax", WIDE, first, BLOCK),
+        Defect(place + "before a reduction", "thread", "layer_norm", NORM[0], first, BLOCK,
+               attrs=NORM[1]),
         Defect(place + "after the values of a reduction", "thread", "softmax", WIDE, BLOCK,
                KEEP),
         Defect(place + "in a layer norm", "thread", "layer_norm", NORM[0], BLOCK,
