@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ def conv_tensors(query: KernelQuery) -> tuple[str, tuple[TensorType, TensorType,
     return "forward", (given[0], given[1], made)
 
 
-def _conv(ctx: BindContext) -> Launch:
-    return bind_problem(ctx, conv_problem(ctx.query), ctx.outputs, ctx.workspace)
+def _bind(problem_of: Callable[[KernelQuery], Problem], ctx: BindContext) -> Launch:
+    return bind_problem(ctx, problem_of(ctx.query), ctx.outputs, ctx.workspace)
 
 
 def bind_problem(
@@ -106,10 +107,6 @@ def attention_problem(query: KernelQuery) -> Attention | AttentionGrad:
     return AttentionGrad(q, k, v, rest[0], scale, mask, bool(attrs["deterministic"]))
 
 
-def _attention(ctx: BindContext) -> Launch:
-    return bind_problem(ctx, attention_problem(ctx.query), ctx.outputs, ctx.workspace)
-
-
 def _is_half(query: KernelQuery) -> bool:
     """Whether all tensors except the log-sum-exp have the same 16-bit type."""
     kinds = {t.dtype.name for t in (*query.inputs, *query.outputs) if t.shape[-1:] != (1,)}
@@ -151,10 +148,6 @@ def _norm_workspace(query: KernelQuery) -> int:
     )
 
 
-def _norm_grad(ctx: BindContext) -> Launch:
-    return bind_problem(ctx, norm_problem(ctx.query), ctx.outputs, ctx.workspace)
-
-
 def takes_norm(query: KernelQuery) -> bool:
     """Require float32 parameters and statistics, and channels on axis 1 or the last axis."""
     x, axis = query.inputs[0], query.attrs["axis"]
@@ -166,13 +159,13 @@ def takes_norm(query: KernelQuery) -> bool:
 
 KERNELS: tuple[KernelSpec, ...] = (
     *(
-        kernel(op, _conv, _takes_conv, _workspace_bytes)
+        kernel(op, partial(_bind, conv_problem), _takes_conv, _workspace_bytes)
         for op in ("cudnn_conv", "cudnn_conv_data_grad", "cudnn_conv_filter_grad")
     ),
     *(
-        kernel(op, _attention, _is_half, _workspace_bytes)
+        kernel(op, partial(_bind, attention_problem), _is_half, _workspace_bytes)
         for op in ("cudnn_attention", "cudnn_attention_grad")
     ),
     kernel("cudnn_norm", collect_launches(_norm), takes_norm, _norm_workspace),
-    kernel("cudnn_norm_grad", _norm_grad, takes_norm, _workspace_bytes),
+    kernel("cudnn_norm_grad", partial(_bind, norm_problem), takes_norm, _workspace_bytes),
 )

@@ -11,6 +11,7 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.base.shapes import slice_range
 from flow_cuda.codegen.elementwise import AXES, VECTOR, broadcast_strides
 from flow_cuda.codegen.indices import index_type, offset_of, split_index
 from flow_cuda.codegen.program import Kernel, make_kernel
@@ -304,9 +305,8 @@ def _axis_of(
     start: int, stop: int, step: int, low: int, high: int, whole: int
 ) -> tuple[int, tuple[int, int], int]:
     """Return, for one axis: number of elements, (start, step) in the window, start in the slice."""
-    first, last = min(max(start, -whole), whole - 1), min(max(stop, -whole - 1), whole)
-    taken = range(first + whole * (first < 0), last + whole * (last < 0), step)
-    numbers = [i for i, at in enumerate(taken) if low <= at < high] if whole else []
+    taken = slice_range(whole, start, stop, step)
+    numbers = [i for i, at in enumerate(taken) if low <= at < high]
     if not numbers:
         return 0, (0, 1), 0
     return len(numbers), (taken[numbers[0]] - low, step), numbers[0]
