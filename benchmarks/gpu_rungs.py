@@ -13,6 +13,7 @@ import cuda_small
 import numpy as np
 from cuda_exact import half_errors, integer_errors, on_device, philox_errors
 from cuda_order import Row
+from cuda_references.products import gelu
 from cuda_rig import Run, compiled_at_once, start, verdict
 
 from flow_core.base.dtypes import as_dtype
@@ -20,7 +21,6 @@ from flow_core.sharding.topology import Device
 from flow_cuda.device.hardware import EPILOGUES, Product
 from flow_cuda.device.launch import CopyLaunch, ProductLaunch, ZeroLaunch
 from flow_cuda.driver import cupy_hardware
-from flow_cuda.ops import gelu, gelu_slope
 
 OFFSETS = (0, 16)
 """Distances of matrices from the alignment of allocations, in bytes."""
@@ -131,28 +131,19 @@ def product_error(driver: Any, product: Product, offset: int) -> float | None:
     a = made(p.k, p.m) if p.transpose_a else made(p.m, p.k)
     b = made(p.n, p.k) if p.transpose_b else made(p.k, p.n)
     bias = made(p.m if p.epilogue == "sum_a" else p.n)
-    wide = np.zeros((p.m, p.saved_lead // 8), np.uint8)
-    if p.epilogue.startswith("gelu"):
-        wide = made(p.m, p.saved_lead)
-    elif p.epilogue.startswith("relu"):
-        wide = rng.integers(0, 256, wide.shape, np.uint8)
     given = [shifted(driver, x, offset) for x in (a, b, np.zeros((p.m, p.n), kind))]
-    words = p.epilogue.split("_")
-    uses = {"bias", "sum"} & {*words}, {"saved", "grad"} & {*words}
-    pairs = zip((bias, wide), uses, strict=True)
-    more = [on_device(driver, values) if used else None for values, used in pairs]
+    more = [on_device(driver, bias)] if p.epilogue else []
     launch = ProductLaunch(driver.hardware, product, *given, *more)
     if not driver.hardware.supports(product, launch.operands()):
         return None
     step, worst = driver.compile([launch]), 0.0
     for _ in range(3):
         driver.copy_in(given[2], np.zeros((p.m, p.n), kind))
-        for array, values in zip(more, (bias, wide), strict=True):
-            if array is not None:
-                driver.copy_in(array, values)
+        for array in more:
+            driver.copy_in(array, bias)
         step()
-        results = [driver.copy_out(x) for x in (given[2], *more) if x is not None]
-        expected = expectation(product, a, b, bias, wide)
+        results = [driver.copy_out(x) for x in (given[2], *more)]
+        expected = expectation(product, a, b, bias)
         for found, wanted in zip(results, expected, strict=False):
             error = np.abs(found.astype(np.float64) - wanted) / (np.abs(wanted) + p.k**0.5)
             worst = max(worst, float(error.max()))
@@ -166,7 +157,7 @@ def shifted(driver: Any, values: Any, offset: int) -> Any:
     return made
 
 
-def expectation(p: Product, a: Any, b: Any, bias: Any, saved: Any) -> list[Any]:
+def expectation(p: Product, a: Any, b: Any, bias: Any) -> list[Any]:
     """Return c, and the sum that an epilogue writes, in float64."""
     left, right = (x.astype(np.float64) for x in (a, b))
     left, right = left.T if p.transpose_a else left, right.T if p.transpose_b else right
@@ -175,12 +166,6 @@ def expectation(p: Product, a: Any, b: Any, bias: Any, saved: Any) -> list[Any]:
         return [c, left.sum(1) if p.epilogue == "sum_a" else right.sum(0)]
     if "bias" in p.epilogue:
         c = c + bias.astype(np.float64)
-    if "grad" in p.epilogue:
-        if p.epilogue.startswith("relu"):
-            c = c * np.unpackbits(saved, axis=1, bitorder="little")[:, : p.n]
-        else:
-            c = c * gelu_slope(saved[:, : p.n].astype(np.float64))
-        return [c, c.sum(0)] if p.epilogue.endswith("sum") else [c]
     if p.epilogue.startswith("relu"):
         return [np.maximum(c, 0)]
     return [gelu(c)] if p.epilogue.startswith("gelu") else [c]

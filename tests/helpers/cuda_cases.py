@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+from cuda_references import with_references
 from cuda_simulator.hardware import Simulator
 from cuda_simulator.host_compiler import HostFunction
 
@@ -65,25 +66,16 @@ DEVIATIONS = (
     Deviation("normalization_grad", ("nan",), TERMS, ("nan", "-nan", *INFINITE)),
     Deviation("cudnn_attention", ("nan",), TERMS, INFINITE, everywhere=False),
     Deviation("cudnn_conv_data_grad", ("nan",), SPREAD, ("nan", "-nan", *INFINITE)),
-    *(Deviation(op, ("lost", "nan"), "pixels of weight 0 are left out", ("nan", "-nan", *INFINITE))
-      for op in ("upsample", "upsample_grad")),
-    *(Deviation(op, ("refused",), NO_ERRORS, LABELS)
-      for op in (
-          "distributed_partial_fc_sample", "sparse_cross_entropy", "sparse_softmax_cross_entropy",
-      )),
+    Deviation("sparse_softmax_cross_entropy", ("refused",), NO_ERRORS, LABELS),
     Deviation("scalar_pow", ("nan", "zero_sign"), "numpy takes a square root for the power 0.5"),
-    Deviation("CategoricalOrdinalEncode", ("finite",), "a table has only what the op has put there",
-              LABELS),
     Deviation("dynamic_loss_scale_schedule", ("finite",), "a count of steps never overflows",
               LABELS),
-    Deviation("reduce_prod_grad", ("finite",), "integers wrap around, the reference has wider ones",
-              everywhere=False),
 )  # fmt: skip
 
 
 PLANNED = (
-    "cuda_matmul_grad", "cudnn_attention", "cudnn_attention_grad", "cudnn_conv_data_grad",
-    "cudnn_conv_filter_grad", "cudnn_layer_norm", "cudnn_norm", "cudnn_norm_grad",
+    "cudnn_attention", "cudnn_attention_grad", "cudnn_conv_data_grad",
+    "cudnn_conv_filter_grad", "cudnn_norm", "cudnn_norm_grad",
 )  # fmt: skip
 
 
@@ -190,7 +182,7 @@ class DeviceKernels(CudaKit):
         return simulator
 
     def registry(self) -> Registry:
-        return load_plugins()
+        return with_references(load_plugins())
 
 
 __all__ = ["AS_GIVEN", "CudaKit", "DeviceKernels", "core_registry", "simulated_registry"]

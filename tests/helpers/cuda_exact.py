@@ -6,7 +6,7 @@ import numpy as np
 
 from flow_core.base.dtypes import as_dtype
 from flow_cuda.codegen.program import C_TYPES, make_kernel
-from flow_cuda.device.launch import launch_threads
+from flow_cuda.device.launch import launch
 from flow_cuda.driver.gpu import GpuDriver
 
 PHILOX = """
@@ -33,7 +33,7 @@ def converted(driver: GpuDriver, values: Any, to: str) -> Any:
     parameters = ((f"const {kinds[0]} *", "x"), (f"{kinds[1]} *", "y"), ("i64", "n"))
     x, y = on_device(driver, values), on_device(driver, np.zeros(values.shape, dtype.numpy))
     kernel = make_kernel("converted", parameters, body)
-    launch_threads(kernel, values.size, x, y, values.size)()
+    launch(kernel, values.size, x, y, values.size)()
     return driver.copy_out(y)
 
 
@@ -91,7 +91,7 @@ def philox_errors(driver: GpuDriver, count: int, seed: int = 0x1234_5678_9ABC_DE
     )  # fmt: skip
     kernel = make_kernel("philox_blocks", parameters, PHILOX, ("random.h",))
     y, start = on_device(driver, np.zeros((count, 4), np.uint64)), (1 << 63, 7, 3)
-    launch_threads(kernel, count, y, count, *start, seed)()
+    launch(kernel, count, y, count, *start, seed)()
     wanted = np.random.Philox(key=seed, counter=np.array([start[0] - 1, 7, 3, 0], np.uint64))
     expected = wanted.random_raw(4 * count).reshape(count, 4)
     return int((driver.copy_out(y) != expected).any(axis=1).sum())

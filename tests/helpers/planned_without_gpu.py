@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 import processes
+from cuda_references import REFERRED
 
 from flow_core.base.disk_cache import DiskCache
 from flow_core.base.dtypes import as_dtype
 from flow_core.ir.graph import tensor_type
 from flow_core.plugins.specs import InferContext, KernelQuery
-from flow_cuda.cudnn import norm_ops, ops
 from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows
-from flow_cuda.cudnn.norm import LayerNorm, Norm, NormGrad
+from flow_cuda.cudnn.norm import Norm, NormGrad
 from flow_cuda.cudnn.plans import DnnPlans
 from flow_cuda.cudnn.problems import Problem, Search, convolution, tensor_layout
-from flow_cuda.kernels.dnn import conv_problem, layer_norm_problem, norm_problem
+from flow_cuda.kernels.dnn import conv_problem, norm_problem
 
 H200 = {
     "deviceName": "NVIDIA H200", "deviceVer": 900, "driverVer": 12090, "cudaDeviceId": 0,
@@ -152,8 +152,6 @@ def compiled_at_once() -> dict[str, Problem]:
             for adds, relu in ((False, False), (False, True), (True, True)):
                 norms[f"norm {dtype} {form} {adds} {relu}"] = Norm(x, 1e-5, 0.9, adds, relu)
             norms[f"norm grad {dtype} {form}"] = NormGrad(x)
-        for params in {dtype, "float32"}:
-            norms[f"layer norm {dtype} {params}"] = LayerNorm(8192, 768, dtype, params, 1e-5)
         behind = {"bias": True, "relu": True, "adds": True}
         norms[f"conv add {dtype}"] = conv("forward", dtype, "channels_last", **behind)
     return norms | {
@@ -164,23 +162,13 @@ def compiled_at_once() -> dict[str, Problem]:
     }
 
 
-def summed() -> dict[str, Problem]:
-    """What batch normalization in training could begin with."""
-    return {
-        f"{dtype} {form}": conv("forward", dtype, form, sums=True)
-        for dtype in ("float32", "float16", "bfloat16")
-        for form in ("channels_first", "channels_last")
-    }
-
-
 def sampled() -> dict[str, Problem]:
     """What the kit of kernels asks for on a device."""
-    asked = {"cudnn_layer_norm": layer_norm_problem, "cudnn_norm": norm_problem}
-    asked["cudnn_norm_grad"] = norm_problem
+    asked = dict.fromkeys(("cudnn_norm", "cudnn_norm_grad"), norm_problem)
     found: dict[str, Problem] = {}
-    for spec in (*ops.OPS, *norm_ops.OPS):
+    for spec in (s for s in REFERRED if s.type.startswith(("cudnn_conv", "cudnn_norm"))):
         halves = () if spec.type.startswith("cudnn_norm") else ("float16",)
-        for dtype in halves if spec.type == "cudnn_conv_sums" else ("float32", *halves):
+        for dtype in ("float32", *halves):
             samples: Any = spec.samples
             for i, sample in enumerate(samples(np.random.default_rng(0))):
                 attrs = {**spec.attrs, **sample.attrs}
@@ -233,7 +221,7 @@ def main() -> None:
         rows[name] = None if choice is None else [choice.plan, choice.workspace]
     answer: dict[str, Any] = {"version": cudnn.backend_version(), "plans": rows}
     for kind, asked in (
-        ("counts", compiled_at_once()), ("sums", summed()), ("samples", sampled())
+        ("counts", compiled_at_once()), ("samples", sampled())
     ):  # fmt: skip
         graphs = {name: plans._graph(problem) for name, problem in asked.items()}
         answer[kind] = {n: g and g.get_execution_plan_count() for n, g in graphs.items()}

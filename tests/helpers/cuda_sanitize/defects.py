@@ -72,8 +72,9 @@ TALL = (floats(600, 40),)
 LEADING = {"axis": (0,), "keepdims": False}
 TRAILING = {"axis": (1,), "keepdims": False}
 TABLE = (floats(7, 5), indices(7, 400))
-SPARSE = ((floats(60, 50) > 0.5).astype(np.float32),)
-LONG = (floats(2, 3000),)
+INDEXED = (floats(50, 4), indices(50, 3000), floats(3000, 4), np.array(0.1, np.float32))
+"""A table, and updates of its rows, whose indices are sorted."""
+SORTS = "indexed_slices_sgd_update"
 COLUMNS = "        __syncthreads();\n        kept[threadIdx.x] = sum;\n        __syncthreads();\n"
 SCAN = "        V other = own >= step ? sums[own - step] : (V)0;\n        __syncthreads();\n"
 KEEP = "    if (threadIdx.x % WARP == 0) kept[threadIdx.x / WARP] = value;\n"
@@ -86,8 +87,8 @@ def _barriers() -> tuple[Defect, ...]:
     tile = "tile[i / TILE][i % TILE] = x[matrix + r * columns + c];\n        }\n"
     place = "missing barrier: "
     return (
-        Defect(place + "before a reduction", "thread", "l2_normalize", ROWS, first, BLOCK,
-               attrs={"axis": 1}),
+        Defect(place + "before a reduction", "thread", "layer_norm", NORM[0], first, BLOCK,
+               attrs=NORM[1]),
         Defect(place + "after the values of a reduction", "thread", "softmax", WIDE, BLOCK,
                KEEP),
         Defect(place + "in a layer norm", "thread", "layer_norm", NORM[0], BLOCK,
@@ -102,15 +103,15 @@ def _barriers() -> tuple[Defect, ...]:
                COLUMNS.replace("        __syncthreads();\n", "", 1), attrs=LEADING),
         Defect(place + "after column sums", "thread", "reduce_sum", TALL, COLUMNS,
                COLUMNS.replace("sum;\n        __syncthreads();\n", "sum;\n"), attrs=LEADING),
-        Defect(place + "in a scan, after the reads", "thread", "argwhere", SPARSE, SCAN,
+        Defect(place + "in a scan, after the reads", "thread", SORTS, INDEXED, SCAN,
                SCAN.replace("        __syncthreads();\n", "")),
-        Defect(place + "in a scan, after the writes", "thread", "argwhere", SPARSE,
+        Defect(place + "in a scan, after the writes", "thread", SORTS, INDEXED,
                "sums[own] += other;\n        __syncthreads();\n", "sums[own] += other;\n"),
-        Defect(place + "before a scan", "thread", "argwhere", SPARSE,
+        Defect(place + "before a scan", "thread", SORTS, INDEXED,
                "    sums[own] = value;\n    __syncthreads();\n", "    sums[own] = value;\n"),
-        Defect(place + "before a histogram", "thread", "arg_sort", LONG,
+        Defect(place + "before a histogram", "thread", SORTS, INDEXED,
                "found[d] = 0;\n        __syncthreads();\n", "found[d] = 0;\n"),
-        Defect(place + "after a histogram", "thread", "arg_sort", LONG,
+        Defect(place + "after a histogram", "thread", SORTS, INDEXED,
                "1u);\n        }\n        __syncthreads();\n", "1u);\n        }\n"),
         Defect(place + "not reached by some threads", "thread", "softmax", WIDE, BLOCK,
                KEEP + "    if (threadIdx.x < 100) __syncthreads();\n"),
@@ -124,7 +125,6 @@ def _tails() -> tuple[Defect, ...]:
         ("cast", (floats(700),), {"dtype": "float16"}), ("relu", (floats(33),), {}),
         ("sparse_softmax_cross_entropy_grad", (), {}),
         ("unsorted_segment_sum", (floats(400, 3), indices(7, 400)), {"axis": 0, "num_segments": 7}),
-        ("tril", (), {}),
     )  # fmt: skip
     return (
         *(Defect(f"tail of {op}", "address", op, arrays, "LOOP(i, first_item(), count,",
@@ -135,9 +135,6 @@ def _tails() -> tuple[Defect, ...]:
                  "LOOP(i, threadIdx.x * W, row.n + W,", attrs=attrs)
           for op, arrays, attrs in (
               ("softmax", WIDE, {}), ("log_softmax", WIDE, {}), ("layer_norm", *NORM))),
-        Defect("row tail of l2_normalize", "address", "l2_normalize", ROWS,
-               "LOOP(i, threadIdx.x, count,", "LOOP(i, threadIdx.x, count + 1,",
-               attrs={"axis": 1}),
         *(Defect(f"tail of a warp in {op}", "address", op, ROWS,
                  "return (k + 1) * (i64)(LANES * W) <= n ||", "return true ||")
           for op in ("softmax", "log_softmax")),
@@ -167,16 +164,13 @@ def _races() -> tuple[Defect, ...]:
         Defect("sums without atomic addition", "thread", "unsorted_segment_sum", segments,
                "FN void add_to(float *to, float value) { atomicAdd(to, value); }",
                "FN void add_to(float *to, float value) { *to += value; }", attrs=sums),
-        Defect("a histogram without atomic addition", "thread", "arg_sort", LONG,
-               "atomicAdd(&found[digit(keys[row * n + i], shift)], 1u)",
-               "found[digit(keys[row * n + i], shift)] += 1u"),
+        Defect("a histogram without atomic addition", "thread", SORTS, INDEXED,
+               "atomicAdd(&found[digit(keys[i], shift)], 1u)",
+               "found[digit(keys[i], shift)] += 1u"),
         Defect("all threads store a result", "thread", "sparse_softmax_cross_entropy", (),
                "if (LEADS(N)) store(loss + r", "store(loss + r"),
         Defect("all threads store for their warp", "thread", "softmax", WIDE,
                "if (threadIdx.x % WARP == 0) kept[", "kept["),
-        Defect("unordered repeated updates", "thread", "tensor_scatter_nd_update",
-               (floats(5, 2), floats(900, 2), indices(5, 900, 1)),
-               "atomicMax(winners + at / inner, (i32)i)", "winners[at / inner] = (i32)i"),
         Defect("all blocks add to one total", "thread", "square_sum", (floats(50_000),),
                "if (blockIdx.x) return;", ""),
     )  # fmt: skip

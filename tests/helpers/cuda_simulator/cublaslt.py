@@ -10,6 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+from cuda_references.products import gelu
 
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
@@ -22,22 +23,16 @@ from flow_cuda.driver.cublaslt import (
     EPILOGUE,
     MAX_WORKSPACE,
     RESULT,
-    SAVED,
-    SAVED_LEAD,
     TRANSA,
     TRANSB,
     TYPES,
     alignment,
 )
 from flow_cuda.driver.cublaslt import BIAS as SUM
-from flow_cuda.ops import gelu, gelu_slope
 
 NAMES = {code: name for name, code in TYPES.items()}
 EPILOGUES = {code: name for name, code in CODES.items()}
-_SIZED: dict[int, Any] = {
-    TRANSA: np.int32, TRANSB: np.int32, EPILOGUE: np.uint32, SUM: np.int64, SAVED: np.int64,
-    SAVED_LEAD: np.int64,
-}  # fmt: skip
+_SIZED: dict[int, Any] = {TRANSA: np.int32, TRANSB: np.int32, EPILOGUE: np.uint32, SUM: np.int64}
 _LAYOUT: dict[int, Any] = {BATCH_COUNT: np.int32, BATCH_STEP: np.int64}
 _PREFERENCE: dict[int, Any] = {MAX_WORKSPACE: np.uint64, **dict.fromkeys(ALIGNMENTS, np.uint32)}
 
@@ -47,7 +42,7 @@ class RefusedError(Exception):
 
 
 class SimulatedLt:
-    """The `flow_cuda.driver.cublaslt.Library` on the host.
+    """The `flow_cuda.driver.cublaslt_library.CublasLt` on the host.
 
     Args:
         refuses: epilogues for which the simulation has no algorithm.
@@ -113,20 +108,13 @@ class SimulatedLt:
             name and (layout["dtype"] == "float64" or layout.get(BATCH_COUNT, 1) > 1)
         ):
             raise RefusedError("NOT_SUPPORTED")
-        for attr, wanted in (
-            (SUM, "bias" in name or "sum" in name),
-            (SAVED, SAVED_LEAD in product),
-        ):
-            if wanted and attr not in product:
-                raise RefusedError(f"INVALID_VALUE: no address for attribute {attr} of {name}")
-        lead = product.get(SAVED_LEAD, 0)
-        if lead and (lead < layout["shape"][0] or lead % (128 if "relu" in name else 8)):
-            raise RefusedError("INVALID_VALUE: leading dimension of the auxiliary tensor")
+        if name and SUM not in product:
+            raise RefusedError(f"INVALID_VALUE: no address for attribute {SUM} of {name}")
         one = np.zeros(1, RESULT)
         limits = self._objects[preference - 1]
         places = [limits.get(attr, ALIGNED) for attr in ALIGNMENTS]
-        extra = [alignment(product.get(attr, 0)) for attr in (SUM, SAVED)]
-        one["algorithm"] = [desc, *places, *extra, limits[MAX_WORKSPACE]]
+        places.append(alignment(product.get(SUM, 0)))
+        one["algorithm"] = [desc, *places, limits[MAX_WORKSPACE], 0]
         ctypes.memmove(results, one.ctypes.data, one.nbytes)
         ctypes.memmove(found, np.array([1], np.int32).ctypes.data, 4)
 
@@ -135,7 +123,7 @@ class SimulatedLt:
         _, desc, alpha, a, a_layout, b, b_layout, _, c, _, d, d_layout, *how = given
         self.calls += 1
         product = self._objects[desc - 1]
-        self._check_algorithm(how, (a, b, c, d, product.get(SUM, 0), product.get(SAVED, 0)))
+        self._check_algorithm(how, (a, b, c, d, product.get(SUM, 0)))
         self.summed_in.add(product["compute"])
         name = EPILOGUES[product[EPILOGUE]]
         x, y, out = (
@@ -156,10 +144,10 @@ class SimulatedLt:
         """Check the alignments and workspace size for which the heuristic chose the algorithm."""
         algorithm, workspace, nbytes, _ = how
         kept = np.frombuffer(ctypes.string_at(algorithm, RESULT.itemsize), RESULT)[0]["algorithm"]
-        for address, wanted in zip(addresses, kept[1:7].tolist(), strict=True):
+        for address, wanted in zip(addresses, kept[1:6].tolist(), strict=True):
             if address % wanted:
                 raise RefusedError(f"INVALID_VALUE: {address:#x} is not aligned to {wanted} bytes")
-        if workspace % ALIGNED or nbytes > kept[7]:
+        if workspace % ALIGNED or nbytes > kept[6]:
             raise RefusedError(f"INVALID_VALUE: a workspace of {nbytes} bytes at {workspace:#x}")
 
     def _matrices(self, address: int, handle: int) -> Any:
@@ -182,41 +170,12 @@ def array_at(address: int, count: int, dtype: str) -> Array:
 
 def _apply_epilogue(name: str, product: Any, value: Any, left: Any, right: Any, kind: Any) -> Any:
     """Apply an epilogue; ``value`` is column-major: the transpose of flow-cuda's matrix."""
-    dtype, (rows, columns) = as_dtype(kind).name, value.shape
+    dtype = as_dtype(kind).name
     if name in ("sum_a", "sum_b"):
         total = right.sum(0) if name == "sum_a" else left.sum(1)
         array_at(product[SUM], len(total), dtype)[:] = total
         return value
-    if "grad" in name:
-        value = value * _slope(name, product, (rows, columns), dtype)
-        if name.endswith("sum"):
-            array_at(product[SUM], rows, dtype)[:] = value.sum(1)
-        return value
-    value = value + array_at(product[SUM], rows, dtype).astype(value.dtype)[:, None]
-    if name.endswith("saved"):
-        _save(name, product, value, dtype)
+    value = value + array_at(product[SUM], len(value), dtype).astype(value.dtype)[:, None]
     if name.startswith("relu"):
         return np.maximum(value, 0)
     return gelu(value) if name.startswith("gelu") else value
-
-
-def _save(name: str, product: Any, value: Any, dtype: str) -> None:
-    rows, columns = value.shape
-    lead = product[SAVED_LEAD]
-    if name.startswith("gelu"):
-        array_at(product[SAVED], columns * lead, dtype).reshape(columns, lead)[:, :rows] = value.T
-        return
-    bits = np.zeros((columns, lead), bool)
-    bits[:, :rows] = value.T > 0
-    packed = np.packbits(bits, axis=1, bitorder="little").reshape(-1)
-    array_at(product[SAVED], packed.size, "uint8")[:] = packed
-
-
-def _slope(name: str, product: Any, shape: tuple[int, int], dtype: str) -> Any:
-    rows, columns = shape
-    lead = product[SAVED_LEAD]
-    if name.startswith("gelu"):
-        saved = array_at(product[SAVED], columns * lead, dtype).reshape(columns, lead)[:, :rows]
-        return gelu_slope(saved.T.astype(np.float64))
-    packed = array_at(product[SAVED], columns * lead // 8, "uint8").reshape(columns, -1)
-    return np.unpackbits(packed, axis=1, bitorder="little")[:, :rows].T

@@ -75,7 +75,6 @@ class SimulatedCudnn:
     heur_mode: Any = _names("A", "B", "FALLBACK")
     numerical_note: Any = _names(*_NOTES)
     behavior_note: Any = _names("RUNTIME_COMPILATION")
-    norm_forward_phase: Any = _names("INFERENCE", "TRAINING")
     # The names are those of the library:
     cudnnGraphNotSupportedError: type[Exception] = NotSupportedError
 
@@ -157,11 +156,6 @@ class FakeGraph:
         """Add the gradient with respect to the weights."""
         return self._add("conv_wgrad", {"image": image, "loss": loss}, (), **params)
 
-    def genstats(self, *, input: FakeTensor, compute_data_type: LibraryEnum) -> list[Any]:
-        """Add a node for the sums of the values and of their squares for each channel."""
-        row = (1, input.dim[1], *(1 for _ in input.dim[2:]))
-        return [self._add("genstats", {"input": input}, row), self._extra_output(row)]
-
     def bias(self, *, input: FakeTensor, bias: FakeTensor) -> FakeTensor:
         """Add a broadcast addition."""
         return self._add("bias", {"input": input, "bias": bias}, input.dim)
@@ -198,16 +192,6 @@ class FakeGraph:
         }  # fmt: skip
         dx = self._add("batchnorm_backward", given, input.dim)
         return [dx, self._extra_output(scale.dim), self._extra_output(scale.dim)]
-
-    def layernorm(
-        self, *, norm_forward_phase: LibraryEnum, input: FakeTensor, scale: FakeTensor,
-        bias: FakeTensor, epsilon: FakeTensor,
-    ) -> list[FakeTensor | None]:  # fmt: skip
-        """Add layer normalization for inference."""
-        if norm_forward_phase is not self.library.norm_forward_phase.INFERENCE:
-            raise NotSupportedError("layer normalization with statistics")
-        given = {"input": input, "scale": scale, "bias": bias, "epsilon": epsilon}
-        return [self._add("layernorm", given, input.dim), None, None]
 
     def sdpa(
         self, *, q: FakeTensor, k: FakeTensor, v: FakeTensor, bias: FakeTensor | None = None,
@@ -285,10 +269,6 @@ class FakeGraph:
             rows = [t for name, t in node.inputs.items() if name not in ("input", "grad")]
             if {self.type_name(t) for t in rows} != {"float32"}:
                 raise NotSupportedError("parameters must be float32")
-        if node.kind == "layernorm":
-            t = node.inputs
-            if not t["input"].dim[1:] == t["scale"].dim[1:] == t["bias"].dim[1:]:
-                raise NotSupportedError("parameters must have the size of a row")
         if not node.kind.startswith("conv"):
             return
         x, w, y = self.convolved(node)

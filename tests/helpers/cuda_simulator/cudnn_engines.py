@@ -59,16 +59,7 @@ def _nbytes(graph: Graph) -> int:
 
 
 def _is_conv(graph: Graph) -> bool:
-    sums = any(node.kind == "genstats" for node in graph.nodes)
-    return graph.nodes[0].kind.startswith("conv") and not sums
-
-
-def _is_conv_with_sums(graph: Graph) -> bool:
-    """Whether a graph is a float16 convolution, channels last, with the sums of its result."""
-    x, y = graph.given[0], graph.nodes[0].outputs[0]
-    if [node.kind for node in graph.nodes] != ["conv_fprop", "genstats"]:
-        return False
-    return graph.type_name(x) == "float16" and x.stride[1] == y.stride[1] == 1
+    return graph.nodes[0].kind.startswith("conv")
 
 
 def _is_general_conv(graph: Graph) -> bool:
@@ -111,12 +102,6 @@ def _is_batch_norm(graph: Graph) -> bool:
     return node.kind.startswith("batchnorm") and node.inputs["input"].dim[1] % 8 == 0
 
 
-def _is_layer_norm(graph: Graph) -> bool:
-    """Whether a graph is layer normalization with rows of a multiple of eight elements."""
-    node = graph.nodes[0]
-    return node.kind == "layernorm" and node.inputs["input"].dim[1] % 8 == 0
-
-
 def _is_deterministic_attention(graph: Graph) -> bool:
     node = graph.nodes[0]
     return node.kind == "sdpa_backward" and bool(node.params["repeats"])
@@ -126,9 +111,7 @@ ENGINES: tuple[FakeEngine, ...] = (
     FakeEngine(
         "eng1_k2=5", ("TENSOR_CORE", "DOWN_CONVERT_INPUTS"), 2, _is_tensor_core_conv, lambda g: 4096
     ),
-    FakeEngine("eng2_k2=4", ("TENSOR_CORE",), 2, _is_conv_with_sums, lambda g: 512),
     FakeEngine("eng0_k30=0", (), 1, _is_batch_norm, lambda g: 128, True),
-    FakeEngine("eng3_k1=4", (), 1, _is_layer_norm, lambda g: 64, True),
     FakeEngine("eng8", ("TENSOR_CORE",), 1, _is_attention, lambda g: 1024, True),
     FakeEngine("eng9", ("TENSOR_CORE",), 2, _is_deterministic_attention, lambda g: 2048, True),
     FakeEngine("eng7_k3=1", ("NONDETERMINISTIC",), 2.5, _is_conv_grad, _no_workspace),

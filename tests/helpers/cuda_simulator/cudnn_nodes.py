@@ -173,32 +173,15 @@ def batchnorm_backward(node: FakeNode, t: Arrays, out: Ints) -> tuple[Array, ...
     return rest * t["scale"] * t["inv_variance"], dscale, dbias
 
 
-def genstats(node: FakeNode, t: Arrays, out: Ints) -> tuple[Array, Array]:
-    """Compute the sums of the values and of their squares for each channel."""
-    rows = _per_channel(t["input"])
-    return rows.sum(1).reshape(out), np.square(rows).sum(1).reshape(out)
-
-
-def layernorm(node: FakeNode, t: Arrays, out: Ints) -> Any:
-    """Normalize each sample with the sample's own statistics."""
-    x = t["input"]
-    axes = tuple(range(1, x.ndim))
-    inner = x - x.mean(axes, keepdims=True)
-    spread = np.mean(np.square(inner), axes, keepdims=True)
-    return inner / np.sqrt(spread + t["epsilon"]) * t["scale"] + t["bias"]
-
-
 NODES: Mapping[str, Callable[[FakeNode, Arrays, Ints], Array | tuple[Array, ...]]] = {
     "conv_fprop": conv_fprop,
     "conv_dgrad": conv_dgrad,
     "conv_wgrad": conv_wgrad,
     "bias": bias,
-    "genstats": genstats,
     "relu": relu,
     "add": add,
     "batchnorm": batchnorm,
     "batchnorm_backward": batchnorm_backward,
-    "layernorm": layernorm,
     "sdpa": sdpa,
     "sdpa_backward": sdpa_backward,
 }

@@ -275,7 +275,6 @@ class Simulator:
         self.log: list[str] = []
         self.numbers: dict[int, Any] = {}
         self.uploads: Any = None
-        self._lanes: dict[str, FakeStream] = {}
         self._handles: dict[int, FakeStream] = {}
         self.compute = self.stream("compute")
         self.allocations = 0
@@ -319,15 +318,6 @@ class Simulator:
         """Create a queue."""
         return FakeStream(self.machine.unique_name(name), self.index)
 
-    def lane(self, name: str) -> FakeStream:
-        """Return the queue with this name, created on first use."""
-        if name not in self._lanes:
-            self._lanes[name] = self.stream(name) if name else self.compute
-        return self._lanes[name]
-
-    def reach(self, other: int) -> None:
-        """Do nothing: all memory is on the host."""
-
     def record(self, stream: FakeStream) -> FakeEvent:
         """Return an event with the clock of the stream."""
         if stream.recording is not None:
@@ -370,9 +360,8 @@ class Simulator:
         name: str,
         run: Callable[[], None],
         access: Access,
-        peers: bool = False,
     ) -> None:
-        self._check_place(stream, name, access, peers)
+        self._check_place(stream, name, access)
         clock = stream.clock if stream.recording else _merged(stream.clock, self.machine.clock)
         clock = {**clock, stream.name: clock.get(stream.name, 0) + 1}
         work = Work(name, stream.name, run, access, clock)
@@ -383,8 +372,8 @@ class Simulator:
             self.machine.add(work)
         stream.clock = clock
 
-    def _check_place(self, stream: FakeStream, name: str, access: Access, peers: bool) -> None:
-        """Check that work uses streams and, except in copies, memory of its own device only."""
+    def _check_place(self, stream: FakeStream, name: str, access: Access) -> None:
+        """Check that work uses streams and memory of its own device only."""
         if stream.device != self.index:
             raise SimulatorError(
                 f"queueing {name}",
@@ -398,11 +387,11 @@ class Simulator:
                 raise SimulatorError(
                     f"queueing {name}", found="an address outside of all allocations"
                 ) from None
-            if owner not in (None, self.index) and not peers:
+            if owner not in (None, self.index):
                 raise SimulatorError(
                     f"queueing {name} on device {self.index}",
                     found=f"memory of device {owner}",
-                    allowed="copies, the only operations that access several devices",
+                    allowed="memory of its own device, and page-locked memory",
                 )
 
     # --------------------------------------------------------------------------------- work
@@ -440,7 +429,7 @@ class Simulator:
         access = Access(((source, source + nbytes),), ((target, target + nbytes),))
         run = _Call(ctypes.memmove, target, source, nbytes)
         if nbytes:
-            self._add(stream, f"copy {nbytes}", run, access, peers=True)
+            self._add(stream, f"copy {nbytes}", run, access)
 
     def zero(self, stream: FakeStream, target: int, nbytes: int) -> None:
         """Queue setting memory to zero."""

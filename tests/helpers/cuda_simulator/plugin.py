@@ -6,12 +6,13 @@ import functools
 from collections.abc import Iterator
 from functools import partial
 
+from cuda_references import REFERRED
+
 from cuda_simulator import host_compiler
 from cuda_simulator.cudnn import SimulatedCudnn
 from cuda_simulator.hardware import Machine, Simulator, simulated_plans
 from flow_core.authoring.specs import (
     Available,
-    CommSpec,
     Device,
     DeviceSpec,
     KernelSpec,
@@ -19,30 +20,19 @@ from flow_core.authoring.specs import (
     PassSpec,
     Unavailable,
 )
-from flow_cuda.cudnn.attention_ops import OPS as ATTENTION_OPS
-from flow_cuda.cudnn.norm_ops import OPS as NORM_OPS
-from flow_cuda.cudnn.ops import OPS as DNN_OPS
 from flow_cuda.cudnn.plans import DnnPlans
-from flow_cuda.device.config import sums_in_convolutions
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.families import kernels
-from flow_cuda.layout_ops import OPS as LAYOUT_OPS
-from flow_cuda.ops import OPS
 from flow_cuda.passes.attention import JoinAttention
-from flow_cuda.passes.conv_sums import ConvSums
 from flow_cuda.passes.convolutions import Convolutions
-from flow_cuda.passes.layer_norms import LayerNorms
 from flow_cuda.passes.norms import Norms
 from flow_cuda.plugin import (
     ALIGNMENT,
     attention_pass,
-    conv_sums_pass,
     convolutions_pass,
     inference_passes,
-    layer_norms_pass,
     layout_pass,
     norms_pass,
-    peers_comm,
     products_pass,
     updates_pass,
 )
@@ -90,18 +80,16 @@ def probe(count: int = 4) -> Available | Unavailable:
 
 def flow_register_devices() -> tuple[DeviceSpec, ...]:
     """Return the device type "gpu"."""
-    spec = DeviceSpec("gpu", partial(probe), Drivers(), records_launches=True, alignment=ALIGNMENT)
+    spec = DeviceSpec(
+        "gpu", partial(probe), Drivers(),
+        records_launches=True, alignment=ALIGNMENT, host_fallback="warn",
+    )  # fmt: skip
     return (spec,)
-
-
-def flow_register_comms() -> tuple[CommSpec, ...]:
-    """Return the communicator (comm) between the devices."""
-    return (peers_comm(),)
 
 
 def flow_register_ops() -> tuple[OpSpec, ...]:
     """Return the ops that the passes create."""
-    return (*OPS, *DNN_OPS, *ATTENTION_OPS, *NORM_OPS, *LAYOUT_OPS)
+    return REFERRED
 
 
 def flow_register_passes() -> tuple[PassSpec, ...]:
@@ -109,9 +97,7 @@ def flow_register_passes() -> tuple[PassSpec, ...]:
     convolutions = convolutions_pass(lambda: Convolutions(dnn_plans))
     attention = attention_pass(lambda: JoinAttention(dnn_plans))
     norms = norms_pass(lambda: Norms(dnn_plans))
-    rows = layer_norms_pass(lambda: LayerNorms(dnn_plans))
-    sums = conv_sums_pass(lambda: ConvSums(dnn_plans, wanted=sums_in_convolutions()))
-    joined = (products_pass(), layout_pass(), sums, convolutions, norms, rows, attention)
+    joined = (products_pass(), layout_pass(), convolutions, norms, attention)
     return (*joined, *inference_passes(), updates_pass())
 
 

@@ -160,7 +160,7 @@ CHANGES: dict[str, Callable[[CompileRequest], CompileRequest]] = {
     ),
     "shared": lambda r: replace(r, shared={"w": True}),
     "share_replicas": lambda r: replace(r, share_replicas=not r.share_replicas),
-    "may_host": lambda r: replace(r, may_host=not r.may_host),
+    "may_host": lambda r: replace(r, may_host=r.may_host | {"other"}),
     "hosted": lambda r: replace(r, hosted={"w": HostedOp("relu", "gpu", None)}),
     "selector": lambda r: replace(r, selector="greedy"),
     "selector_seconds": lambda r: replace(r, selector_seconds=3.0),

@@ -9,7 +9,7 @@ from flow_core.authoring.specs import KernelSpec
 
 FAMILIES = (
     "elementwise", "rows", "norm", "reduce", "move", "draw", "update", "index", "matmul", "window",
-    "order", "counted", "grid", "classes", "mirrored", "dnn",
+    "order", "dnn",
 )  # fmt: skip
 
 

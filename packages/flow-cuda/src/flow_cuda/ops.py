@@ -1,4 +1,4 @@
-"""Matrix products with fused operations; passes replace ops of flow-core by them.
+"""The ops that passes create: fused matrix products, changes of layouts, and graphs of cuDNN.
 
 The ops have no gradients and no SBP rules, because passes create them after differentiation and
 after the split into one op per device.
@@ -6,151 +6,133 @@ after the split into one op per device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from flow_core.authoring.op_rules import product_work
+from flow_core.authoring.op_rules import conv_work, product_work
 from flow_core.authoring.specs import (
     REQUIRED,
     AttrValue,
     InferContext,
     OpSpec,
-    Sample,
     SbpContext,
     TensorType,
     tensor_type,
 )
-from flow_core.base.arrays import Array
-from flow_core.base.dtypes import uint8
+from flow_core.base.dtypes import float32
+from flow_core.base.shapes import window_output
 
 Types = tuple[TensorType, ...]
 Attrs = Mapping[str, AttrValue]
+Ints = tuple[int, ...]
+
 PRODUCT = {"transpose_a": False, "transpose_b": False, "alpha": 1.0}
-MASK_BITS, SAVED_STEP = 128, 8
+PLAN = {"plan": "", "workspace": 0}
+"""The library's name of the plan, and the plan's workspace in bytes. With an empty name, the
+library's first plan that fits the workspace is used."""
 
-_ROOT = 0.7978845608028654  # sqrt(2 / pi)
-
-
-def gelu(x: Array) -> Any:
-    """Compute GELU in its tanh approximation."""
-    return 0.5 * x * (1 + np.tanh(_ROOT * (x + 0.044715 * x**3)))
-
-
-def gelu_slope(x: Array) -> Any:
-    """Compute the derivative of `gelu`."""
-    t = np.tanh(_ROOT * (x + 0.044715 * x**3))
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t**2) * _ROOT * (1 + 3 * 0.044715 * x**2)
+WINDOW = {
+    "data_format": REQUIRED, "kernel_size": REQUIRED, "strides": REQUIRED,
+    "padding_before": REQUIRED, "dilation_rate": REQUIRED, "groups": 1, "compute": "", **PLAN,
+}  # fmt: skip
+"""Attributes of all convolutions; an empty ``compute`` means float32, or float64 for float64
+tensors."""
 
 
-def out_type(a: TensorType, b: TensorType, attrs: Attrs) -> TensorType:
-    """Return the type of a product of two matrices."""
-    m = a.shape[1 if attrs["transpose_a"] else 0]
-    n = b.shape[0 if attrs["transpose_b"] else 1]
-    return tensor_type((m, n), a.dtype)
+# --- matrix products
 
 
-def saved_type(out: TensorType, activation: str) -> TensorType:
-    """Return the type of the tensor saved for the backward pass.
-
-    For ReLU, the tensor is a bit mask; for GELU, it holds the elements before activation.
-
-    >>> from flow_core.base.dtypes import float32
-    >>> saved_type(tensor_type((3, 130), float32), "relu").shape
-    (3, 32)
-    """
-    m, n = out.shape
-    if activation == "relu":
-        return tensor_type((m, -(-n // MASK_BITS) * MASK_BITS // 8), uint8)
-    return tensor_type((m, -(-n // SAVED_STEP) * SAVED_STEP), out.dtype)
-
-
-def _types(ctx: InferContext) -> Types:
-    out = out_type(ctx.inputs[0], ctx.inputs[1], ctx.attrs)
-    return (out, saved_type(out, ctx.attrs["activation"])) if ctx.attrs["saved"] else (out,)
-
-
-def _grad_types(ctx: InferContext) -> Types:
-    out = out_type(ctx.inputs[0], ctx.inputs[1], ctx.attrs)
-    return (out, tensor_type(out.shape[1:], out.dtype)) if ctx.attrs["summed"] else (out,)
+def _product_type(ctx: InferContext) -> Types:
+    a, b = ctx.inputs[:2]
+    m = a.shape[1 if ctx.attrs["transpose_a"] else 0]
+    n = b.shape[0 if ctx.attrs["transpose_b"] else 1]
+    return (tensor_type((m, n), a.dtype),)
 
 
 def _sum_types(ctx: InferContext) -> Types:
-    out = out_type(ctx.inputs[0], ctx.inputs[1], ctx.attrs)
+    (out,) = _product_type(ctx)
     return out, tensor_type((out.shape[0 if ctx.attrs["side"] == "a" else 1],), out.dtype)
 
 
-def _operands(a: Array, b: Array, attrs: Attrs) -> tuple[Array, Array]:
-    return (a.T if attrs["transpose_a"] else a), (b.T if attrs["transpose_b"] else b)
-
-
-def _product(a: Array, b: Array, attrs: Attrs) -> Any:
-    left, right = _operands(a, b, attrs)
-    return attrs["alpha"] * (left @ right)
-
-
-def _matmul(a: Array, b: Array, bias: Array, **attrs: AttrValue) -> Array | tuple[Array, ...]:
-    value = _product(a, b, attrs) + bias
-    activation = {"": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": gelu}
-    y = activation[attrs["activation"]](value)
-    return (y, _saved(value, attrs["activation"])) if attrs["saved"] else y
-
-
-def _saved(value: Array, activation: str) -> Array:
-    n = value.shape[1]
-    if activation == "gelu":
-        return np.pad(value, ((0, 0), (0, -n % SAVED_STEP)))
-    bits = np.pad(value > 0, ((0, 0), (0, -n % MASK_BITS)))
-    return np.packbits(bits, axis=1, bitorder="little")
-
-
-def _grad(a: Array, b: Array, saved: Array, **attrs: AttrValue) -> Array | tuple[Array, ...]:
-    dz = _product(a, b, attrs)
-    n = dz.shape[1]
-    if attrs["activation"] == "gelu":
-        dz = dz * gelu_slope(saved[:, :n])
-    else:
-        dz = dz * np.unpackbits(saved, axis=1, bitorder="little")[:, :n]
-    return (dz, dz.sum(0)) if attrs["summed"] else dz
-
-
-def _sum(a: Array, b: Array, **attrs: AttrValue) -> tuple[Array, Array]:
-    left, right = _operands(a, b, attrs)
-    return _product(a, b, attrs), left.sum(1) if attrs["side"] == "a" else right.sum(0)
-
-
-def _cases(
-    rng: np.random.Generator,
-) -> Iterator[tuple[Array, Array, tuple[int, int], dict[str, AttrValue]]]:
-    for m, k, n in ((3, 5, 4), (9, 17, 131), (1, 7, 1)):
-        for t in range(4):
-            a = rng.uniform(-1, 1, (k, m) if t & 1 else (m, k))
-            b = rng.uniform(-1, 1, (n, k) if t & 2 else (k, n))
-            yield a, b, (m, n), {"transpose_a": bool(t & 1), "transpose_b": bool(t & 2)}
-
-
-def _samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for i, (a, b, (_, n), attrs) in enumerate(_cases(rng)):
-        given = {**attrs, "activation": ("", "relu", "gelu")[i % 3], "alpha": 1.0 + i % 2}
-        yield Sample((a, b, rng.uniform(-1, 1, n)), given, gradient=False)
-
-
-def _grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for i, (a, b, (m, n), attrs) in enumerate(_cases(rng)):
-        activation = ("relu", "gelu")[i % 2]
-        saved = _saved(rng.uniform(-1, 1, (m, n)), activation)
-        given = {**attrs, "activation": activation, "summed": i % 3 != 1}
-        yield Sample((a, b, saved), given, gradient=False)
-
-
-def _sum_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for i, (a, b, _, attrs) in enumerate(_cases(rng)):
-        yield Sample((a, b), {**attrs, "side": "ab"[i % 2]}, gradient=False)
-
-
-def _work(ctx: SbpContext) -> float:
+def _product_work(ctx: SbpContext) -> float:
     return product_work(ctx.inputs[0], ctx.inputs[1], ctx.outputs[0])
+
+
+# --- layouts
+
+
+def _reordered_type(ctx: InferContext) -> Types:
+    (x,) = ctx.inputs
+    return (tensor_type(tuple(x.shape[axis] for axis in ctx.attrs["perm"]), x.dtype),)
+
+
+# --- convolutions
+
+
+def _channels_first_shape(shape: Sequence[int], attrs: Attrs) -> Ints:
+    """Return a shape in channels-first order."""
+    if attrs["data_format"] == "channels_first":
+        return tuple(shape)
+    return (shape[0], shape[-1], *shape[1:-1])
+
+
+def _with_sizes(like: TensorType, sizes: Ints, attrs: Attrs) -> TensorType:
+    """Return the type with the given channels-first sizes, in the layout of the attributes."""
+    if attrs["data_format"] == "channels_last":
+        sizes = (sizes[0], *sizes[2:], sizes[1])
+    return tensor_type(sizes, like.dtype)
+
+
+def _conv_type(ctx: InferContext) -> Types:
+    attrs, (x, w) = ctx.attrs, ctx.inputs[:2]
+    sizes, filters = _channels_first_shape(x.shape, attrs), w.shape[0]
+    pads = zip(attrs["padding_before"], attrs["padding_after"], strict=True)
+    rows = zip(
+        sizes[2:], attrs["kernel_size"], attrs["strides"], pads, attrs["dilation_rate"], strict=True
+    )
+    space = tuple(window_output(*row) for row in rows)
+    return (_with_sizes(x, (sizes[0], filters, *space), attrs),)
+
+
+def _data_grad_type(ctx: InferContext) -> Types:
+    dy, w = ctx.inputs
+    channels = _channels_first_shape(w.shape, ctx.attrs)[1] * ctx.attrs["groups"]
+    return (_with_sizes(dy, (dy.shape[0], channels, *ctx.attrs["space"]), ctx.attrs),)
+
+
+def _filter_grad_type(ctx: InferContext) -> Types:
+    dy, x = (_channels_first_shape(t.shape, ctx.attrs) for t in ctx.inputs)
+    sizes = (dy[1], x[1] // ctx.attrs["groups"], *ctx.attrs["kernel_size"])
+    return (_with_sizes(ctx.inputs[0], sizes, ctx.attrs),)
+
+
+def _conv_work(ctx: SbpContext) -> float:
+    """Return the number of floating-point operations: two per multiplication by a weight."""
+    if "activation" in ctx.attrs:
+        return conv_work(ctx.outputs[0], ctx.inputs[1])
+    other = ctx.inputs[1] if "space" in ctx.attrs else ctx.outputs[0]
+    return conv_work(ctx.inputs[0], other)
+
+
+# --- normalization and attention
+
+
+def _norm_types(ctx: InferContext) -> Types:
+    x = ctx.inputs[0]
+    row = tensor_type((x.shape[ctx.attrs["axis"]],), float32)
+    return x, row, row
+
+
+def _attention_types(ctx: InferContext) -> Types:
+    q, v = ctx.inputs[0], ctx.inputs[2]
+    out = tensor_type((*q.shape[:-1], v.shape[-1]), q.dtype)
+    return (out, tensor_type((*q.shape[:-1], 1), float32)) if ctx.attrs["saves"] else (out,)
+
+
+def _attention_work(ctx: SbpContext) -> float:
+    """Return the number of floating-point operations: two products forward, five backward."""
+    q, k = ctx.inputs[:2]
+    products = 2 if "saves" in ctx.attrs else 5
+    return 2.0 * products * q.size * k.shape[-2]
 
 
 OPS: tuple[OpSpec, ...] = (
@@ -158,25 +140,10 @@ OPS: tuple[OpSpec, ...] = (
         type="cuda_matmul",
         internal=True,
         inputs=("a", "b", "bias"),
-        outputs=("out*",),
-        infer=_types,
-        attrs={**PRODUCT, "activation": "", "saved": False},
-        reference=_matmul,
-        work=_work,
-        samples=_samples,
-        doc="A matrix product with bias and activation, and the tensor for the backward pass.",
-    ),
-    OpSpec(
-        type="cuda_matmul_grad",
-        internal=True,
-        inputs=("a", "b", "saved"),
-        outputs=("out*",),
-        infer=_grad_types,
-        attrs={**PRODUCT, "activation": REQUIRED, "summed": False},
-        reference=_grad,
-        work=_work,
-        samples=_grad_samples,
-        doc="A matrix product times an activation's derivative, and its sum over rows.",
+        infer=_product_type,
+        attrs={**PRODUCT, "activation": ""},
+        work=_product_work,
+        doc="A matrix product with bias and activation.",
     ),
     OpSpec(
         type="cuda_matmul_sum",
@@ -185,9 +152,83 @@ OPS: tuple[OpSpec, ...] = (
         outputs=("out", "sum"),
         infer=_sum_types,
         attrs={**PRODUCT, "side": REQUIRED},
-        reference=_sum,
-        work=_work,
-        samples=_sum_samples,
+        work=_product_work,
         doc="A matrix product, and the sum of one operand over the reduction dimension.",
+    ),
+    OpSpec(
+        type="cuda_reorder",
+        internal=True,
+        inputs=("x",),
+        infer=_reordered_type,
+        attrs={"perm": REQUIRED, "reason": "", "reordered": 0},
+        doc="Activations or weights in another layout; ``reason`` names the consumer.",
+    ),
+    OpSpec(
+        type="cudnn_conv",
+        internal=True,
+        inputs=("x", "weight", "bias?", "addend?"),
+        infer=_conv_type,
+        attrs={**WINDOW, "padding_after": REQUIRED, "activation": ""},
+        work=_conv_work,
+        doc="A convolution with optional bias, addition and activation.",
+    ),
+    OpSpec(
+        type="cudnn_conv_data_grad",
+        internal=True,
+        inputs=("dy", "weight"),
+        outputs=("dx",),
+        infer=_data_grad_type,
+        attrs={**WINDOW, "space": REQUIRED},
+        work=_conv_work,
+        doc="The gradient with respect to the input, whose spatial sizes are ``space``.",
+    ),
+    OpSpec(
+        type="cudnn_conv_filter_grad",
+        internal=True,
+        inputs=("dy", "x"),
+        outputs=("dw",),
+        infer=_filter_grad_type,
+        attrs=WINDOW,
+        work=_conv_work,
+        doc="The gradient with respect to the weights.",
+    ),
+    OpSpec(
+        type="cudnn_norm",
+        internal=True,
+        inputs=("x", "moving_mean", "moving_variance", "gamma", "beta", "addend?"),
+        outputs=("y", "mean", "inv_variance"),
+        infer=_norm_types,
+        attrs={"axis": REQUIRED, **PLAN, "epsilon": 1e-5, "momentum": 0.9, "activation": ""},
+        mutates=(1, 2),
+        doc="Batch normalization in training, then optional addition and ReLU.",
+    ),
+    OpSpec(
+        type="cudnn_norm_grad",
+        internal=True,
+        inputs=("x", "dy", "mean", "inv_variance", "gamma"),
+        outputs=("dx", "gamma_diff", "beta_diff"),
+        infer=_norm_types,
+        attrs={"axis": REQUIRED, **PLAN},
+        doc="The gradients of batch normalization.",
+    ),
+    OpSpec(
+        type="cudnn_attention",
+        internal=True,
+        inputs=("q", "k", "v", "mask?"),
+        outputs=("out*",),
+        infer=_attention_types,
+        attrs={"scale": REQUIRED, **PLAN, "saves": REQUIRED},
+        work=_attention_work,
+        doc="softmax(scale q k^T + mask) v, and the log-sum-exp for the backward pass.",
+    ),
+    OpSpec(
+        type="cudnn_attention_grad",
+        internal=True,
+        inputs=("q", "k", "v", "o", "do", "stats", "mask?"),
+        outputs=("dq", "dk", "dv"),
+        infer=lambda ctx: ctx.inputs[:3],
+        attrs={"scale": REQUIRED, **PLAN, "deterministic": False},
+        work=_attention_work,
+        doc="The gradients of ``cudnn_attention`` with respect to q, k and v.",
     ),
 )

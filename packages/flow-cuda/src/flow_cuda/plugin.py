@@ -17,7 +17,6 @@ from importlib import metadata
 
 from flow_core.authoring.specs import (
     Available,
-    CommSpec,
     DeviceSpec,
     KernelSpec,
     Lazy,
@@ -42,10 +41,6 @@ WHEELS = (
 ALIGNMENT = 256
 """The alignment of ``cudaMalloc`` in bytes, which cuBLASLt also requires for workspaces."""
 
-OPS = (
-    "flow_cuda.ops", "flow_cuda.cudnn.ops", "flow_cuda.cudnn.attention_ops",
-    "flow_cuda.cudnn.norm_ops", "flow_cuda.layout_ops",
-)  # fmt: skip
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 EMULATE = "ONEFLOW_EMULATE_GPUS=N runs the program on the CPU"
 _MAJOR_AND_MINOR = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, and _MINOR
@@ -194,21 +189,14 @@ def flow_register_devices(config: Settings) -> Iterable[DeviceSpec]:
     driver = "flow_cuda.driver.cupy_hardware:CudaDriver"
     return (
         DeviceSpec(
-            "gpu", "flow_cuda.plugin:probe", driver, records_launches=True, alignment=ALIGNMENT
+            "gpu",
+            "flow_cuda.plugin:probe",
+            driver,
+            records_launches=True,
+            alignment=ALIGNMENT,
+            host_fallback="warn",
         ),
     )
-
-
-def flow_register_comms(config: Settings) -> Iterable[CommSpec]:
-    """Return the communicator (comm) of this process; NCCL has priority if available."""
-    return () if config.emulate_gpus else (peers_comm(),)
-
-
-def peers_comm() -> CommSpec:
-    """Return the comm that copies between the devices of this process; its priority is lowest."""
-    module = "flow_cuda.driver.peers"
-    types = ("cpu", "gpu")
-    return CommSpec("peers", types, f"{module}:bootstrap", f"{module}:PeerComm", priority=-1)
 
 
 def flow_register_kernels(config: Settings) -> Iterable[KernelSpec]:
@@ -222,8 +210,7 @@ def flow_register_ops(config: Settings) -> Iterable[OpSpec]:
     """Return the ops that the passes create."""
     if config.emulate_gpus:
         return ()
-    modules = map(importlib.import_module, OPS)
-    return tuple(op for module in modules for op in module.OPS)
+    return importlib.import_module("flow_cuda.ops").OPS  # type: ignore[no-any-return]
 
 
 def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
@@ -237,8 +224,6 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
             ("cudnn", layout_pass),
             ("cudnn", convolutions_pass),
             ("cudnn", norms_pass),
-            ("cudnn", conv_sums_pass),
-            ("cudnn", layer_norms_pass),
             ("cudnn", attention_pass),
         )
         if importlib.util.find_spec(library) is not None
@@ -271,20 +256,9 @@ def convolutions_pass(load: Lazy = "flow_cuda.passes.convolutions:configured") -
     return PassSpec("cudnn_convolutions", "physical", load, before=("fuse_elementwise",))
 
 
-def conv_sums_pass(load: Lazy = "flow_cuda.passes.conv_sums:configured") -> PassSpec:
-    """Return the pass that computes batch-normalization sums in the preceding convolution."""
-    before = ("cudnn_convolutions", "cudnn_norms")
-    return PassSpec("cudnn_conv_sums", "physical", load, before=before, after=("cuda_layout",))
-
-
 def norms_pass(load: Lazy = "flow_cuda.passes.norms:configured") -> PassSpec:
     """Return the pass that replaces batch normalization in training by cuDNN graphs."""
     return PassSpec("cudnn_norms", "physical", load, before=("fuse_elementwise",))
-
-
-def layer_norms_pass(load: Lazy = "flow_cuda.passes.layer_norms:configured") -> PassSpec:
-    """Return the pass that replaces layer normalization in inference by cuDNN graphs."""
-    return PassSpec("cudnn_layer_norms", "physical", load, before=("fuse_elementwise",))
 
 
 def attention_pass(load: Lazy = "flow_cuda.passes.attention:configured") -> PassSpec:
@@ -329,7 +303,7 @@ def flow_describe_machine() -> dict[str, str]:
     """Describe CUDA and the devices, on which plans of cuDNN depend, and the settings of passes."""
     if Settings.from_env().emulate_gpus:
         return {}
-    from flow_cuda.device.config import settings, sums_in_convolutions
+    from flow_cuda.device.config import settings
 
     found = facts()
     return {
@@ -337,7 +311,7 @@ def flow_describe_machine() -> dict[str, str]:
         "devices": ", ".join(_models(found.devices)),
         "CuPy": " ".join(found.cupy) if found.cupy else "not installed",
         "cuDNN": _cudnn_version(),
-        "settings": f"{settings()}, sums in convolutions: {sums_in_convolutions()}",
+        "settings": str(settings()),
     }
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_cases import CudaKit, core_registry, simulated_registry
+from cuda_references import REFERRED
+from cuda_references.attention import operands
 from cuda_simulator import host_compiler
 from cuda_simulator.hardware import Simulator
 
@@ -15,14 +17,13 @@ from flow_core.base.dtypes import as_dtype
 from flow_core.frontend.session import session as sessions
 from flow_core.ir.graph import tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery
-from flow_cuda.cudnn.attention_ops import OPS, operands
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.kernels.dnn import KERNELS
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
 )
-SPECS = {spec.type: spec for spec in OPS}
+SPECS = {s.type: s for s in REFERRED if s.type.startswith("cudnn_attention")}
 BATCH, PLACES, HEADS, SIZE = 2, 6, 2, 8
 
 

@@ -85,8 +85,6 @@ def test_cudnn_plans_our_graphs() -> None:
     assert found["small workspace"][1] == 0
     assert found["deterministic"][0] != found["filter_grad float32 channels_first"][0]
     assert found["tf32"][0] != found["forward float32 channels_last"][0]
-    sums = {name for name, count in answer["sums"].items() if count}
-    assert sums == {"float16 channels_last"}, "FLOW_CUDA_CONV_SUMS may apply to more convolutions"
     for kept in answer["kept"].values():
         assert 10_000 < kept["bytes"] < 10_000_000
         assert any("HANDLE" in words for words in kept["words"]), "no device to load it on"

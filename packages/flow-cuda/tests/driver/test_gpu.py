@@ -17,8 +17,7 @@ from flow_core.testing import DeviceKit
 from flow_cuda.device.hardware import Access, Operands, Product
 from flow_cuda.device.launch import CopyLaunch, HostNumber, Queued, ZeroLaunch, call
 from flow_cuda.driver.capture import describe
-from flow_cuda.driver.gpu import GpuDriver, Step
-from flow_cuda.driver.stream_schedule import LaunchError
+from flow_cuda.driver.gpu import GpuDriver, LaunchError, Step
 
 CHUNK = 256
 needs_compiler = pytest.mark.skipif(
@@ -348,13 +347,13 @@ def test_kernels_declare_their_reads_and_writes() -> None:
 @needs_compiler
 def test_barrier_skipped_by_some_threads_is_an_error() -> None:
     from flow_cuda.codegen.program import make_kernel
-    from flow_cuda.device.launch import launch_threads
+    from flow_cuda.device.launch import launch
 
     hardware = Simulator()
     driver = GpuDriver(hardware)
     x = array(driver, np.zeros(64, np.float32))
     body = "if (threadIdx.x < 3) __syncthreads();"
-    launch_threads(make_kernel("uneven", (("float *", "x"),), body, barriers=True), 64, x)()
+    launch(make_kernel("uneven", (("float *", "x"),), body, barriers=True), 64, x)()
     with pytest.raises(SimulatorError, match="barrier"):
         driver.copy_out(x)
 
@@ -362,14 +361,14 @@ def test_barrier_skipped_by_some_threads_is_an_error() -> None:
 @needs_compiler
 def test_synchronous_steps_name_the_launch_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     from flow_cuda.codegen.program import make_kernel
-    from flow_cuda.device.launch import launch_threads
+    from flow_cuda.device.launch import launch
 
     monkeypatch.setenv("FLOW_CUDA_SYNC", "1")
     hardware = Simulator()
     driver = GpuDriver(hardware)
     x = array(driver, np.ones(64, np.float32))
     body = "if (x[0] == 0 && threadIdx.x < 3) __syncthreads();"
-    uneven = launch_threads(make_kernel("uneven", (("float *", "x"),), body, barriers=True), 64, x)
+    uneven = launch(make_kernel("uneven", (("float *", "x"),), body, barriers=True), 64, x)
     step = driver.compile([uneven, ZeroLaunch(hardware, x)])
     for _ in range(2):
         driver.copy_in(x, np.ones(64, np.float32))
@@ -384,7 +383,7 @@ def test_synchronous_steps_name_the_launch_that_failed(monkeypatch: pytest.Monke
 def test_missing_barrier_is_detected() -> None:
     """Threads take turns: one that reads its neighbor too early reads the previous value."""
     from flow_cuda.codegen.program import make_kernel
-    from flow_cuda.device.launch import launch_blocks
+    from flow_cuda.device.launch import launch
 
     body = """
     __shared__ float kept[64];
@@ -399,7 +398,7 @@ def test_missing_barrier_is_detected() -> None:
         values = np.arange(16, dtype=np.float32)
         x = array(driver, values)
         text = body.replace("{barrier}", barrier)
-        launch_blocks(make_kernel("rotate", (("float *", "x"),), text, barriers=True), 1, x)()
+        launch(make_kernel("rotate", (("float *", "x"),), text, barriers=True), 1, x, blocks=True)()
         found.append((driver.copy_out(x) == np.roll(values, -1)).all())
     assert found == [True, False]
 

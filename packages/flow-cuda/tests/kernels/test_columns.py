@@ -83,7 +83,18 @@ def test_gradients_of_layer_norm_parameters(kind: str) -> None:
         np.testing.assert_allclose(have, want, **near)
 
 
-def test_short_matrices_and_integers_need_no_workspace() -> None:
-    assert not Matrix(LEAST - 1, 8, as_dtype("float32")).nbytes
-    assert not Matrix(1000, 8, as_dtype("int32")).nbytes
-    assert not Matrix(1000, 1, as_dtype("float32")).nbytes
+@pytest.mark.parametrize("rows", [1, 3])
+def test_gradients_of_layer_norm_parameters_of_a_few_rows(rows: int) -> None:
+    rng = np.random.default_rng(2)
+    x, dy, gamma = rng.normal(size=(rows, 24)), rng.normal(size=(rows, 24)), rng.normal(size=24)
+    _, found, exact = launched(
+        "layer_norm_param_grad", (dy, x, gamma), 3, "float32", (), begin_params_axis=-1
+    )
+    for have, want in zip(found, exact, strict=True):
+        np.testing.assert_allclose(have, want, 1e-4, 1e-4)
+
+
+def test_short_matrices_and_integers_are_summed_in_one_step() -> None:
+    assert not Matrix(LEAST - 1, 8, as_dtype("float32")).tall
+    assert not Matrix(1000, 8, as_dtype("int32")).tall
+    assert not Matrix(1000, 1, as_dtype("float32")).tall

@@ -34,14 +34,6 @@ class TestKernels(CudaKit):
     preloaded = False
 
 
-class TestLayerKernels(CudaKit):
-    """Parameters may have the type of the input."""
-
-    ops = ("cudnn_layer_norm",)
-    dtypes = ("float32", "float16", "bfloat16")
-    preloaded = False
-
-
 def net(device: str = "gpu", amp: bool = False, form: str = "NCHW", width: int = 8, **wishes: Any):  # type: ignore[no-untyped-def]
     """Build a residual block with three normalizations, and one used for inference."""
     config = flow.function_config()
@@ -125,10 +117,6 @@ def test_ops_rejected_by_the_library_are_kept() -> None:
 @needs_compiler
 @pytest.mark.parametrize(("form", "amp"), [("NCHW", False), ("NHWC", True)])
 def test_training_matches_the_cpu(form: str, amp: bool) -> None:
-    check_training(form, amp)
-
-
-def check_training(form: str, amp: bool) -> None:
     """Compare losses and moving statistics."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(BATCH, 3, 6, 6) if form == "NCHW" else (BATCH, 6, 6, 3))
@@ -146,91 +134,3 @@ def check_training(form: str, amp: bool) -> None:
     np.testing.assert_allclose(*losses, rtol=tolerance)
     for have, want in zip(*moving, strict=True):
         np.testing.assert_allclose(have, want, rtol=tolerance, atol=tolerance)
-
-
-# --- sums from convolutions
-
-
-class TestSums(CudaKit):
-    """The library supports one type."""
-
-    ops = ("cudnn_conv_sums",)
-    dtypes = ("float16",)
-    preloaded = False
-
-
-SUMMED = REST | {"cudnn_conv_sums": 3}
-
-
-def all_counts(job: Any) -> dict[str, int]:
-    found = counts(job)
-    sums = len(job.compile().graph.of_type("cudnn_conv_sums"))
-    return found | ({"cudnn_conv_sums": sums} if sums else {})
-
-
-def test_sums_are_used_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh()
-    assert all_counts(net(form="NHWC", amp=True)) == REST | JOINED
-    monkeypatch.setenv("FLOW_CUDA_CONV_SUMS", "1")
-    fresh()
-    assert all_counts(net(form="NHWC", amp=True)) == SUMMED
-    fresh()
-    assert all_counts(net(form="NHWC")) == REST | JOINED, "float32"
-
-
-@pytest.mark.slow
-@needs_compiler
-def test_training_with_sums_matches_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLOW_CUDA_CONV_SUMS", "1")
-    check_training("NHWC", True)
-
-
-# --- layers
-
-
-def layers(kind: str, device: str = "gpu", amp: bool = False, width: int = 8, **wishes: Any):  # type: ignore[no-untyped-def]
-    """Build two layer normalizations, one of them without a scale."""
-    config = flow.function_config()
-    config.enable_auto_mixed_precision(amp)
-    for name, value in wishes.items():
-        getattr(config, name)(value)
-
-    @flow.global_function(kind, config)
-    def job(x: tp.Numpy.Placeholder((BATCH, 3, width))) -> tp.Numpy:
-        with flow.scope.placement(device, "0:0"):
-            norm, axes = flow.layers.layer_norm, {"begin_norm_axis": 2, "begin_params_axis": 2}
-            h = norm(flow.math.sigmoid(x), name="l1", epsilon=1e-3, **axes)
-            h = norm(h * h, name="l2", scale=False, **axes)
-            if kind == "train":
-                schedule = flow.optimizer.PiecewiseConstantScheduler([], [0.05])
-                flow.optimizer.SGD(schedule).minimize(flow.math.reduce_mean(h))
-        return h
-
-    return job
-
-
-def types_of(job: Any) -> list[str]:
-    graph = job.compile().graph
-    verify(graph)
-    return sorted(op.type for op in graph.ops.values() if op.type.endswith("layer_norm"))
-
-
-def test_layer_norm_for_inference() -> None:
-    fresh()
-    assert types_of(layers("predict")) == ["cudnn_layer_norm", "layer_norm"]
-    fresh()
-    assert types_of(layers("train")) == ["layer_norm"] * 2
-    fresh()
-    assert types_of(layers("predict", width=6)) == ["layer_norm"] * 2
-    fresh()
-    assert types_of(layers("predict", enable_cudnn=False)) == ["layer_norm"] * 2
-
-
-@needs_compiler
-def test_layer_norm_matches_the_cpu() -> None:
-    x = np.random.default_rng(2).normal(size=(BATCH, 3, 8)).astype(np.float32)
-    found = []
-    for device, registry in (("gpu", simulated_registry()), ("cpu", core_registry())):
-        sessions._default[:] = [sessions.Session(registry)]
-        found.append(layers("predict", device)(x))
-    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_cases import core_registry, simulated_registry
+from cuda_references import REFERRED
 from cuda_simulator import host_compiler
-from cuda_simulator.cublaslt import RefusedError, SimulatedLt, array_at
+from cuda_simulator.cublaslt import RefusedError, SimulatedLt
 from cuda_simulator.hardware import Simulator
 
 import oneflow as flow
@@ -27,22 +28,19 @@ from flow_cuda.driver.cublaslt import (
     BIAS,
     CODES,
     MAX_WORKSPACE,
-    SAVED,
     TYPES,
     LtProducts,
 )
 from flow_cuda.driver.cublaslt_library import CublasLt, CublasLtError
 from flow_cuda.driver.cupy_hardware import load_cublaslt
 from flow_cuda.driver.gpu import GpuDriver
-from flow_cuda.driver.relu_mask_check import masks_match
 from flow_cuda.kernels import matmul
-from flow_cuda.ops import OPS
 from flow_cuda.passes.products import FuseProducts
 
 needs_compiler = pytest.mark.skipif(
     host_compiler.compiler() is None, reason="no C++ compiler to run the kernels with"
 )
-SPECS = {spec.type: spec for spec in OPS}
+SPECS = {spec.type: spec for spec in REFERRED if spec.type.startswith("cuda_matmul")}
 BATCH = 8
 
 
@@ -66,12 +64,10 @@ def test_plans_depend_on_product_workspace_and_alignment() -> None:
 def test_heuristic_requires_the_addresses_of_an_epilogue() -> None:
     """It reads their alignment."""
     library = SimulatedLt()
-    product = Product(4, 136, 5, False, False, "float32", epilogue="relu_bias_saved")
-    for missing in ("bias", "saved"):
-        operands = replace(Operands(256, 256, 256, 256, 256), **{missing: 0})
-        with pytest.raises(RefusedError, match="no address"):
-            LtProducts(library).plan(product, operands)
-    assert LtProducts(library).plan(product, Operands(256, 256, 256, 256, 256))
+    product = Product(4, 136, 5, False, False, "float32", epilogue="relu_bias")
+    with pytest.raises(RefusedError, match="no address"):
+        LtProducts(library).plan(product, Operands(256, 256, 256))
+    assert LtProducts(library).plan(product, Operands(256, 256, 256, 256))
 
 
 @pytest.mark.parametrize("moved", ["a", "b", "c", "bias", "workspace"])
@@ -141,20 +137,6 @@ def test_missing_cublaslt_is_a_warning() -> None:
         assert load_cublaslt(99) is None
 
 
-def test_mask_bit_order_is_probed() -> None:
-    class Backwards(SimulatedLt):
-        """A library that stores the first element in the highest bit."""
-
-        def matmul(self, *args: Any) -> None:
-            super().matmul(*args)
-            product = self._objects[args[1] - 1]
-            mask = array_at(product[SAVED], 8 * 256 // 8, "uint8")
-            mask[:] = np.packbits(np.unpackbits(mask, bitorder="little"), bitorder="big")
-
-    assert masks_match(Simulator())
-    assert not masks_match(Simulator(library=Backwards()))
-
-
 def test_product_rejected_by_the_library_has_no_plan() -> None:
     hardware = Simulator(library=SimulatedLt(refuses=["sum_a"]))
     product = Product(4, 6, 5, False, False, "float32", epilogue="sum_a")
@@ -179,7 +161,7 @@ def bound(op: str, sample: Any, dtype: str, library: SimulatedLt) -> tuple[list[
     spec, kind = SPECS[op], as_dtype(dtype)
     hardware = Simulator(library=library)
     driver = GpuDriver(hardware)
-    arrays = [x if x.dtype == np.uint8 else x.astype(kind.numpy) for x in sample.inputs]
+    arrays = [x.astype(kind.numpy) for x in sample.inputs]
     types = tuple(tensor_type(x.shape, as_dtype(x.dtype)) for x in arrays)
     attrs = {**spec.attrs, **sample.attrs}
     outputs = infer(spec, types, attrs)
@@ -206,8 +188,8 @@ def on_device(driver: GpuDriver, values: Any) -> Any:
 
 
 @pytest.mark.representative(
-    r"\[cuda_matmul_grad-kernels-float32\]",
-    "the gradient, which has the most epilogues, by kernels of our own",
+    r"\[cuda_matmul-kernels-float32\]",
+    "the op that has the most epilogues, by kernels of our own",
 )
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -216,27 +198,14 @@ def on_device(driver: GpuDriver, values: Any) -> Any:
 def test_both_implementations_match_the_reference(op: str, fused: bool, dtype: str) -> None:
     refused = () if fused else [name for name in EPILOGUES if name]
     tolerance = 1e-5 if dtype == "float32" else 3e-2
-    for sample in cases(op):
+    for sample in SPECS[op].samples(np.random.default_rng(0)):  # type: ignore[misc]
         names, found = bound(op, sample, dtype, SimulatedLt(refused))
         assert (len(names) == 1) is fused
         attrs = {**SPECS[op].attrs, **sample.attrs}
         expected = SPECS[op].reference(*sample.inputs, **attrs)  # type: ignore[misc]
         expected = expected if isinstance(expected, tuple) else (expected,)
         for have, want in zip(found, expected, strict=True):
-            if have.dtype == np.uint8:
-                assert (np.unpackbits(have) != np.unpackbits(want)).mean() < 0.01
-                continue
-            have = have[:, : sample.inputs[2].shape[-1]] if "saved" in attrs else have
-            want = want[:, : have.shape[1]] if have.ndim == 2 else want
             np.testing.assert_allclose(have.astype(float), want, tolerance, tolerance)
-
-
-def cases(op: str) -> Iterator[Any]:
-    """Yield the samples, and forward samples also with saved outputs."""
-    for sample in SPECS[op].samples(np.random.default_rng(0)):  # type: ignore[misc]
-        yield sample
-        if sample.attrs.get("activation") and op == "cuda_matmul":
-            yield replace(sample, attrs={**sample.attrs, "saved": True})
 
 
 @needs_compiler
@@ -301,26 +270,18 @@ def counts(graph: Graph) -> dict[str, int]:
         if op.type in ("matmul", "bias_add", "relu", "relu_grad", "gelu", "gelu_grad"):
             found[op.type] = found.get(op.type, 0) + 1
         if op.type.startswith("cuda"):
-            name = op.type + "".join(
-                f" {k}" for k in ("saved", "summed") if op.attrs.get(k)
-            )  # fmt: skip
-            found[name] = found.get(name, 0) + 1
+            found[op.type] = found.get(op.type, 0) + 1
     return found
 
 
+BOTH = {"cuda_matmul": 3, "matmul": 2, "cuda_matmul_sum": 3}
 EXPECTED = {
-    "relu": {
-        "cuda_matmul saved": 2, "cuda_matmul": 1, "cuda_matmul_grad summed": 2,
-        "cuda_matmul_sum": 1, "matmul": 2,
-    },
-    "gelu": {
-        "cuda_matmul saved": 2, "cuda_matmul": 1, "cuda_matmul_grad summed": 2,
-        "cuda_matmul_sum": 1, "matmul": 2,
-    },
-    "dropout": {"cuda_matmul": 3, "matmul": 2, "cuda_matmul_sum": 3, "relu_grad": 2},
-    "linear": {"cuda_matmul": 3, "matmul": 2, "cuda_matmul_sum": 3},
-    "read twice": {"cuda_matmul": 3, "relu": 2, "relu_grad": 2, "matmul": 2, "cuda_matmul_sum": 3},
-}  # fmt: skip
+    "relu": {**BOTH, "relu_grad": 2},
+    "gelu": {**BOTH, "gelu": 2, "gelu_grad": 2},
+    "dropout": {**BOTH, "relu_grad": 2},
+    "linear": BOTH,
+    "read twice": {**BOTH, "relu": 2, "relu_grad": 2},
+}
 
 
 @pytest.mark.parametrize("amp", [False, True], ids=["float32", "mixed"])
@@ -332,6 +293,21 @@ def test_products_and_epilogues_are_joined(form: str, amp: bool) -> None:
     joined = FuseProducts(("relu", "gelu")).apply(compiled.logical, PassContext(registry.ops))
     verify(joined)
     assert counts(joined) == EXPECTED[form]
+
+
+def test_gelu_is_joined_where_no_gradient_reads_its_input() -> None:
+    registry = simulated_registry()
+    sessions._default[:] = [sessions.Session(registry)]
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4, 6))) -> tp.Numpy:
+        with flow.scope.placement("gpu", "0:0"):
+            return flow.layers.dense(x, 5, flow.math.gelu, name="only")
+
+    compiled = job.compile()
+    joined = FuseProducts(("relu", "gelu")).apply(compiled.logical, PassContext(registry.ops))
+    assert counts(joined) == {"cuda_matmul": 1}
+    assert {op.attrs["activation"] for op in joined.of_type("cuda_matmul")} == {"gelu"}
 
 
 def test_result_with_other_readers_is_kept() -> None:
@@ -351,7 +327,7 @@ def test_result_with_other_readers_is_kept() -> None:
     assert counts(joined) == {"matmul": 1, "bias_add": 1, "relu": 1}
 
 
-@pytest.mark.representative(r"\[dropout-False\]", "the epilogue whose gradient reads a mask")
+@pytest.mark.representative(r"\[relu-False\]", "an epilogue with an activation")
 @needs_compiler
 @pytest.mark.parametrize(("form", "amp"), [("relu", False), ("dropout", False), ("relu", True)])
 def test_training_matches_training_without_the_pass(form: str, amp: bool) -> None:

@@ -1,4 +1,4 @@
-"""The simulator checks the order and the location of work on several devices."""
+"""The simulator checks the order and the location of work on several streams and devices."""
 
 from typing import Any
 
@@ -19,28 +19,36 @@ def pair() -> tuple[Simulator, Simulator, Any, Any]:
     return one, two, one.allocate(64), two.allocate(64)
 
 
-def test_copy_from_another_device_must_wait_for_it() -> None:
-    one, two, near, far = pair()
-    two.zero(two.compute, far.address, 64)
+def streams() -> tuple[Simulator, Any, Any, Any]:
+    """Return a device, a second stream of it, and two allocations."""
+    one, _ = devices()
+    return one, one.stream("other"), one.allocate(64), one.allocate(64)
+
+
+def test_copy_must_wait_for_work_on_another_stream() -> None:
+    one, other, near, far = streams()
+    one.zero(other, far.address, 64)
     with pytest.raises(OrderError, match="nothing orders the two"):
         one.copy(one.compute, near.address, far.address, 64)
-    one.wait(one.compute, two.record(two.compute))
+    one.wait(one.compute, one.record(other))
     one.copy(one.compute, near.address, far.address, 64)
 
 
-def test_device_must_not_overwrite_memory_that_another_device_reads() -> None:
-    one, two, near, far = pair()
+def test_stream_must_not_overwrite_memory_that_another_one_reads() -> None:
+    one, other, near, far = streams()
     one.copy(one.compute, near.address, far.address, 64)
     with pytest.raises(OrderError, match="nothing orders the two"):
-        two.zero(two.compute, far.address, 64)
-    two.wait(two.compute, one.record(one.compute))
-    two.zero(two.compute, far.address, 64)
+        one.zero(other, far.address, 64)
+    one.wait(other, one.record(one.compute))
+    one.zero(other, far.address, 64)
 
 
-def test_only_copies_cross_devices() -> None:
-    one, _, _, far = pair()
+def test_work_accesses_memory_of_its_own_device_only() -> None:
+    one, _, near, far = pair()
     with pytest.raises(SimulatorError, match="memory of device 1"):
         one.zero(one.compute, far.address, 64)
+    with pytest.raises(SimulatorError, match="memory of device 1"):
+        one.copy(one.compute, near.address, far.address, 64)
 
 
 def test_stream_accepts_work_of_its_own_device_only() -> None:
@@ -49,10 +57,10 @@ def test_stream_accepts_work_of_its_own_device_only() -> None:
         one.zero(two.compute, near.address, 64)
 
 
-def test_wait_first_runs_pending_work_of_another_device() -> None:
-    one, two, near, far = pair()
-    two.zero(two.compute, far.address, 64)
-    one.wait(one.compute, two.record(two.compute))
+def test_wait_first_runs_pending_work_of_another_stream() -> None:
+    one, other, near, far = streams()
+    one.zero(other, far.address, 64)
+    one.wait(one.compute, one.record(other))
     one.copy(one.compute, near.address, far.address, 64)
     one.synchronize(one.record(one.compute))
     assert not np.frombuffer(
@@ -86,12 +94,12 @@ def test_capture_accepts_no_outside_events() -> None:
 
 
 def test_replay_checks_the_order_within_the_graph() -> None:
-    one, two, near, far = pair()
+    one, other, near, far = streams()
     one.begin_capture(one.compute)
-    two.wait(two.compute, one.record(one.compute))
-    two.zero(two.compute, far.address, 64)
+    one.wait(other, one.record(one.compute))
+    one.zero(other, far.address, 64)
     one.copy(one.compute, near.address, far.address, 64)
-    one.wait(one.compute, two.record(two.compute))
+    one.wait(one.compute, one.record(other))
     graph = one.end_capture(one.compute)
     with pytest.raises(OrderError, match="nothing orders the two"):
         one.replay(one.compute, graph)

@@ -140,25 +140,8 @@ def _tars(files: str | Sequence[str]) -> tuple[str, ...]:
         raise DataError("reading files", at=at, found=str(error), allowed="fewer files") from None
 
 
-def _record_reader(
-    format_: str,
-    files: Sequence[str],
-    batch_size: int,
-    random_shuffle: bool,
-    shuffle_buffer_size: int,
-    name: str | None,
-    **options: Any,
-) -> Blob:
-    return emit(
-        "record_reader",
-        format=format_,
-        files=files,
-        batch_size=batch_size,
-        random_shuffle=random_shuffle,
-        shuffle_buffer_size=shuffle_buffer_size,
-        name=name,
-        **options,
-    )
+def _record_reader(format_: str, files: Sequence[str], **options: Any) -> Blob:
+    return emit("record_reader", format=format_, files=files, **options)
 
 
 def record_reader(
@@ -191,10 +174,10 @@ def record_reader(
     return _record_reader(
         find_format(format),
         _tars(files) if format == "webdataset" else _files(files),
-        batch_size,
-        random_shuffle,
-        shuffle_buffer_size,
-        name,
+        batch_size=batch_size,
+        random_shuffle=random_shuffle,
+        shuffle_buffer_size=shuffle_buffer_size,
+        name=name,
         shuffle_after_epoch=shuffle_after_epoch,
         on_error=on_error,
         seed=seed,
@@ -222,10 +205,10 @@ def tfrecord_reader(
     return _record_reader(
         "flow_data.records.tfrecord:TFRecordFiles",
         _files(files),
-        batch_size,
-        random_shuffle,
-        shuffle_buffer_size,
-        name,
+        batch_size=batch_size,
+        random_shuffle=random_shuffle,
+        shuffle_buffer_size=shuffle_buffer_size,
+        name=name,
         shuffle_after_epoch=shuffle_after_epoch,
         on_error=on_error,
         seed=seed,
@@ -256,10 +239,10 @@ def webdataset_reader(
     return _record_reader(
         "flow_data.records.webdataset:WebDatasetFiles",
         _tars(files),
-        batch_size,
-        random_shuffle,
-        shuffle_buffer_size,
-        name,
+        batch_size=batch_size,
+        random_shuffle=random_shuffle,
+        shuffle_buffer_size=shuffle_buffer_size,
+        name=name,
         shuffle_after_epoch=shuffle_after_epoch,
         on_error=on_error,
         seed=seed,
@@ -296,10 +279,10 @@ def onerec_reader(
     return _record_reader(
         f"flow_data.records.onerec:{'OneRecFiles' if verify_example else 'unverified'}",
         _files(files),
-        batch_size,
-        random_shuffle,
-        shuffle_buffer_size,
-        name,
+        batch_size=batch_size,
+        random_shuffle=random_shuffle,
+        shuffle_buffer_size=shuffle_buffer_size,
+        name=name,
         shuffle_run=batch_size if shuffle_mode == "batch" else 1,
         shuffle_after_epoch=shuffle_after_epoch,
         on_error=on_error,
@@ -332,10 +315,10 @@ def image_folder_reader(
     return _record_reader(
         "flow_data.records.folder:FolderFiles",
         (folder,),
-        batch_size,
-        random_shuffle,
-        shuffle_buffer_size,
-        name,
+        batch_size=batch_size,
+        random_shuffle=random_shuffle,
+        shuffle_buffer_size=shuffle_buffer_size,
+        name=name,
         on_error=on_error,
         seed=seed,
     )

@@ -156,17 +156,17 @@ def largest(parts: Sequence[Array]) -> float:
     return max((float(size[np.isfinite(size)].max(initial=0)) for size in sizes), default=0.0)
 
 
-def is_close(found: Array, wanted: Array, scale: float = 1.0, exact: bool = False) -> bool:
+def is_close(found: Array, wanted: Array, scale: float = 1.0) -> bool:
     """Return whether shapes are equal, and elements up to the rounding of a few operations.
 
-    ``scale`` is the magnitude of the terms of sums; ``exact`` requires that elements are equal.
+    ``scale`` is the magnitude of the terms of sums.
     """
     if np.shape(found) != np.shape(wanted):
         return False
     if np.array_equal(found, wanted):
         return True
     name = np.asarray(wanted).dtype.name
-    if name not in TOLERANCE or exact:
+    if name not in TOLERANCE:
         return False
     relative, absolute = TOLERANCE[name]
     bounds = relative, absolute * max(scale, 1.0)

@@ -12,7 +12,7 @@ from flow_core.base.thread_budget import Budget, asked
 
 HOST_FALLBACK = ("off", "warn", "silent")
 """What to do with ops without a kernel for their devices: fail, or run on the CPU with or without a
-warning.  The first value is the default."""
+warning."""
 
 CHECK_FEEDS = ("sometimes", "always", "never")
 """How often processes compare their feeds; the first value is the default."""
@@ -56,7 +56,7 @@ class Settings:
         check_feeds: how often the processes of a program compare their feeds, one of
             `CHECK_FEEDS` (FLOW_CHECK_FEEDS).
         host_fallback: whether ops without a kernel for their devices run on the CPU, one of
-            `HOST_FALLBACK` (FLOW_HOST_FALLBACK).
+            `HOST_FALLBACK`, None for what the type of their device declares (FLOW_HOST_FALLBACK).
         sync_launches: whether each launch on an asynchronous device is followed by a wait for its
             work, so that an error names its op (FLOW_SYNC_LAUNCHES).
         trace: the file to which a trace of all steps is written, empty for no trace (FLOW_TRACE).
@@ -86,7 +86,7 @@ class Settings:
     trace_plugins: bool = False
     stream_threads: int | None = None
     check_feeds: str = "sometimes"
-    host_fallback: str = "off"
+    host_fallback: str | None = None
     sync_launches: bool = False
     trace: str = ""
     check_finite: str = "off"
@@ -117,7 +117,9 @@ class Settings:
             trace_plugins=_flag(env, "FLOW_TRACE_PLUGINS"),
             stream_threads=_count(env, "FLOW_STREAM_THREADS", "auto") or None,
             check_feeds=_word(env, "FLOW_CHECK_FEEDS", CHECK_FEEDS),
-            host_fallback=_word(env, "FLOW_HOST_FALLBACK", HOST_FALLBACK),
+            host_fallback=_word(env, "FLOW_HOST_FALLBACK", HOST_FALLBACK)
+            if env.get("FLOW_HOST_FALLBACK")
+            else None,
             sync_launches=_flag(env, "FLOW_SYNC_LAUNCHES"),
             trace=env.get("FLOW_TRACE", ""),
             check_finite=_word(env, "FLOW_CHECK_FINITE", CHECK_FINITE),

@@ -211,9 +211,7 @@ def truncated_normal(numbers: Numbers) -> Any:
     return out
 
 
-def placed_uniform(
-    seed: int, shape: Sequence[int], place: Place | None, step: int = 0, draw: int = 0
-) -> Array:
+def placed_uniform(seed: int, shape: Sequence[int], place: Place | None) -> Array:
     """Return the `uniform` numbers of a box, equal to its elements' numbers in the logical tensor.
 
     >>> whole, part = uniform(7, (4, 5)), placed_uniform(7, (2, 3), ((4, 5), (1, 2)))
@@ -221,8 +219,8 @@ def placed_uniform(
     True
     """
     out = np.empty(tuple(shape), np.float32)
-    for elements, numbers in by_chunk(seed, out, place, step):
-        elements[...] = numbers(draw)
+    for elements, numbers in by_chunk(seed, out, place):
+        elements[...] = numbers(0)
     return out
 
 

@@ -133,3 +133,15 @@ def contiguous_strides(shape: Shape) -> Shape:
         strides.append(step)
         step *= n
     return tuple(reversed(strides))
+
+
+def slice_range(size: int, start: int, stop: int, step: int) -> range:
+    """Return the indices that a slice selects on an axis; start and stop are clamped to the axis.
+
+    >>> list(slice_range(5, 1, 9, 2)), list(slice_range(4, 9, -9, -1))
+    ([1, 3], [3, 2, 1, 0])
+    """
+    if size == 0:
+        return range(0, 0, step)
+    first, last = min(max(start, -size), size - 1), min(max(stop, -size - 1), size)
+    return range(first + size * (first < 0), last + size * (last < 0), step)

@@ -12,19 +12,21 @@ def _requested(name: str, load: str, *after: str) -> PassSpec:
     return PassSpec(name, "logical", f"flow_core.passes.{load}", after=after, default=False)
 
 
+def _before(other: str, stage: str, name: str, load: str) -> PassSpec:
+    """Return the spec of a pass that runs before another one."""
+    return PassSpec(name, stage, f"flow_core.passes.{load}", before=(other,))
+
+
+def _after(other: str, stage: str, name: str, load: str) -> PassSpec:
+    """Return the spec of a pass that runs after another one."""
+    return PassSpec(name, stage, f"flow_core.passes.{load}", after=(other,))
+
+
+_SUBEXPRESSIONS = "common_subexpressions"
+
 PASSES: tuple[PassSpec, ...] = (
-    PassSpec(
-        "inline_bodies",
-        "logical",
-        "flow_core.passes.control.inline_bodies:InlineBodies",
-        before=("unroll_recurrent",),
-    ),
-    PassSpec(
-        "unroll_recurrent",
-        "logical",
-        "flow_core.passes.plain_ops:UnrollRecurrent",
-        before=("mixed_precision",),
-    ),
+    _before("unroll_recurrent", "logical", "inline_bodies", "control.inline_bodies:InlineBodies"),
+    _before("mixed_precision", "logical", "unroll_recurrent", "plain_ops:UnrollRecurrent"),
     _requested("mixed_precision", "mixed_precision:MixedPrecision"),
     _requested("checkpointing", "checkpointing:Checkpointing", "mixed_precision"),
     _requested("indexed_slices", "indexed_slices:IndexedSlices", "checkpointing"),
@@ -39,37 +41,14 @@ PASSES: tuple[PassSpec, ...] = (
     ),
     _requested("shared_placement", "optimizer_placement:SharedPlacement", "optimizer_placement"),
     _requested("split_norms", "split_norms:SplitNorms", "shared_placement"),
-    PassSpec(
-        "batch_statistics",
-        "lower",
-        "flow_core.passes.batch_statistics:BatchStatistics",
-        before=("common_subexpressions",),
-    ),
-    PassSpec(
-        "split_classes",
-        "lower",
-        "flow_core.passes.split_classes:SplitClasses",
-        before=("common_subexpressions",),
-    ),
-    PassSpec(
-        "simplify_loops",
-        "lower",
-        "flow_core.passes.control.simplify_loops:SimplifyLoops",
-        before=("constant_folding",),
-    ),
+    _before(_SUBEXPRESSIONS, "lower", "batch_statistics", "batch_statistics:BatchStatistics"),
+    _before(_SUBEXPRESSIONS, "lower", "split_classes", "split_classes:SplitClasses"),
+    _before("constant_folding", "lower", "simplify_loops", "control.simplify_loops:SimplifyLoops"),
     PassSpec("constant_folding", "lower", "flow_core.passes.constant_folding:ConstantFolding"),
-    PassSpec(
-        "common_subexpressions",
-        "lower",
-        "flow_core.passes.common_subexpressions:CommonSubexpressions",
-        after=("constant_folding",),
+    _after(
+        "constant_folding", "lower", _SUBEXPRESSIONS, "common_subexpressions:CommonSubexpressions"
     ),
-    PassSpec(
-        "dead_code",
-        "lower",
-        "flow_core.passes.dead_code:DeadCode",
-        after=("common_subexpressions",),
-    ),
+    _after(_SUBEXPRESSIONS, "lower", "dead_code", "dead_code:DeadCode"),
     PassSpec("plain_means", "legalize", "flow_core.passes.plain_ops:PlainMeans"),
     PassSpec(
         "host_fallback",
@@ -78,22 +57,10 @@ PASSES: tuple[PassSpec, ...] = (
         after=("plain_means",),
         default=False,
     ),
-    PassSpec(
-        "fold_norms",
-        "physical",
-        "flow_core.passes.fold_norms:FoldNorms",
-        before=("fuse_elementwise",),
-    ),
-    PassSpec(
-        "fuse_elementwise",
-        "physical",
-        "flow_core.passes.fuse_elementwise:FuseElementwise",
-    ),
-    PassSpec(
-        "bucket_all_reduces",
-        "physical",
-        "flow_core.passes.bucket_all_reduces:BucketAllReduces",
-        after=("fuse_elementwise",),
+    _before("fuse_elementwise", "physical", "fold_norms", "fold_norms:FoldNorms"),
+    PassSpec("fuse_elementwise", "physical", "flow_core.passes.fuse_elementwise:FuseElementwise"),
+    _after(
+        "fuse_elementwise", "physical", "bucket_all_reduces", "bucket_all_reduces:BucketAllReduces"
     ),
 )
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-import click
-
 from flow_core.cli.progress import progress
-from flow_core.cli.render import show
+from flow_core.cli.render import show_report
 from flow_core.cli.scripts import job_of
 
 
@@ -27,8 +25,5 @@ def status(target: str, args: Sequence[str], topology: str | None, as_json: bool
 
     with progress() as show_progress:
         found = advise(job_of(target, args), show_progress)
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        show(advice_tables(found))
+    show_report(found, advice_tables, as_json)
     return 0 if found.options else 1

@@ -17,7 +17,7 @@ from flow_core.base.errors import FlowError, visible
 from flow_core.cli.new import KINDS, create_package
 from flow_core.cli.options import emulate_gpus, job_target, json_option, output_file
 from flow_core.cli.progress import progress
-from flow_core.cli.render import show, width
+from flow_core.cli.render import show, show_report, width
 from flow_core.cli.scripts import document_of, job_of, measured_of, run_script, write_page
 from flow_core.cli.simulate import devices_of
 from flow_core.cli.steps import replay, stragglers
@@ -510,10 +510,7 @@ def verify(
     from flow_core.observe.verdict import verdict_tables
 
     found = compare(job_of(target, args), devices, steps=steps, seed=seed)
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        show(verdict_tables(found))
+    show_report(found, verdict_tables, as_json)
     ctx.exit(0 if found.ok else 1)
 
 

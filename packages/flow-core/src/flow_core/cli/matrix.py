@@ -6,11 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from flow_core.base import planning
 from flow_core.cli.progress import progress
-from flow_core.cli.render import show
+from flow_core.cli.render import show_report
 from flow_core.cli.scripts import job_of
 
 
@@ -44,8 +42,5 @@ def status(
         found = verify_matrix(job, devices, steps=steps, seed=seed, progress=show_progress)
     if html is not None:
         Path(html).write_text(matrix_page(found), encoding="utf-8")
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        show(matrix_tables(found))
+    show_report(found, matrix_tables, as_json)
     return 0 if found.ok else 1

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import click
-
 from flow_core.base import planning
 from flow_core.cli.progress import progress
-from flow_core.cli.render import show
+from flow_core.cli.render import show_report
 from flow_core.cli.scripts import job_of
 
 
@@ -45,8 +43,5 @@ def status(
             seed=seed,
             progress=show_progress,
         )
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        show(precision_tables(found))
+    show_report(found, precision_tables, as_json)
     return 0 if found.ok else 1

@@ -5,13 +5,29 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import zip_longest
+from typing import Protocol, TypeVar
 
 import click
 
 from flow_core.base.errors import visible
 from flow_core.observe.tables import Table, plain
+
+
+class _Report(Protocol):
+    def to_json(self) -> str: ...
+
+
+_R = TypeVar("_R", bound=_Report)
+
+
+def show_report(found: _R, tables: Callable[[_R], Iterable[Table]], as_json: bool) -> None:
+    """Print a report as JSON, or as tables."""
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        show(tables(found))
 
 
 def show(tables: Iterable[Table]) -> None:

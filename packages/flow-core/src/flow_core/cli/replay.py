@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from flow_core.cli.progress import Progress, progress
-from flow_core.cli.render import show
+from flow_core.cli.render import show_report
 from flow_core.cli.scripts import job_of
 
 if TYPE_CHECKING:  # load the compiler only if needed
@@ -44,10 +42,7 @@ def status(file: str, target: str, args: Sequence[str], options: Options) -> int
 
     with progress() as show_progress:
         found = report(file, target, args, options, show_progress)
-    if options.as_json:
-        click.echo(found.to_json())
-    else:
-        show(replay_tables(found))
+    show_report(found, replay_tables, options.as_json)
     if options.shell:
         _open_shell(found)
     return 0 if found.ok else 1

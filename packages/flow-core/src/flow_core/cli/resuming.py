@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-import click
-
 from flow_core.cli.progress import progress
-from flow_core.cli.render import show
+from flow_core.cli.render import show_report
 from flow_core.cli.scripts import job_of
 
 
@@ -33,8 +31,5 @@ def status(
         found = resume_matrix(
             job, counts[0], counts[1:], steps=steps, seed=seed, progress=show_progress
         )
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        show(resume_tables(found))
+    show_report(found, resume_tables, as_json)
     return 0 if found.ok else 1

@@ -71,7 +71,7 @@ class CompileRequest:
         layouts: the layouts of variables that earlier jobs have chosen.
         shared: whether devices share one copy of a variable, as earlier jobs have chosen.
         share_replicas: whether devices with a common memory may share copies of variables.
-        may_host: whether ops may run on the CPU if their devices have no kernel for them.
+        may_host: the device types whose ops may run on the CPU if they have no kernel for them.
         hosted: the ops that do, by name in the logical graph.
         selector: the selector of SBP signatures, or its name.
         selector_seconds: the time limit of the selector.
@@ -92,7 +92,7 @@ class CompileRequest:
     layouts: Mapping[str, TensorLayout] = field(default_factory=dict)
     shared: Mapping[str, bool] = field(default_factory=dict)
     share_replicas: bool = True
-    may_host: bool = False
+    may_host: frozenset[str] = frozenset()
     hosted: Mapping[str, HostedOp] = field(default_factory=dict)
     selector: str | Selector = "auto"
     selector_seconds: float = 10.0

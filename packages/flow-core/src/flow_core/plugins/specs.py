@@ -405,6 +405,8 @@ class DeviceSpec:
         host_numbers: whether kernels read the inputs of `OpSpec.numbers` in host memory.  Step
             counters, learning rates and loss scales are then computed on the CPU; numbers that the
             device computes, such as the norm of all gradients, are copied in each step.
+        host_fallback: whether ops without a kernel for the device run on the CPU if neither the
+            job nor the session says so, one of `flow_core.base.config.HOST_FALLBACK`.
     """
 
     type: str
@@ -414,6 +416,7 @@ class DeviceSpec:
     records_launches: bool = False
     alignment: int = ALIGNMENT
     host_numbers: bool = False
+    host_fallback: str = "off"
 
 
 ANY_DEVICE_TYPE = "*"

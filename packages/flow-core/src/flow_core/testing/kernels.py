@@ -487,7 +487,7 @@ def _peak_growth(launch: Launch, launches: int) -> int:
     return tracemalloc.get_traced_memory()[1] - before
 
 
-def peak_growth(launch: Launch, launches: int = 50) -> int:
+def peak_growth(launch: Launch) -> int:
     """Return the peak growth of traced memory during launches, in bytes.
 
     >>> peak_growth(lambda: bytes(5000)) > 5000
@@ -500,7 +500,7 @@ def peak_growth(launch: Launch, launches: int = 50) -> int:
         tracemalloc.start()
     try:
         # other threads and the garbage collector also allocate: use the minimum of three tries
-        return min(_peak_growth(launch, launches) for _ in range(3))
+        return min(_peak_growth(launch, 50) for _ in range(3))
     finally:
         if not tracing:
             tracemalloc.stop()

@@ -35,16 +35,6 @@ def phases_of(op: str, penalties: bool = True) -> tuple[Phase, ...]:
     return update_source(BY_TYPE[op], "V", penalties)
 
 
-def updates_header() -> str:
-    """Return the functions that update variables; include them after ``update.h``."""
-    return "\n".join(line for row in TABLE for line in _functions(row))
-
-
-def row_updates_header() -> str:
-    """Return the structs that update an element of a row; include them after ``update.h``."""
-    return "\n".join(line for op in INDEXED for line in _row_struct(BY_TYPE[op]))
-
-
 def _functions(row: Update) -> Iterator[str]:
     forms = phases_of(row.type), phases_of(row.type, penalties=False)
     for k, phase in enumerate(forms[0]):
@@ -142,7 +132,8 @@ def _row_struct(row: Update) -> Iterator[str]:
 
 
 HEADERS: Mapping[str, Callable[[], str]] = {
-    UPDATES: updates_header,
-    ROW_UPDATES: row_updates_header,
+    UPDATES: lambda: "\n".join(line for row in TABLE for line in _functions(row)),
+    ROW_UPDATES: lambda: "\n".join(line for op in INDEXED for line in _row_struct(BY_TYPE[op])),
 }
-"""The headers that are written when they are included."""
+"""The headers that are written when they are included: the functions that update variables, and the
+structs that update an element of a row.  Include them after ``update.h``."""

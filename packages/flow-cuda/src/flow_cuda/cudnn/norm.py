@@ -111,59 +111,5 @@ class NormGrad:
         return dict(zip(self.writes, made, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class LayerNorm:
-    """Layer normalization for inference, where nothing reads the mean and variance of the rows.
-
-    Attributes:
-        rows, size: number of rows, and number of elements per row.
-        dtype: element type of the input and the result.
-        of_params: element type of gamma and beta.
-        epsilon: the number added to the variance.
-        compute: the accumulation type.
-    """
-
-    rows: int
-    size: int
-    dtype: str
-    of_params: str
-    epsilon: float
-    compute: str = "float32"
-
-    @property
-    def title(self) -> str:
-        """Name for reports."""
-        return "layer norm"
-
-    @property
-    def reads(self) -> Mapping[str, TensorLayout]:
-        """The inputs in the op's order."""
-        row = _row_layout(1, self.size, self.of_params)
-        return {"x": _row_layout(self.rows, self.size, self.dtype), "beta": row, "gamma": row}
-
-    @property
-    def writes(self) -> Mapping[str, TensorLayout]:
-        """The normalized tensor."""
-        return {"y": _row_layout(self.rows, self.size, self.dtype)}
-
-    @property
-    def scalars(self) -> Mapping[str, float]:
-        """Epsilon."""
-        return {"epsilon": self.epsilon}
-
-    def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
-        """Add one node."""
-        t = inputs
-        y, _, _ = graph.layernorm(
-            norm_forward_phase=types["inference"], input=t["x"], scale=t["gamma"],
-            bias=t["beta"], epsilon=t["epsilon"],
-        )  # fmt: skip
-        return {"y": y}
-
-
-def _row_layout(rows: int, size: int, dtype: str) -> TensorLayout:
-    return TensorLayout((rows, size, 1, 1), (size, 1, size, size), dtype)
-
-
 def _channel_layout(x: TensorLayout) -> TensorLayout:
     return vector(x.sizes[1], len(x.sizes), "float32")

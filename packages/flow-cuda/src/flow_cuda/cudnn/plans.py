@@ -3,8 +3,7 @@
 The cache holds the choice.  For plans with the behavior note RUNTIME_COMPILATION, it also holds
 the serialized plan, which the next process loads without compilation.
 
-`Library` declares the part of NVIDIA's cudnn-frontend (the package ``cudnn``) that is used here;
-simulators implement it with NumPy.  OneFlow's settings affect plan selection as follows:
+OneFlow's settings affect plan selection as follows:
 
 * ``cudnn_conv_heuristic_search_algo``: if set, use the first plan of the heuristics (mode A,
   then the fallbacks) that can be built; otherwise, build all plans, time them on scratch memory,
@@ -43,30 +42,6 @@ TYPES = {
 
 class DnnError(FlowError):
     """The error of an execution plan that cuDNN cannot run."""
-
-
-class Library(Protocol):
-    """The package ``cudnn``, with constructors of graphs and handles, and with enumerations."""
-
-    __version__: str
-    data_type: Any
-    heur_mode: Any
-    numerical_note: Any
-    behavior_note: Any
-    norm_forward_phase: Any
-    cudnnGraphNotSupportedError: type[Exception]
-
-    def pygraph(self, **settings: Any) -> LibraryGraph:
-        """Create an empty graph."""
-
-    def create_handle(self) -> Any:
-        """Create a handle for the current device."""
-
-    def set_stream(self, handle: Any, stream: int) -> None:
-        """Set the stream of a handle."""
-
-    def backend_version(self) -> int:
-        """Return the backend version, such as 92800."""
 
 
 class Bench(Protocol):
@@ -130,7 +105,7 @@ class DnnPlans:
 
     def __init__(
         self,
-        library: Library,
+        library: Any,
         architecture: str,
         bench: Bench,
         cache: DiskCache | None = None,
@@ -143,7 +118,6 @@ class DnnPlans:
         self._handle = library.create_handle()
         self._refusals = (library.cudnnGraphNotSupportedError, RuntimeError, ValueError)
         self._types = {name: getattr(library.data_type, its) for name, its in TYPES.items()}
-        self._types["inference"] = library.norm_forward_phase.INFERENCE
         self._cache = cache
         self._origin = library.__version__, str(library.backend_version()), architecture
         self._compiled = compiled

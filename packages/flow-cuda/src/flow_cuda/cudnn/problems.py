@@ -22,7 +22,6 @@ LibraryEnum: TypeAlias = Any
 """An object of the package ``cudnn``, which has no type information, or of the simulation."""
 
 Tensors = Mapping[str, LibraryTensor]
-SUMS = ("sum", "squares")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ class Problem(Protocol):
 
         Args:
             graph: the library's ``pygraph``.
-            types: the library's element types by flow-core's names, and its "inference" phase.
+            types: the library's element types by flow-core's names.
             inputs: the tensors of ``reads`` and of ``scalars``.
         """
 
@@ -119,7 +118,6 @@ class Convolution:
         bias: whether a bias, one element per channel, is added to the output.
         adds: whether a tensor of the output's shape is added next.
         relu: whether ReLU is applied last.
-        sums: whether the sums of the output and of its squares per channel are outputs as well.
     """
 
     kind: str
@@ -134,12 +132,11 @@ class Convolution:
     bias: bool = False
     relu: bool = False
     adds: bool = False
-    sums: bool = False
 
     @property
     def title(self) -> str:
         """Name for reports, such as "conv forward bias relu"."""
-        more = (name for name in ("bias", "adds", "relu", "sums") if getattr(self, name))
+        more = (name for name in ("bias", "adds", "relu") if getattr(self, name))
         return " ".join(("conv", self.kind.replace("_", " "), *more))
 
     @property
@@ -156,10 +153,9 @@ class Convolution:
 
     @property
     def writes(self) -> Mapping[str, TensorLayout]:
-        """The computed tensor of x, w and y, then the sums if there are any."""
+        """The computed tensor of x, w and y."""
         name = {"forward": "y", "data_grad": "x", "filter_grad": "w"}[self.kind]
-        row = vector(self.y.sizes[1], len(self.y.sizes), "float32")
-        return {name: getattr(self, name)} | (dict.fromkeys(SUMS, row) if self.sums else {})
+        return {name: getattr(self, name)}
 
     @property
     def scalars(self) -> Mapping[str, float]:
@@ -180,11 +176,7 @@ class Convolution:
         y = graph.conv_fprop(image=t["x"], weight=t["w"], **window)
         y = graph.bias(input=y, bias=t["bias"]) if self.bias else y
         y = graph.add(a=y, b=t["addend"]) if self.adds else y
-        y = graph.relu(input=y) if self.relu else y
-        if not self.sums:
-            return {"y": y}
-        made = graph.genstats(input=y, compute_data_type=types["float32"])
-        return {"y": y, **dict(zip(SUMS, made, strict=True))}
+        return {"y": graph.relu(input=y) if self.relu else y}
 
 
 def convolution(
@@ -195,7 +187,6 @@ def convolution(
     bias: bool = False,
     relu: bool = False,
     adds: bool = False,
-    sums: bool = False,
 ) -> Convolution:
     """Return the problem that a convolution op computes.
 
@@ -204,7 +195,7 @@ def convolution(
         types: types of x, w and y.
         attrs: the op's ``data_format``, ``strides``, ``padding_before``, ``dilation_rate``, and
             ``compute``.
-        bias, relu, adds, sums: fused operations, as in `Convolution`.
+        bias, relu, adds: fused operations, as in `Convolution`.
     """
     x, w, y = (tensor_layout(t, attrs["data_format"]) for t in types)
     before, strides, dilation = (
@@ -214,8 +205,8 @@ def convolution(
     rows = zip(x.sizes[2:], w.sizes[2:], y.sizes[2:], strides, dilation, before, strict=True)
     after = tuple(max(0, (o - 1) * s + (k - 1) * d + 1 - n - b) for n, k, o, s, d, b in rows)
     compute = str(attrs["compute"]) or types[0].dtype.accumulate.name
-    behind = (bias, relu, adds, sums)
-    return Convolution(kind, x, w, y, before, after, strides, dilation, compute, *behind)
+    window = (before, after, strides, dilation)
+    return Convolution(kind, x, w, y, *window, compute, bias, relu, adds)
 
 
 def _pad_to_two(values: Sequence[int], default: int) -> Ints:

@@ -62,17 +62,3 @@ def allows_tf32(asked: Mapping[str, object]) -> bool:
         asked: ``KernelQuery.settings``, or ``PassContext.settings``.
     """
     return asked.get(TENSOR_FLOAT_32) is True
-
-
-CONV_SUMS = "FLOW_CUDA_CONV_SUMS"
-
-
-def sums_in_convolutions(env: Mapping[str, str] | None = None) -> bool:
-    """Whether convolutions may compute the sums of the following batch normalization in cuDNN.
-
-    The variance is then computed as the difference of two sums.
-
-    >>> sums_in_convolutions({})
-    False
-    """
-    return _flag(os.environ if env is None else env, CONV_SUMS)

@@ -85,21 +85,10 @@ class Product:
     leads: tuple[int, int, int] = (0, 0, 0)
     epilogue: str = ""
 
-    @property
-    def saved_lead(self) -> int:
-        """Row length of the tensor saved for the backward pass: elements, or bits for a mask."""
-        step = 128 if self.epilogue.startswith("relu") else 8
-        return -(-self.n // step) * step
 
-
-EPILOGUES = (
-    "", "bias", "relu_bias", "relu_bias_saved", "gelu_bias", "gelu_bias_saved", "relu_grad",
-    "relu_grad_sum", "gelu_grad", "gelu_grad_sum", "sum_a", "sum_b",
-)  # fmt: skip
-"""The operations that a product can fuse: a bias and an activation (``_saved``: and the output of
-the tensor for the backward pass, which is a bit mask for ReLU and the biased product for GELU); the
-gradient of an activation (``_sum``: and the sum of the result over its rows); the sum of one
-operand over k. GELU is the tanh approximation."""
+EPILOGUES = ("", "bias", "relu_bias", "gelu_bias", "sum_a", "sum_b")
+"""The operations that a product can fuse: a bias and an activation, or the sum of one operand over
+k. GELU is the tanh approximation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +98,6 @@ class Operands:
     Attributes:
         a, b, c: the matrices.
         bias: the row added to each row of c, or the destination of the epilogue's sum.
-        saved: the tensor saved for the backward pass, which the product writes or reads.
         workspace, workspace_bytes: address and size of the workspace.
     """
 
@@ -117,7 +105,6 @@ class Operands:
     b: int
     c: int
     bias: int = 0
-    saved: int = 0
     workspace: int = 0
     workspace_bytes: int = 0
 
@@ -145,11 +132,6 @@ def product_access(p: Product, o: Operands) -> Access:
         count = p.m if p.epilogue == "sum_a" else p.n
         made = "sum" in p.epilogue
         (writes if made else reads).append((o.bias, o.bias + count * size))
-    if o.saved:
-        nbytes = p.m * p.saved_lead * size
-        if p.epilogue.startswith("relu"):
-            nbytes = p.m * p.saved_lead // 8
-        (writes if "saved" in p.epilogue else reads).append((o.saved, o.saved + nbytes))
     if o.workspace:
         writes.append((o.workspace, o.workspace + o.workspace_bytes))
     return Access(tuple(reads), tuple(writes))
@@ -219,12 +201,6 @@ class Hardware(Protocol):
     def stream(self, name: str) -> Stream:
         """Create a stream."""
 
-    def lane(self, name: str) -> Stream:
-        """Return the stream of that name, created on first use; ``compute`` for the empty name."""
-
-    def reach(self, other: int) -> None:
-        """Enable peer access to the device with that index if the machine supports it."""
-
     def launch(
         self,
         stream: Stream,
@@ -237,7 +213,7 @@ class Hardware(Protocol):
         """Queue a kernel launch with its arguments, a `flow_cuda.device.launch.Arguments`."""
 
     def copy(self, stream: Stream, target: int, source: int, nbytes: int) -> None:
-        """Queue a copy among the memory of this device, other devices, and pinned host memory."""
+        """Queue a copy among the memory of this device and pinned host memory."""
 
     def zero(self, stream: Stream, target: int, nbytes: int) -> None:
         """Queue setting memory to zero."""

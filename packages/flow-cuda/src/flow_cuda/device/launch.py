@@ -111,16 +111,12 @@ class Queued(ABC):
         hardware: the device.
         splits: why the work cannot be part of a graph capture; empty if it can.
         numbers: host numbers that must be up to date on the device before the work runs.
-        lane: name of the stream that a step uses for the work; empty for the compute stream.
-        peers: other devices whose memory the work accesses.
     """
 
     __slots__ = ()
     hardware: Hardware
     splits: str = ""
     numbers: tuple[HostNumber, ...] = ()
-    lane: str = ""
-    peers: tuple[Hardware, ...] = ()
 
     @property
     def title(self) -> str:
@@ -236,17 +232,11 @@ class KernelLaunch(Queued):
 
 @dataclass(frozen=True, eq=False)
 class CopyLaunch(Queued):
-    """A copy between arrays; the source may be on another device."""
+    """A copy between arrays."""
 
     hardware: Hardware
     target: DeviceArray
     source: DeviceArray
-
-    @property
-    def peers(self) -> tuple[Hardware, ...]:  # type: ignore[override]
-        """The device from which the launch copies."""
-        other = self.source.hardware
-        return () if other is self.hardware else (other,)
 
     def queue(self, stream: Stream) -> None:
         """Queue the copy on a stream."""
@@ -301,7 +291,6 @@ class ProductLaunch(Queued):
     b: DeviceArray
     c: DeviceArray
     bias: DeviceArray | None = None
-    saved: DeviceArray | None = None
     workspace: DeviceArray | None = None
 
     @property
@@ -321,10 +310,10 @@ class ProductLaunch(Queued):
 
     def operands(self) -> Operands:
         """Return the addresses of the arrays."""
-        given = (self.a, self.b, self.c, self.bias, self.saved, self.workspace)
-        a, b, c, bias, saved, workspace = (0 if x is None else x.address for x in given)
+        given = (self.a, self.b, self.c, self.bias, self.workspace)
+        a, b, c, bias, workspace = (0 if x is None else x.address for x in given)
         nbytes = 0 if self.workspace is None else self.workspace.nbytes
-        return Operands(a, b, c, bias, saved, workspace if nbytes else 0, nbytes)
+        return Operands(a, b, c, bias, workspace if nbytes else 0, nbytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,46 +359,23 @@ def _hardware(values: Sequence[Any]) -> Hardware:
     raise ValueError("no argument of the kernel is a device array")
 
 
-def launch_threads(
+def launch(
     kernel: Kernel,
     items: int,
     *values: Any,
+    blocks: bool = False,
     numbers: tuple[HostNumber, ...] = (),
     specialize: bool = True,
 ) -> KernelLaunch:
-    """Return a launch of a kernel that distributes ``items`` over threads."""
+    """Return a launch of a kernel that distributes ``items`` over threads, or over blocks."""
     hardware = _hardware(values)
-    blocks = max(1, min(-(-items // hardware.threads), hardware.max_blocks))
-    return _bind_launch(hardware, kernel, blocks, values, numbers, specialize)
-
-
-def launch_blocks(
-    kernel: Kernel,
-    items: int,
-    *values: Any,
-    numbers: tuple[HostNumber, ...] = (),
-    specialize: bool = True,
-) -> KernelLaunch:
-    """Return a launch of a kernel that distributes ``items`` over blocks."""
-    hardware = _hardware(values)
-    blocks = max(1, min(items, hardware.max_blocks))
-    return _bind_launch(hardware, kernel, blocks, values, numbers, specialize)
-
-
-def _bind_launch(
-    hardware: Hardware,
-    kernel: Kernel,
-    blocks: int,
-    values: Sequence[Any],
-    numbers: tuple[HostNumber, ...] = (),
-    specialize: bool = True,
-) -> KernelLaunch:
+    wanted = items if blocks else -(-items // hardware.threads)
     if hardware.specializes and specialize:
         kernel = kernel.specialized(values)
     return KernelLaunch(
         hardware,
         hardware.function(kernel),
-        blocks,
+        max(1, min(wanted, hardware.max_blocks)),
         hardware.threads,
         Arguments(kernel, values),
         _access(kernel, values),
@@ -512,13 +478,12 @@ def call(
     body = f"{function}{template}({', '.join(name for _, name in parameters)});"
     headers = (header,) if isinstance(header, str) else header
     kernel = make_kernel(function, parameters, body, headers, barriers=blocks)
-    bind = launch_blocks if blocks else launch_threads
-    given = (value for _, value in typed)
-    launch = bind(kernel, items, *given, numbers=numbers, specialize=not mergeable)
+    given, special = (value for _, value in typed), not mergeable
+    made = launch(kernel, items, *given, blocks=blocks, numbers=numbers, specialize=special)
     if not mergeable:
-        return launch
+        return made
     kinds = tuple(kind for kind, _ in typed)
-    return replace(launch, shared=MergeableCall(function + template, headers, kinds, items, blocks))
+    return replace(made, shared=MergeableCall(function + template, headers, kinds, items, blocks))
 
 
 def advance(number: HostNumber) -> KernelLaunch:

@@ -1,18 +1,17 @@
 """Matrix products with cuBLASLt, planned once each with the heuristic's best result.
 
-`Library` declares the part of cuBLASLt that is used here; `flow_cuda.driver.cublaslt_library`
-implements it with ctypes, simulators with NumPy. cuBLASLt expects column-major matrices, so it
-computes the transposed product: its operand A is ``b`` of this package.
+cuBLASLt expects column-major matrices, so it computes the transposed product: its operand A is
+``b`` of this package.
 
 The heuristic proposes algorithms for the alignments that it is told: those of the matrices as
-preferences, those of the bias and of the saved tensor by their addresses.
+preferences, that of the bias by its address.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from flow_cuda.device.hardware import Operands, Product
 
 TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 IN_FLOAT32, IN_FLOAT64, IN_TF32 = 68, 70, 77
-TRANSA, TRANSB, EPILOGUE, BIAS, SAVED, SAVED_LEAD = 3, 4, 7, 8, 11, 12
+TRANSA, TRANSB, EPILOGUE, BIAS = 3, 4, 7, 8
 BATCH_COUNT, BATCH_STEP = 5, 6
 MAX_WORKSPACE = 1
 ALIGNMENTS = (5, 6, 7, 8)
@@ -28,11 +27,7 @@ ALIGNMENTS = (5, 6, 7, 8)
 ALIGNED = 256
 """The alignment that cuBLASLt assumes for matrices, and requires of workspaces, in bytes."""
 
-CODES = {
-    "": 1, "bias": 4, "relu_bias": 6, "relu_bias_saved": 134, "gelu_bias": 36,
-    "gelu_bias_saved": 164, "relu_grad": 136, "relu_grad_sum": 152, "gelu_grad": 192,
-    "gelu_grad_sum": 208, "sum_a": 512, "sum_b": 256,
-}  # fmt: skip
+CODES = {"": 1, "bias": 4, "relu_bias": 6, "gelu_bias": 36, "sum_a": 512, "sum_b": 256}
 """cuBLASLt codes of `flow_cuda.device.hardware.EPILOGUES`; operand B of cuBLASLt is ``a`` here."""
 
 RESULT = np.dtype(
@@ -42,69 +37,6 @@ RESULT = np.dtype(
     ]
 )  # fmt: skip
 """The struct ``cublasLtMatmulHeuristicResult_t``."""
-
-
-class Library(Protocol):
-    """cuBLASLt, with integers as handles, and with attributes passed by address and size."""
-
-    def create(self) -> int:
-        """Create a library handle."""
-
-    def matmul_desc_create(self, compute_type: int, scale_type: int) -> int:
-        """Create a matmul descriptor."""
-
-    def matmul_desc_set_attribute(self, desc: int, attr: int, buf: int, size: int) -> None:
-        """Set an attribute of a matmul descriptor."""
-
-    def matrix_layout_create(self, type: int, rows: int, cols: int, ld: int) -> int:
-        """Create a matrix layout."""
-
-    def matrix_layout_set_attribute(self, layout: int, attr: int, buf: int, size: int) -> None:
-        """Set an attribute of a matrix layout."""
-
-    def matmul_preference_create(self) -> int:
-        """Create a preference: the limits for algorithms."""
-
-    def matmul_preference_set_attribute(self, pref: int, attr: int, buf: int, size: int) -> None:
-        """Set an attribute of a preference."""
-
-    def matmul_algo_get_heuristic(
-        self,
-        handle: int,
-        desc: int,
-        a: int,
-        b: int,
-        c: int,
-        d: int,
-        preference: int,
-        wanted: int,
-        results: int,
-        found: int,
-        /,
-    ) -> None:
-        """Write the algorithms that the heuristic proposes, best first."""
-
-    def matmul(
-        self,
-        handle: int,
-        desc: int,
-        alpha: int,
-        a: int,
-        a_layout: int,
-        b: int,
-        b_layout: int,
-        beta: int,
-        c: int,
-        c_layout: int,
-        d: int,
-        d_layout: int,
-        algorithm: int,
-        workspace: int,
-        workspace_bytes: int,
-        stream: int,
-        /,
-    ) -> None:
-        """Queue a matrix product."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,10 +62,10 @@ class LtProducts:
     """A planner that plans each product once, and queues it.
 
     Args:
-        library: cuBLASLt.
+        library: a `flow_cuda.driver.cublaslt_library.CublasLt`, or a simulation of it.
     """
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Any) -> None:
         self._library = library
         self._handle = library.create()
         self._plans: dict[tuple[Any, ...], Planned | None] = {}
@@ -144,7 +76,7 @@ class LtProducts:
         Products with the same workspace size and equally aligned operands share a plan.
         """
         o = operands
-        places = tuple(alignment(address) for address in (o.b, o.a, o.c, o.bias, o.saved))
+        places = tuple(alignment(address) for address in (o.b, o.a, o.c, o.bias))
         key = (product, o.workspace_bytes, *places)
         if key not in self._plans:
             self._plans[key] = self._create_plan(product, o, places)
@@ -163,9 +95,8 @@ class LtProducts:
         )  # fmt: skip
 
     def _set_epilogue(self, desc: int, operands: Operands) -> None:
-        for attr, address in ((BIAS, operands.bias), (SAVED, operands.saved)):
-            if address:
-                self._set_product(desc, attr, np.int64(address))
+        if operands.bias:
+            self._set_product(desc, BIAS, np.int64(operands.bias))
 
     def _create_plan(
         self, product: Product, operands: Operands, places: Sequence[int]
@@ -176,8 +107,6 @@ class LtProducts:
         self._set_product(desc, TRANSA, np.int32(p.transpose_b))
         self._set_product(desc, TRANSB, np.int32(p.transpose_a))
         self._set_product(desc, EPILOGUE, np.uint32(CODES[p.epilogue]))
-        if "saved" in p.epilogue or "grad" in p.epilogue:
-            self._set_product(desc, SAVED_LEAD, np.int64(p.saved_lead))
         a = self._layout(p, (p.k, p.n) if p.transpose_b else (p.n, p.k), 1)
         b = self._layout(p, (p.m, p.k) if p.transpose_a else (p.k, p.m), 0)
         c = self._layout(p, (p.n, p.m), 2)
@@ -190,7 +119,7 @@ class LtProducts:
 
     def _layout(self, product: Product, shape: tuple[int, int], which: int) -> int:
         lead = product.leads[which] or shape[0]
-        made = self._library.matrix_layout_create(TYPES[product.dtype], *shape, lead)
+        made: int = self._library.matrix_layout_create(TYPES[product.dtype], *shape, lead)
         if product.batch > 1:
             for attr, number in (
                 (BATCH_COUNT, np.int32(product.batch)),

@@ -1,4 +1,4 @@
-"""cuBLASLt through ctypes: the functions of `flow_cuda.driver.cublaslt.Library`."""
+"""cuBLASLt through ctypes."""
 
 from __future__ import annotations
 

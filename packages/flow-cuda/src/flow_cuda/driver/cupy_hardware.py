@@ -32,10 +32,8 @@ from flow_cuda.driver.cublaslt import TYPES, LtProducts, compute_type
 from flow_cuda.driver.cublaslt_library import CublasLt, CublasLtError
 from flow_cuda.driver.gpu import GpuDriver
 from flow_cuda.driver.modules import Function, Modules
-from flow_cuda.driver.relu_mask_check import masks_match
 
 _DEFAULT_ALGORITHM = -1
-_ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
 
 
 @dataclass(eq=False)
@@ -69,14 +67,12 @@ class CupyHardware:
         self.architecture = f"sm_{self._device.compute_capability}"
         self.numbers: dict[int, Any] = {}
         self.uploads: Any = None
-        self._lanes: dict[str, Any] = {}
         self._modules = Modules(self.architecture, self._loaded)
         self.compute = self.stream("compute")
         self.allocations = 0
         with self._device:
             self._blas = self._device.cublas_handle
             self._lt = load_cublaslt(cupy.cuda.runtime.runtimeGetVersion() // 1000)
-        self._mask_check: bool | None = None
 
     def allocate(self, nbytes: int) -> CupyMemory:
         """Allocate with ``cudaMalloc``, outside of CuPy's memory pool."""
@@ -116,24 +112,6 @@ class CupyHardware:
         with self._device:
             return self._cupy.cuda.Stream(non_blocking=True)
 
-    def lane(self, name: str) -> Stream:
-        """Return the stream with this name, created on first use."""
-        if name not in self._lanes:
-            self._lanes[name] = self.stream(name) if name else self.compute
-        return self._lanes[name]
-
-    def reach(self, other: int) -> None:
-        """Enable peer access if the machine supports it; otherwise, copies go through the host."""
-        runtime = self._cupy.cuda.runtime
-        if other == self.index or not runtime.deviceCanAccessPeer(self.index, other):
-            return
-        with self._device:
-            try:
-                runtime.deviceEnablePeerAccess(other)
-            except runtime.CUDARuntimeError as error:
-                if error.status != _ALREADY_ENABLED:
-                    raise
-
     def launch(
         self,
         stream: Stream,
@@ -163,19 +141,11 @@ class CupyHardware:
             self._cupy.cuda.runtime.memsetAsync(target, 0, nbytes, stream.ptr)
 
     def supports(self, product: Product, operands: Operands) -> bool:
-        """Whether an algorithm exists and, for ReLU masks, the bit order is that of the kernels."""
+        """Whether one kernel computes the product, epilogue included."""
         if self._lt is None:
             return not product.epilogue
         with self._device:
-            found = self._lt.plan(product, operands) is not None
-        masked = product.epilogue.startswith("relu") and product.epilogue != "relu_bias"
-        return found and (not masked or self._masks_match())
-
-    def _masks_match(self) -> bool:
-        """Check once, on the device, the bit order of cuBLASLt's masks."""
-        if self._mask_check is None:
-            self._mask_check = masks_match(self)
-        return self._mask_check
+            return self._lt.plan(product, operands) is not None
 
     def product(self, stream: Stream, product: Product, operands: Operands) -> None:
         """Queue a matrix product; cuBLAS computes products for which cuBLASLt has no algorithm."""

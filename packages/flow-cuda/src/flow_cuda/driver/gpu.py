@@ -2,7 +2,7 @@
 
 The driver uses only the `flow_cuda.device.hardware.Hardware` protocol and therefore runs on a GPU
 and on the simulator.  Each device has a compute stream for kernels and separate streams for
-host-to-device, device-to-host and peer copies, synchronized by events.
+host-to-device and device-to-host copies, synchronized by events.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.authoring.backends import Driver, Launch
+from flow_core.base.errors import FlowError
 from flow_cuda.device.arrays import DeviceArray, GpuArena
 from flow_cuda.device.batch import merge_launches
 from flow_cuda.device.config import settings
@@ -24,10 +25,13 @@ from flow_cuda.device.hardware import Hardware
 from flow_cuda.device.launch import HostNumber, Queued, advance
 from flow_cuda.device.staging import HostCopies, Staging
 from flow_cuda.driver.capture import Part, parts
-from flow_cuda.driver.stream_schedule import StreamSchedule, schedule_streams
 
 CHUNK = 8 << 20
 """The size in bytes of a staging buffer in pinned memory; larger copies are split."""
+
+
+class LaunchError(FlowError):
+    """The error for a launch that failed while the host waited for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,15 +154,12 @@ class Step:
         self._arrange()
 
     def _arrange(self) -> None:
-        """Split the step into parts and assign their work to streams."""
+        """Split the step into parts."""
         self._advanced = [number for number in self._numbers if number not in self.kept]
         counts = map(advance, self._advanced)
         self.parts = parts(merge_launches([*self._launches, *counts]))
         works = [work for part in self.parts for work in part.queued]
-        devices = {id(x): x for work in works for x in (work.hardware, *work.peers)}
-        devices.pop(id(self._first), None)
-        self._others = tuple(devices.values())
-        self._schedules = [schedule_streams(part.queued, self._first) for part in self.parts]
+        self._others = others_of(works, self._first)
 
     def __call__(self) -> None:
         if self._calls == 1 and self.kept:
@@ -182,14 +183,14 @@ class Step:
         if self._calls == 1:
             self._graphs = [None] * len(self.parts)
         elif self._calls == 2:
-            self._graphs = list(map(self._capture, self.parts, self._schedules))
-        for part, own, graph in zip(self.parts, self._schedules, self._graphs, strict=True):
+            self._graphs = list(map(self._capture, self.parts))
+        for part, graph in zip(self.parts, self._graphs, strict=True):
             if part.queued:
-                self._run(own, graph)
+                self._run(part, graph)
             for call in part.calls:
                 call()
 
-    def _capture(self, part: Part, own: StreamSchedule) -> Any:
+    def _capture(self, part: Part) -> Any:
         """Return the graph of a part; None if the part is not to be captured.
 
         If the capture fails, warn and return None.
@@ -198,7 +199,7 @@ class Step:
             return None
         try:
             with without_collection():
-                return self._record(own)
+                return self._record(part)
         except Exception as error:  # noqa: BLE001 - libraries raise errors of any type
             text = (
                 f"a part of {len(part.queued)} launches was not captured and stays eager: {error}"
@@ -206,30 +207,66 @@ class Step:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
             return None
 
-    def _record(self, own: StreamSchedule) -> Any:
+    def _record(self, part: Part) -> Any:
         first = self._first
         first.begin_capture(first.compute)
         try:
-            own.queue()
+            queue_works(part.queued, first)
         except BaseException:
             with suppress(Exception):  # an invalidated capture raises an error
                 first.end_capture(first.compute)
             raise
         return first.end_capture(first.compute)
 
-    def _run(self, own: StreamSchedule, graph: Any) -> None:
+    def _run(self, part: Part, graph: Any) -> None:
         """Queue a part after the earlier and before the later work of all compute streams."""
         first = self._first
         for other in self._others:
             first.wait(first.compute, other.record(other.compute))
         if graph is None:
-            own.queue(self._synchronous)
+            queue_works(part.queued, first, self._synchronous)
         else:
             first.replay(first.compute, graph)
         if self._others:
             over = first.record(first.compute)
             for other in self._others:
                 other.wait(other.compute, over)
+
+
+def others_of(works: Sequence[Queued], first: Hardware) -> tuple[Hardware, ...]:
+    """Return the devices of works other than the first device."""
+    return tuple({id(w.hardware): w.hardware for w in works if w.hardware is not first}.values())
+
+
+def queue_works(works: Sequence[Queued], first: Hardware, synchronous: bool = False) -> None:
+    """Queue works on the compute streams of their devices, forked from that of the first device.
+
+    The streams join it again.  Works of several devices access different memory, and need no order.
+
+    Args:
+        works: the works, in an order that is correct on one stream.
+        first: the device on whose stream the works begin and end.
+        synchronous: whether to wait for each work.
+
+    Raises:
+        LaunchError: a work failed; only if ``synchronous``.
+    """
+    others = others_of(works, first)
+    start = first.record(first.compute) if others else None
+    for other in others:
+        other.wait(other.compute, start)
+    for work in works:
+        try:
+            work()
+            if synchronous:
+                work.hardware.synchronize(work.hardware.record(work.hardware.compute))
+        except Exception as error:
+            if not synchronous:
+                raise
+            found = f"{type(error).__name__}: {error}"
+            raise LaunchError(f"running {work.title}", found=found) from error
+    for other in others:
+        first.wait(first.compute, other.record(other.compute))
 
 
 @contextmanager

@@ -60,9 +60,8 @@ class Matrix:
 
     @property
     def nbytes(self) -> int:
-        """Size of the partial sums in bytes; 0 if the sums are computed in one step."""
-        sums = self.parts * self.columns * np.dtype(self.wide).itemsize
-        return sums if self.tall else 0
+        """Size of the partial sums in bytes."""
+        return int(self.parts * self.columns * np.dtype(self.wide).itemsize)
 
 
 def leading_matrix(type_: TensorType, axes: Sequence[int]) -> Matrix | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from math import prod
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_core.base.errors import install_command
 from flow_cuda.cudnn.attention import Attention, AttentionGrad, rows
-from flow_cuda.cudnn.norm import STATISTICS, LayerNorm, Norm, NormGrad
+from flow_cuda.cudnn.norm import STATISTICS, Norm, NormGrad
 from flow_cuda.cudnn.plans import DnnError
 from flow_cuda.cudnn.problems import Convolution, Problem, Search, convolution, tensor_layout
 from flow_cuda.device.arrays import DeviceArray
@@ -27,8 +27,7 @@ def conv_problem(query: KernelQuery) -> Convolution:
     attrs = query.attrs
     bias, adds = (len(query.inputs) > n for n in (2, 3))
     relu = attrs.get("activation") == "relu"
-    sums = query.op == "cudnn_conv_sums"
-    return convolution(kind, (x, w, y), attrs, bias=bias, relu=relu, adds=adds, sums=sums)
+    return convolution(kind, (x, w, y), attrs, bias=bias, relu=relu, adds=adds)
 
 
 def conv_tensors(query: KernelQuery) -> tuple[str, tuple[TensorType, TensorType, TensorType]]:
@@ -41,8 +40,8 @@ def conv_tensors(query: KernelQuery) -> tuple[str, tuple[TensorType, TensorType,
     return "forward", (given[0], given[1], made)
 
 
-def _conv(ctx: BindContext) -> Launch:
-    return bind_problem(ctx, conv_problem(ctx.query), ctx.outputs, ctx.workspace)
+def _bind(problem_of: Callable[[KernelQuery], Problem], ctx: BindContext) -> Launch:
+    return bind_problem(ctx, problem_of(ctx.query), ctx.outputs, ctx.workspace)
 
 
 def bind_problem(
@@ -96,11 +95,6 @@ def _takes_conv(query: KernelQuery) -> bool:
     return is_floating(query) and not (wide and len(query.inputs) > 2)
 
 
-def takes_sums(query: KernelQuery) -> bool:
-    """Accept float16, the only type for which cuDNN computes the sums."""
-    return query.inputs[0].dtype.name == "float16"
-
-
 def attention_problem(query: KernelQuery) -> Attention | AttentionGrad:
     """Return the problem of an attention op."""
     attrs, rank = query.attrs, len(query.inputs[0].shape)
@@ -111,10 +105,6 @@ def attention_problem(query: KernelQuery) -> Attention | AttentionGrad:
         return Attention(q, k, v, rows(query.outputs[0]), scale, mask, bool(attrs["saves"]))
     mask = rest[3] if len(rest) > 3 else None
     return AttentionGrad(q, k, v, rest[0], scale, mask, bool(attrs["deterministic"]))
-
-
-def _attention(ctx: BindContext) -> Launch:
-    return bind_problem(ctx, attention_problem(ctx.query), ctx.outputs, ctx.workspace)
 
 
 def _is_half(query: KernelQuery) -> bool:
@@ -158,10 +148,6 @@ def _norm_workspace(query: KernelQuery) -> int:
     )
 
 
-def _norm_grad(ctx: BindContext) -> Launch:
-    return bind_problem(ctx, norm_problem(ctx.query), ctx.outputs, ctx.workspace)
-
-
 def takes_norm(query: KernelQuery) -> bool:
     """Require float32 parameters and statistics, and channels on axis 1 or the last axis."""
     x, axis = query.inputs[0], query.attrs["axis"]
@@ -171,38 +157,15 @@ def takes_norm(query: KernelQuery) -> bool:
     return floats and known and bool(x.size) and {t.dtype.name for t in rows} == {"float32"}
 
 
-def layer_norm_problem(query: KernelQuery) -> LayerNorm:
-    """Return the problem of a ``cudnn_layer_norm`` op."""
-    x, _, gamma = query.inputs
-    attrs: Any = query.attrs
-    size = prod(x.shape[attrs["begin"] :])
-    names = x.dtype.name, gamma.dtype.name
-    return LayerNorm(x.size // size, size, *names, float(attrs["epsilon"]))
-
-
-def _layer_norm(ctx: BindContext) -> Launch:
-    return bind_problem(ctx, layer_norm_problem(ctx.query), ctx.outputs, ctx.workspace)
-
-
-def takes_layer_norm(query: KernelQuery) -> bool:
-    """Require that the parameters have one type and the shape of the normalized axes."""
-    x, beta, gamma = query.inputs
-    begin: Any = query.attrs["begin"]
-    floats = x.dtype.name in ("float32", "float16", "bfloat16")
-    return floats and bool(x.size) and beta == gamma and gamma.shape == x.shape[begin:]
-
-
 KERNELS: tuple[KernelSpec, ...] = (
     *(
-        kernel(op, _conv, _takes_conv, _workspace_bytes)
+        kernel(op, partial(_bind, conv_problem), _takes_conv, _workspace_bytes)
         for op in ("cudnn_conv", "cudnn_conv_data_grad", "cudnn_conv_filter_grad")
     ),
     *(
-        kernel(op, _attention, _is_half, _workspace_bytes)
+        kernel(op, partial(_bind, attention_problem), _is_half, _workspace_bytes)
         for op in ("cudnn_attention", "cudnn_attention_grad")
     ),
-    kernel("cudnn_conv_sums", _conv, takes_sums, _workspace_bytes),
     kernel("cudnn_norm", collect_launches(_norm), takes_norm, _norm_workspace),
-    kernel("cudnn_norm_grad", _norm_grad, takes_norm, _workspace_bytes),
-    kernel("cudnn_layer_norm", _layer_norm, takes_layer_norm, _workspace_bytes),
+    kernel("cudnn_norm_grad", partial(_bind, norm_problem), takes_norm, _workspace_bytes),
 )

@@ -7,7 +7,7 @@ from typing import Any
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelSpec
 from flow_cuda.device.launch import Bits, Float32, Read, Struct, call, host_number, space, strides
-from flow_cuda.kernels.binding import c_type, kernel
+from flow_cuda.kernels.binding import kernel
 from flow_cuda.kernels.move import contiguous
 
 HEADER = "random.h"
@@ -36,15 +36,10 @@ def _is_row(ctx: BindContext) -> bool:
     )
 
 
-def key(seed: int | None) -> Bits:
-    """Return the key of the random generator for a seed."""
-    return Bits((seed or 0) & (1 << 64) - 1)
-
-
 def _mask(ctx: BindContext) -> Launch:
     (keep,), seed = ctx.outputs, ctx.attrs["seed"]
     step = host_number(keep.hardware, ctx.step)
-    bits = key(ctx.seed if seed is None else seed)
+    bits = Bits(((ctx.seed if seed is None else seed) or 0) & (1 << 64) - 1)
     box, rate = _box(ctx), Float32(ctx.attrs["rate"])
     if _is_row(ctx) and box[2] % DRAWS == 0 and keep.address % DRAWS == 0:
         values = (Read(step.device), keep, keep.size, box[2], bits, rate)
@@ -54,16 +49,4 @@ def _mask(ctx: BindContext) -> Launch:
     return call("random_mask", HEADER, (), *values, items=keep.size, numbers=(step,))
 
 
-def _bernoulli(ctx: BindContext) -> Launch:
-    (x,), (y,) = ctx.inputs, ctx.outputs
-    step = host_number(y.hardware, ctx.step)
-    seed: Any = ctx.attrs["seed"] if ctx.attrs["has_seed"] else ctx.seed
-    types = (c_type(ctx.query.inputs[0]), c_type(ctx.query.outputs[0]))
-    values = (Read(step.device), Read(x), y, *_box(ctx), key(seed))
-    return call("bernoulli", HEADER, types, *values, items=y.size, numbers=(step,))
-
-
-KERNELS: tuple[KernelSpec, ...] = (
-    kernel("random_mask_like", _mask),
-    kernel("bernoulli", _bernoulli),
-)
+KERNELS: tuple[KernelSpec, ...] = (kernel("random_mask_like", _mask),)

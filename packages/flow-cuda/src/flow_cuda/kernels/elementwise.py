@@ -11,7 +11,7 @@ from flow_core.authoring.specs import BindContext, KernelSpec, TensorType, tenso
 from flow_cuda.codegen.elementwise import Group, is_supported, make_group, make_layout, write
 from flow_cuda.codegen.expressions import TABLE
 from flow_cuda.device.arrays import DeviceArray
-from flow_cuda.device.launch import launch_threads
+from flow_cuda.device.launch import launch
 from flow_cuda.kernels.binding import kernel as kernel_spec
 
 
@@ -25,7 +25,7 @@ def launch_group(group: Group, arrays: Sequence[DeviceArray]) -> Launch:
     layout = make_layout(group, [x.address for x in arrays])
     kernel, numbers = write(group, layout)
     items = -(-layout.size // layout.width)
-    return launch_threads(kernel, items, *arrays, *numbers, specialize=False)
+    return launch(kernel, items, *arrays, *numbers, specialize=False)
 
 
 def _bias_add(ctx: BindContext) -> Launch:

@@ -16,7 +16,6 @@ from flow_cuda.device.launch import (
     ProductLaunch,
     Read,
     Struct,
-    Write,
     ZeroLaunch,
     call,
     space,
@@ -52,10 +51,7 @@ def _epilogue(query: KernelQuery) -> str:
     """Return the name of the epilogue that an op requires."""
     attrs = query.attrs
     if query.op == "cuda_matmul":
-        name = f"{attrs['activation']}_bias" if attrs["activation"] else "bias"
-        return f"{name}_saved" if attrs["saved"] else name
-    if query.op == "cuda_matmul_grad":
-        return f"{attrs['activation']}_grad" + ("_sum" if attrs["summed"] else "")
+        return f"{attrs['activation']}_bias" if attrs["activation"] else "bias"
     return f"sum_{attrs['side']}" if query.op == "cuda_matmul_sum" else ""
 
 
@@ -75,40 +71,20 @@ def _matmul(ctx: BindContext) -> Launch:
 
 def _matmul_with_epilogue(ctx: BindContext) -> Iterator[Launch]:
     """Yield a product with a fused epilogue, or else a product and a kernel for the epilogue."""
-    (a, b, *more), (c, *made) = ctx.inputs, ctx.outputs
-    product, forward = product_of(ctx.query), ctx.query.op == "cuda_matmul"
-    bias, saved = (*more, *made, None)[:2] if forward else (*made, None)[:1] + (*more, None)[:1]
-    workspace = ctx.workspace
-    fused = ProductLaunch(c.hardware, product, a, b, c, bias, saved, workspace)
+    (a, b, *given), (c, *made) = ctx.inputs, ctx.outputs
+    product, workspace, (row,) = product_of(ctx.query), ctx.workspace, (*given, *made)
+    fused = ProductLaunch(c.hardware, product, a, b, c, row, workspace)
     if c.hardware.supports(product, fused.operands()):
         yield fused
         return
     plain = replace(product, epilogue="")
     yield ProductLaunch(c.hardware, plain, a, b, c, workspace=workspace)
     if ctx.query.op == "cuda_matmul_sum":
-        yield _operand_sum(ctx, product, a, b, bias)
+        yield _operand_sum(ctx, product, a, b, row)
         return
-    yield _apply_epilogue(ctx, product, c, bias, saved)
-    if not forward and bias is not None:
-        yield _sum_axis(
-            c, bias, (product.n, 1), (product.m, product.n), c_type(ctx.query.outputs[0])
-        )
-
-
-def _apply_epilogue(
-    ctx: BindContext, product: Product, c: DeviceArray, bias: Any, saved: DeviceArray | None
-) -> Launch:
-    """Return a launch that applies bias and activation, or an activation's gradient."""
-    activation: Any = ctx.attrs["activation"]
-    kind, extent = c_type(ctx.query.outputs[0]), (product.m, product.n, product.saved_lead)
-    mask, numbers = (saved, None) if activation == "relu" else (None, saved)
-    if ctx.query.op == "cuda_matmul":
-        number = ACTIVATIONS.index(activation)
-        lists = (Write(mask, "u8"), Write(numbers, kind))
-        values = (c, Read(bias), *lists, *extent, number)
-        return call("finish", HEADER, (kind,), *values, items=c.size)
-    given = (Read(mask, "u8"), Read(numbers, kind))
-    return call("finish_grad", HEADER, (kind,), c, *given, *extent, items=c.size)
+    kind, number = c_type(ctx.query.outputs[0]), ACTIVATIONS.index(str(ctx.attrs["activation"]))
+    values = (c, Read(row), c.size, product.n, number)
+    yield call("finish", HEADER, (kind,), *values, items=c.size)
 
 
 def _operand_sum(
@@ -117,23 +93,18 @@ def _operand_sum(
     """Return a launch that sums one operand over k."""
     kind = c_type(ctx.query.outputs[0])
     if ctx.attrs["side"] == "a":
-        kept, gone = ((p.m, 1), (p.k, p.m)) if p.transpose_a else ((p.m, p.k), (p.k, 1))
-        return _sum_axis(a, out, kept, gone, kind)
-    kept, gone = ((p.n, p.k), (p.k, 1)) if p.transpose_b else ((p.n, 1), (p.k, p.n))
-    return _sum_axis(b, out, kept, gone, kind)
-
-
-def _sum_axis(
-    x: DeviceArray, y: DeviceArray, kept: tuple[int, int], gone: tuple[int, int], kind: str
-) -> Launch:
-    """Return a launch that sums over the axis ``gone`` of two axes, given by size and stride."""
+        x, size, by_column = a, p.m, p.transpose_a
+    else:
+        x, size, by_column = b, p.n, not p.transpose_b
+    kept, gone = ((size, 1), (p.k, size)) if by_column else ((size, p.k), (p.k, 1))
     spaces = tuple(
         struct
-        for size, step in (kept, gone)
-        for struct in (Struct("Space", space((size,))), Struct("Strides", strides((step,))))
+        for count, step in (kept, gone)
+        for struct in (Struct("Space", space((count,))), Struct("Strides", strides((step,))))
     )
-    types = ("Sum", "Plain", kind, kind)
-    return call("reduce", "reduce.h", types, Read(x), y, *spaces, items=kept[0])
+    return call(
+        "reduce", "reduce.h", ("Sum", "Plain", kind, kind), Read(x), out, *spaces, items=size
+    )
 
 
 def can_finish(query: KernelQuery) -> bool:
@@ -149,6 +120,6 @@ KERNELS: tuple[KernelSpec, ...] = (
     kernel("batch_matmul", _matmul, is_floating, workspace_bytes),
     *(
         kernel(op, collect_launches(_matmul_with_epilogue), can_finish, workspace_bytes)
-        for op in ("cuda_matmul", "cuda_matmul_grad", "cuda_matmul_sum")
+        for op in ("cuda_matmul", "cuda_matmul_sum")
     ),
 )

@@ -11,6 +11,7 @@ import numpy as np
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.base.shapes import slice_range
 from flow_cuda.codegen.elementwise import AXES, VECTOR, broadcast_strides
 from flow_cuda.codegen.indices import index_type, offset_of, split_index
 from flow_cuda.codegen.program import Kernel, make_kernel
@@ -23,7 +24,7 @@ from flow_cuda.device.launch import (
     Write,
     ZeroLaunch,
     call,
-    launch_threads,
+    launch,
 )
 from flow_cuda.kernels.binding import c_type, collect_launches, kernel
 
@@ -60,7 +61,7 @@ def move_box(
     box = widened(merged_axes(sizes, steps), itemsize, places)
     kernel, count = move_kernel(box), prod(box.sizes)
     starts = (f * itemsize // box.nbytes for f in first)
-    yield launch_threads(kernel, count, source, target, *starts)
+    yield launch(kernel, count, source, target, *starts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,9 +305,8 @@ def _axis_of(
     start: int, stop: int, step: int, low: int, high: int, whole: int
 ) -> tuple[int, tuple[int, int], int]:
     """Return, for one axis: number of elements, (start, step) in the window, start in the slice."""
-    first, last = min(max(start, -whole), whole - 1), min(max(stop, -whole - 1), whole)
-    taken = range(first + whole * (first < 0), last + whole * (last < 0), step)
-    numbers = [i for i, at in enumerate(taken) if low <= at < high] if whole else []
+    taken = slice_range(whole, start, stop, step)
+    numbers = [i for i, at in enumerate(taken) if low <= at < high]
     if not numbers:
         return 0, (0, 1), 0
     return len(numbers), (taken[numbers[0]] - low, step), numbers[0]
@@ -371,28 +371,6 @@ def _pad_grad(ctx: BindContext) -> Iterator[Launch]:
     yield from move_box(dy, dx, dx.shape, (steps, contiguous(dx.shape)), (first, 0))
 
 
-def _reflection(ctx: BindContext) -> tuple[int, ...]:
-    """Return the kernel's sizes: planes, plane, left and top padding, and padded plane."""
-    small, large = ctx.query.inputs[0].shape, ctx.query.outputs[0].shape
-    if small[-1] > large[-1] or small[-2] > large[-2]:
-        small, large = large, small
-    _, _, top, left = ctx.attrs["padding"]
-    return (prod(small[:-2]), *small[-2:], left, top, *large[-2:])
-
-
-def _reflect(ctx: BindContext) -> Iterator[Launch]:
-    (x,), (y,) = ctx.inputs, ctx.outputs
-    kind = UNSIGNED[x.itemsize]
-    values = (Read(x, kind), Write(y, kind), *_reflection(ctx))
-    yield call("reflect", HEADER, (kind,), *values, items=y.size)
-
-
-def _reflect_grad(ctx: BindContext) -> Iterator[Launch]:
-    (dy,), (dx,) = ctx.inputs, ctx.outputs
-    types = (c_type(ctx.query.inputs[0]),)
-    yield call("reflect_grad", HEADER, types, Read(dy), dx, *_reflection(ctx), items=dx.size)
-
-
 # --- sources
 
 
@@ -431,23 +409,6 @@ def _one_hot(ctx: BindContext) -> Iterator[Launch]:
     yield call("one_hot", HEADER, types, *values, items=y.size)
 
 
-def _tril(ctx: BindContext) -> Iterator[Launch]:
-    (x,), (y,), attrs = ctx.inputs, ctx.outputs, ctx.attrs
-    rows, columns = y.shape[-2:]
-    value, scale = (_typed_value(attrs, k, d) for k, d in (("fill", 0.0), ("scale", 1.0)))
-    types = (c_type(ctx.query.inputs[0]),)
-    values = (Read(x), y, y.size, rows, columns, attrs["diagonal"], scale, value)
-    yield call("tril", HEADER, types, *values, items=y.size)
-
-
-def _typed_value(attrs: Any, kind: str, default: float) -> float:
-    """Return the floating-point or the integer variant of an attribute, according to the type."""
-    if f"floating_{kind}_value" not in attrs:
-        return default
-    chosen = "floating" if attrs[f"is_floating_{kind}_value"] else "integer"
-    return float(attrs[f"{chosen}_{kind}_value"])
-
-
 def _rank_fits(query: KernelQuery) -> bool:
     return all(_rank(t) <= AXES for t in (*query.inputs, *query.outputs))
 
@@ -477,16 +438,12 @@ _BINDS: dict[str, Callable[[BindContext], Iterator[Launch]]] = {
     "logical_slice_assign": _slice_assign,
     "pad": _pad,
     "pad_grad": _pad_grad,
-    "reflection_pad2d": _reflect,
-    "reflection_pad2d_grad": _reflect_grad,
     "constant": _constant,
     "literal": _literal,
     "constant_like": _constant,
     "zero_like": _zeros,
     "range": _range,
     "one_hot": _one_hot,
-    "tril": _tril,
-    "fused_scale_tril": _tril,
 }
 
 KERNELS: tuple[KernelSpec, ...] = tuple(

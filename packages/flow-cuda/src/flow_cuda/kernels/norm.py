@@ -64,32 +64,21 @@ def _sums_bytes(query: KernelQuery) -> int:
     return _params(query).nbytes
 
 
-def _gamma_grad(ctx: BindContext) -> Launch | Sequence[Launch]:
-    x, statistic = ctx.query.inputs[0], ctx.query.inputs[2]
-    n, period = (_outer_and_inner(ctx, f"begin_{k}_axis")[1] for k in ("norm", "params"))
-    matrix, (out,) = _params(ctx.query), ctx.outputs
-    if matrix.tall:
-        result = (out, ctx.query.outputs[0])
-        return tuple(column_sums("TimesNormal", matrix, ctx.inputs, result, ctx.workspace, n))
-    types = (c_type(x), c_type(ctx.query.outputs[0]), c_type(statistic))
-    values = (*map(Read, ctx.inputs), *ctx.outputs, x.size, n, period)
-    return call("layer_norm_gamma_grad", HEADERS, types, *values, items=period)
+def _gamma_grad(ctx: BindContext) -> Sequence[Launch]:
+    n, matrix = _outer_and_inner(ctx, "begin_norm_axis")[1], _params(ctx.query)
+    result = (ctx.outputs[0], ctx.query.outputs[0])
+    return tuple(column_sums("TimesNormal", matrix, ctx.inputs, result, ctx.workspace, n))
 
 
 def _param_grad(ctx: BindContext) -> Sequence[Launch]:
     """Return launches: first those of the sums, then dy * gamma, whose result may overwrite dy."""
     dy, normalized, gamma = ctx.inputs
     scaled, d_beta, d_gamma = ctx.outputs
-    size, period = dy.size, _outer_and_inner(ctx, "begin_params_axis")[1]
     matrix, types = _params(ctx.query), ctx.query.outputs
-    last = product(ctx, dy, gamma, scaled)
-    if matrix.tall:
-        beta = column_sums("Own", matrix, (dy,), (d_beta, types[1]), ctx.workspace)
-        both, result = (dy, normalized), (d_gamma, types[2])
-        return (*beta, *column_sums("Times", matrix, both, result, ctx.workspace), last)
-    kinds = (c_type(ctx.query.inputs[0]), c_type(types[1]))
-    values = (Read(dy), Read(normalized), d_beta, d_gamma, size, period)
-    return call("column_sums", HEADERS, kinds, *values, items=period), last
+    beta = column_sums("Own", matrix, (dy,), (d_beta, types[1]), ctx.workspace)
+    both, result = (dy, normalized), (d_gamma, types[2])
+    scale = column_sums("Times", matrix, both, result, ctx.workspace)
+    return (*beta, *scale, product(ctx, dy, gamma, scaled))
 
 
 def product(ctx: BindContext, x: DeviceArray, y: DeviceArray, out: DeviceArray) -> Launch:

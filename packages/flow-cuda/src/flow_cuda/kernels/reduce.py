@@ -110,12 +110,6 @@ def _mean(ctx: BindContext) -> Iterator[Launch]:
     query, type_ = ctx.query, ctx.query.outputs[0]
     given: Any = query.attrs["count"]
     count = given or prod(query.inputs[0].shape[i] for i in _axes(query))
-    if not type_.dtype.is_floating:
-        yield call(
-            "integer_means", HEADER, (c_type(type_),), Read(ctx.inputs[0]), ctx.outputs[0],
-            *_spaces(query), max(count, 1), items=type_.size, blocks=True,
-        )  # fmt: skip
-        return
     workspace: DeviceArray = ctx.workspace
     wide = type_.dtype.accumulate
     sums = workspace.part(_columns_bytes(query), type_.shape, wide.numpy)
@@ -129,24 +123,11 @@ def _mean(ctx: BindContext) -> Iterator[Launch]:
 def _mean_bytes(query: KernelQuery) -> int:
     y = query.outputs[0]
     wide = y.dtype.accumulate
-    return _columns_bytes(query) + aligned(y.size * wide.itemsize) if y.dtype.is_floating else 0
+    return _columns_bytes(query) + aligned(y.size * wide.itemsize)
 
 
-def _product_grad(ctx: BindContext) -> Launch:
-    types = (c_type(ctx.query.inputs[0]),)
-    values = (*map(Read, ctx.inputs), ctx.outputs[0], *_spaces(ctx.query))
-    return call("product_grad", HEADER, types, *values, items=ctx.inputs[0].size)
-
-
-def _cumulative_sums(ctx: BindContext) -> Launch:
-    type_ = ctx.query.inputs[0]
-    axis: Any = ctx.attrs["axis"]
-    axis %= len(type_.shape)
-    n, inner = type_.shape[axis], prod(type_.shape[axis + 1 :])
-    lines = prod(type_.shape[:axis]) * inner
-    flags = (int(bool(ctx.attrs[name])) for name in ("exclusive", "reverse"))
-    values = (Read(ctx.inputs[0]), ctx.outputs[0], lines, n, inner, *flags)
-    return call("cumulative_sums", HEADER, (c_type(type_),), *values, items=lines)
+def _mean_fits(query: KernelQuery) -> bool:
+    return query.outputs[0].dtype.is_floating and _rank_fits(query)
 
 
 def part_count(size: int) -> int:
@@ -187,8 +168,6 @@ SUMS = {"square_sum": "Squared", "multi_square_sum": "Squared", "count_not_finit
 
 KERNELS: tuple[KernelSpec, ...] = (
     *(kernel(op, _reduce, _rank_fits, _columns_bytes) for op in REDUCTIONS if op != "reduce_mean"),
-    kernel("reduce_mean", collect_launches(_mean), _rank_fits, _mean_bytes),
-    kernel("reduce_prod_grad", _product_grad, _rank_fits),
-    kernel("cumsum", _cumulative_sums),
+    kernel("reduce_mean", collect_launches(_mean), _mean_fits, _mean_bytes),
     *(kernel(op, partial(_sums, how), None, _sum_workspace) for op, how in SUMS.items()),
 )

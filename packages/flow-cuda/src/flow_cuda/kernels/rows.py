@@ -31,13 +31,6 @@ def _rows(function: str, ctx: BindContext) -> Launch:
     return call_rows(function, HEADER, types, arrays, *values, extent=extent)
 
 
-def _l2(function: str, ctx: BindContext) -> Launch:
-    """Bind a kernel function with arguments (inputs, outputs, rows, length, stride, epsilon)."""
-    extent, types = _extent(ctx), (c_type(ctx.query.inputs[0]),)
-    values = (*map(Read, ctx.inputs), *ctx.outputs, *extent, ctx.attrs["epsilon"])
-    return call(function, HEADERS, types, *values, items=extent[0], blocks=True)
-
-
 def _loss(function: str, ctx: BindContext) -> Launch:
     """Bind a loss with arguments (inputs, outputs, rows, classes), for any type of labels."""
     x, label = ctx.query.inputs[:2]
@@ -48,7 +41,7 @@ def _loss(function: str, ctx: BindContext) -> Launch:
         wide = (*ctx.inputs, *ctx.outputs)
         arrays = [a for a in wide if a.shape == x.shape]
         return call_rows(function, HEADER, types, arrays, *values, extent=(rows, n, 1))
-    return call(function, HEADERS, types, *values, items=rows if function == "entropy" else x.size)
+    return call(function, HEADERS, types, *values, items=x.size)
 
 
 ROWS = ("softmax", "softmax_grad", "log_softmax", "log_softmax_grad")
@@ -57,8 +50,6 @@ LOSSES = {
     "softmax_cross_entropy_grad": "dense_loss_grad",
     "sparse_softmax_cross_entropy": "sparse_loss",
     "sparse_softmax_cross_entropy_grad": "sparse_loss_grad",
-    "sparse_cross_entropy": "entropy",
-    "sparse_cross_entropy_grad": "entropy_grad",
 }
 """The kernel function of each loss."""
 BY_ROW = ("dense_loss", "dense_loss_grad", "sparse_loss")
@@ -66,7 +57,6 @@ BY_ROW = ("dense_loss", "dense_loss_grad", "sparse_loss")
 
 _BINDS: dict[str, Callable[[BindContext], Launch]] = {
     **{op: partial(_rows, op) for op in ROWS},
-    **{op: partial(_l2, op) for op in ("l2_normalize", "l2_normalize_grad")},
     **{op: partial(_loss, function) for op, function in LOSSES.items()},
 }
 

@@ -17,7 +17,7 @@ from flow_core.authoring.update_rules import BY_TYPE, COMMON, DIFF, MODEL, RATE,
 from flow_core.base.dtypes import float64
 from flow_cuda.codegen.updates import UPDATES, phase_name, phases_of
 from flow_cuda.device.arrays import DeviceArray
-from flow_cuda.device.launch import Read, Struct, call, launch_threads
+from flow_cuda.device.launch import Read, Struct, call, launch
 from flow_cuda.kernels.binding import c_type, collect_launches, kernel
 from flow_cuda.kernels.move import copy_array
 from flow_cuda.kernels.reduce import part_count
@@ -95,7 +95,7 @@ def _clip_factor(ctx: BindContext) -> Launch:
 
 def _rate(ctx: BindContext) -> Launch:
     kernel, scalars = rate_kernel(ctx.attrs)
-    return launch_threads(kernel, 1, ctx.inputs[0], ctx.outputs[0], *scalars)
+    return launch(kernel, 1, ctx.inputs[0], ctx.outputs[0], *scalars)
 
 
 def _assign(ctx: BindContext) -> tuple[Launch, ...]:

@@ -1,27 +1,21 @@
 """Fuse matrix products with the ops that follow them: bias, activation, and sums of gradients.
 
 * ``matmul``, ``bias_add`` and ``relu`` become ``cuda_matmul``;
-* a ``matmul`` whose only reader is ``relu_grad``, the ``relu_grad`` and the sum over its rows
-  become ``cuda_matmul_grad``; the forward product then saves a mask;
 * a ``matmul`` that reduces over the rows of a gradient, and the sum over the rows of that gradient,
   become ``cuda_matmul_sum``.
 
-Gelu is treated like relu if a setting allows cuBLASLt's tanh approximation.
+Gelu is treated like relu if a setting allows cuBLASLt's tanh approximation and no gradient reads
+its input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flow_core.authoring.pass_api import PassContext, Rewriter, like_op
 from flow_core.authoring.specs import Graph, KernelQuery, Op, TensorType, Value
 from flow_cuda.device.config import settings
 from flow_cuda.kernels.matmul import can_finish
-from flow_cuda.ops import saved_type
-
-ALIASES = ("reshape",)
-GRADS = {"relu": "relu_grad", "gelu": "gelu_grad"}
 
 
 @dataclass(frozen=True)
@@ -68,19 +62,6 @@ class _Joins:
     def _type(self, value: Value) -> TensorType:
         return self.rewriter.graph.type_of(value)
 
-    def _source(self, value: Value) -> tuple[Op | None, list[Op]]:
-        """Return the matmul on which only a value depends, and the aliases between the two."""
-        aliases: list[Op] = []
-        op = self.rewriter.graph.ops[value.op]
-        while op.type in ALIASES and self._has_one_reader(op.output()):
-            aliases.append(op)
-            op = self.rewriter.graph.ops[op.inputs[0].op]
-        fits = op.type == "matmul" and self._has_one_reader(op.output())
-        return (op if fits and self.rewriter.is_untouched(op, *aliases) else None), aliases
-
-    def _has_one_reader(self, value: Value) -> bool:
-        return len(self.rewriter.readers(value)) == 1 and not self.rewriter.is_result(value)
-
     def _row_sum(self, value: Value) -> Op | None:
         """Return the op that sums over the rows of a matrix if exactly one exists."""
         found = [
@@ -93,67 +74,18 @@ class _Joins:
     # ------------------------------------------------------------------------------- rewrites
 
     def join_bias(self, product: Op) -> None:
-        """Join a product with its bias and activation; join the activation's gradient as well."""
+        """Join a product with its bias and activation."""
         add = self.rewriter.only_reader(product.output(), "bias_add")
-        if add is None or add.inputs[0] != product.output():
+        if add is None or add.inputs[0] != product.output() or add.attrs["axis"] % 2 != 1:
             return
-        if not self.rewriter.is_untouched(product):
-            return
-        if add.attrs["axis"] % 2 != 1:
-            return
-        activation = next((a for a in self._activations(add)), None)
+        found = (self.rewriter.only_reader(add.output(), kind) for kind in self.activations)
+        activation = next((op for op in found if op is not None), None)
         last = activation or add
-        kind = last.type if activation else ""
-        grad = self._gradient(add, activation) if activation else None
-        if kind == "gelu" and grad is None and not self._has_one_reader(add.output()):
-            return
-        attrs = {**product.attrs, "activation": kind, "saved": grad is not None}
-        out = self._type(last.output())
-        types = (out, saved_type(out, kind)) if grad else (out,)
+        attrs = {**product.attrs, "activation": activation.type if activation else ""}
         new = like_op(last, "cuda_matmul", attrs, (*product.inputs, add.inputs[1]))
-        if self._replace(last, new, types):
+        if self._replace(last, new, (self._type(last.output()),)):
             for dropped in (product, add) if activation else (product,):
                 self.rewriter.drop(dropped)
-            if grad:
-                self._join_gradient(last, kind, *grad)
-
-    def _activations(self, add: Op) -> Iterator[Op]:
-        """Yield the activations of a biased product, which gelu's gradient may read as well."""
-        for kind in self.activations:
-            for op in self.rewriter.readers(add.output(), kind):
-                others = [r for r in self.rewriter.readers(add.output()) if r is not op]
-                grads = [r for r in others if kind == "gelu" and r.type == GRADS[kind]]
-                read = others != grads or self.rewriter.is_result(add.output())
-                if not read and self.rewriter.is_untouched(op):
-                    yield op
-
-    def _gradient(self, add: Op, activation: Op) -> tuple[Op, Op, list[Op]] | None:
-        """Return an activation's gradient op, the product before it, and the aliases between."""
-        kind = activation.type
-        read = activation.output() if kind == "relu" else add.output()
-        grads = [g for g in self.rewriter.readers(read, GRADS[kind]) if g.inputs[0] == read]
-        if len(grads) != 1 or not self.rewriter.is_untouched(*grads):
-            return None
-        (grad,) = grads
-        product, aliases = self._source(grad.inputs[1])
-        if product is None or product.placement != grad.placement:
-            return None
-        same = self._type(product.output()) == self._type(grad.output())
-        full = all(self._type(v).size for v in product.inputs)
-        return (grad, product, aliases) if same and full else None
-
-    def _join_gradient(
-        self, forward: Op, kind: str, grad: Op, product: Op, aliases: list[Op]
-    ) -> None:
-        total, out = self._row_sum(grad.output()), self._type(grad.output())
-        attrs = {**product.attrs, "activation": kind, "summed": total is not None}
-        types = (out, *((self._type(total.output()),) if total else ()))
-        inputs = (*product.inputs, Value(forward.name, 1))
-        self.rewriter.replace(grad, like_op(grad, "cuda_matmul_grad", attrs, inputs), types)
-        for dropped in (product, *aliases, *((total,) if total else ())):
-            self.rewriter.drop(dropped)
-        if total:
-            self.rewriter.replace_value(total.output(), grad.output(1))
 
     def join_sum(self, product: Op) -> None:
         """Join a product that reduces over the rows of a gradient with the sum of these rows."""

@@ -60,35 +60,6 @@ FN void layer_norm_grad(const T *dy, const T *x, const A *mean, const A *inverse
     }
 }
 
-template <class T, class P, class A>
-FN void layer_norm_gamma_grad(const T *dy, const T *x, const A *mean, const A *inverse, P *out,
-                              i64 size, i64 n, i64 params) {
-    typedef typename In<T>::type V;
-    EACH(j, params) {
-        V sum = 0;
-        for (i64 at = j; at < size; at += params) {
-            i64 r = at / n;
-            sum += load(dy + at) * (load(x + at) - (V)load(mean + r)) * (V)load(inverse + r);
-        }
-        store(out + j, sum);
-    }
-}
-
-// Sums of dy and of dy * other over all but the last axis.
-template <class T, class P>
-FN void column_sums(const T *dy, const T *other, P *sums, P *products, i64 size, i64 params) {
-    typedef typename In<T>::type V;
-    EACH(j, params) {
-        V sum = 0, product = 0;
-        for (i64 at = j; at < size; at += params) {
-            sum += load(dy + at);
-            product += load(dy + at) * load(other + at);
-        }
-        store(sums + j, sum);
-        store(products + j, product);
-    }
-}
-
 // Index of a channel's elements in a tensor (outer, channels, inner).
 #define CHANNEL(i, c) ((i) / inner * channels * inner + (c) * inner + (i) % inner)
 

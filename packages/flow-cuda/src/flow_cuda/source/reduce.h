@@ -58,27 +58,6 @@ template <class V, class Y> FN void quotients(const V *sums, Y *y, i64 size, V c
     EACH(j, size) store(y + j, sums[j] / count);
 }
 
-// Truncated means of integers, one block per result: sums of quotients and of rests do not overflow.
-template <class T>
-FN void integer_means(const T *x, T *y, Space kept, Strides outer, Space gone, Strides inner,
-                      i64 count) {
-    EACH_BLOCK(j, kept.size) {
-        const T *from = x + place(j, kept, outer);
-        i64 mean = 0, rest = 0;
-        EACH_THREAD(i, gone.size) {
-            i64 value = from[place(i, gone, inner)];
-            mean += value / count;
-            rest += value % count;
-        }
-        mean = over_block<Sum>(mean);
-        rest = over_block<Sum>(rest);
-        mean += rest / count;
-        rest %= count;
-        mean += (mean < 0 && rest > 0) - (mean > 0 && rest < 0);
-        if (threadIdx.x == 0) y[j] = (T)mean;
-    }
-}
-
 // A sum of all elements in two steps: first ``parts`` partial sums, regardless of the grid size.
 template <class Map, class T, class A>
 FN void partial_sums(const T *x, A *sums, i64 size, i64 parts) {
@@ -101,35 +80,4 @@ template <class A, class Y> FN void total(const A *sums, Y *y, i64 parts) {
     EACH_THREAD(i, parts) sum += sums[i];
     sum = over_block<Sum>(sum);
     if (threadIdx.x == 0) store(y, sum);
-}
-
-// dx[i] = dy * product of the other elements that were reduced to the same result.
-template <class T>
-FN void product_grad(const T *x, const T *dy, T *dx, Space kept, Strides outer, Space gone,
-                     Strides inner) {
-    typedef typename In<T>::type V;
-    EACH(item, kept.size * gone.size) {
-        i64 j = item / gone.size, own = item % gone.size, start = place(j, kept, outer);
-        V rest = load(dy + j);
-        for (i64 i = 0; i < gone.size; i++) {
-            if (i != own) rest *= load(x + start + place(i, gone, inner));
-        }
-        store(dx + start + place(own, gone, inner), rest);
-    }
-}
-
-// Sums up to each element of a line: one thread per line, which adds in numpy's order.
-template <class T>
-FN void cumulative_sums(const T *x, T *y, i64 lines, i64 n, i64 inner, i64 exclusive, i64 reverse) {
-    typedef typename In<T>::type V;
-    EACH(line, lines) {
-        i64 start = line / inner * n * inner + line % inner;
-        V sum = 0;
-        for (i64 k = 0; k < n; k++) {
-            i64 at = start + (reverse ? n - 1 - k : k) * inner;
-            V value = load(x + at), next = k ? sum + value : value;
-            store(y + at, exclusive ? sum : next);
-            sum = next;
-        }
-    }
 }

@@ -45,18 +45,10 @@ def _rsqrt(e: Emission) -> str:
     return e.node("Reciprocal", e.node("Sqrt", e.x))
 
 
-def _square(e: Emission) -> str:
-    return computed_in_int32(e, lambda x: e.node("Mul", x, x))
-
-
 def _reciprocal_no_nan(e: Emission) -> str:
     zero = number(e, 0)
     is_zero = e.node("Equal", e.x, zero)
     return e.node("Where", is_zero, zero, e.node("Reciprocal", e.x))
-
-
-def _erfc(e: Emission) -> str:
-    return e.node("Sub", number(e, 1), e.node("Erf", e.x))
 
 
 def _log_sigmoid(e: Emission) -> str:
@@ -149,10 +141,6 @@ def _equal(e: Emission, x: str, y: str) -> str:
     return e.node("Equal", x, y)
 
 
-def _not_equal(e: Emission, x: str, y: str) -> str:
-    return e.node("Not", e.node("Equal", x, y))
-
-
 def _or_equal(op_type: str, strict: str) -> Callable[[Emission, str, str], str]:
     """Return the emitter of ``>=`` or ``<=``, which are ONNX operators since opset 12."""
 
@@ -166,7 +154,7 @@ def _or_equal(op_type: str, strict: str) -> Callable[[Emission, str, str], str]:
 
 COMPARISONS: Mapping[str, Callable[[Emission, str, str], str]] = {
     "equal": _equal,
-    "not_equal": _not_equal,
+    "not_equal": lambda e, x, y: e.node("Not", e.node("Equal", x, y)),
     "greater": lambda e, x, y: e.node("Greater", x, y),
     "less": lambda e, x, y: e.node("Less", x, y),
     "greater_equal": _or_equal("GreaterOrEqual", "Greater"),
@@ -206,9 +194,9 @@ EMITTERS: Mapping[str, Emit] = {
     "expm1": _expm1,
     "log1p": _log1p,
     "rsqrt": _rsqrt,
-    "square": _square,
+    "square": lambda e: computed_in_int32(e, lambda x: e.node("Mul", x, x)),
     "reciprocal_no_nan": _reciprocal_no_nan,
-    "erfc": _erfc,
+    "erfc": lambda e: e.node("Sub", number(e, 1), e.node("Erf", e.x)),
     "log_sigmoid": _log_sigmoid,
     "broadcast_maximum": extreme("Max"),
     "elementwise_maximum": extreme("Max"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import accumulate, pairwise
 
-from flow_core.base.shapes import Shape
+from flow_core.base.shapes import Shape, slice_range
 from flow_onnx.emission import Emission
 
 Emitter = Callable[[Emission], str | tuple[str, ...]]
@@ -70,14 +70,6 @@ def unsqueeze(e: Emission, x: str, axes: list[int]) -> str:
 
 
 # ------------------------------------------------------------------------------ parts
-
-
-def slice_range(size: int, start: int, stop: int, step: int) -> range:
-    """Return the indices that a slice takes from an axis; start and stop are clamped."""
-    if size == 0:
-        return range(0, 0, step)
-    first, last = min(max(start, -size), size - 1), min(max(stop, -size - 1), size)
-    return range(first + size * (first < 0), last + size * (last < 0), step)
 
 
 def sliced_axes(e: Emission) -> dict[int, range]:

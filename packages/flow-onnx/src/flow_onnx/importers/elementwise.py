@@ -186,10 +186,6 @@ def _clip(n: Node) -> Blob:
     return x
 
 
-def _not(n: Node) -> Blob:
-    return emit("logical_not", n.blob())
-
-
 def _where(n: Node) -> Blob:
     given = n.blobs()
     shape = np.broadcast_shapes(*(tuple(x.shape) for x in given))
@@ -241,10 +237,6 @@ def _dropout(n: Node) -> Any:
     return emit("identity", x), emit("scalar_logical_equal", filled(x, x.shape), operand=0)
 
 
-def _is_nan(n: Node) -> Blob:
-    return emit("broadcast_not_equal", n.blob(), n.blob())
-
-
 IMPORTERS: Mapping[str, Importer] = {
     **{name: _unary(op) for name, op in UNARY.items()},
     **{name: _binary(op) for name, op in BINARY.items()},
@@ -259,12 +251,12 @@ IMPORTERS: Mapping[str, Importer] = {
     "Gelu": _gelu,
     "HardSigmoid": _hard_sigmoid,
     "Identity": lambda n: emit("identity", n.blob()),
-    "IsNaN": _is_nan,
+    "IsNaN": lambda n: emit("broadcast_not_equal", n.blob(), n.blob()),
     "LeakyRelu": lambda n: emit("leaky_relu", n.blob(), alpha=n.attr("alpha", 0.01)),
     "Mean": _mean,
     "Mish": _mish,
     "Mod": _remainder,
-    "Not": _not,
+    "Not": lambda n: emit("logical_not", n.blob()),
     "PRelu": _prelu,
     "Pow": _power,
     "Relu": _relu,

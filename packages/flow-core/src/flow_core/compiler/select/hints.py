@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -39,7 +39,6 @@ class Relaxed:
 def relaxations(
     problem: Problem,
     cost: Cost,
-    selector: Callable[[Problem], Selection] = optimal,
     most: int = 16,
     written: Collection[str] | None = None,
 ) -> Iterator[Relaxed]:
@@ -50,7 +49,6 @@ def relaxations(
     Args:
         problem: the problem with all hints.
         cost: the cost of the selection with all hints, from its report.
-        selector: the optimal selector, or another one that makes reports.
         most: the number of lines to try, in graph order.
         written: the ops whose hints the program has; passes add others.  None stands for all ops.
     """
@@ -63,7 +61,7 @@ def relaxations(
     for own in list(lines.values())[:most]:
         names = {hint.op for hint in own}
         dropped = [h for h in requests if h.op in names or states.get(h.op) in names]
-        selection = selector(without(problem, dropped))
+        selection = optimal(without(problem, dropped))
         if selection.report is not None:
             found = selection.report.cost
             nbytes = sum(_growth(problem, h, selection) for h in dropped)

@@ -20,7 +20,7 @@ from flow_core.frontend.config.function_config import (
     pass_settings,
 )
 from flow_core.frontend.config.precision import half_type
-from flow_core.frontend.job.host_fallback import fallback_policy
+from flow_core.frontend.job.host_fallback import hosting_types
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.frontend.trace.job_session import SessionJob
 from flow_core.ir.graph import Attrs, Graph, Value
@@ -77,7 +77,7 @@ def compile_request(
         shared=dict(session.sharing),
         share_replicas=bool(config.get("share_replicas"))
         and session.settings.emulate_gpu_memory is None,
-        may_host=fallback_policy(build) != "off",
+        may_host=hosting_types(build),
         selector=select or str(config.get("sbp_selector")),
         selector_seconds=float(config.get("sbp_selector_seconds")),
         micro_batches=micro_batches(config, build.kind),

@@ -22,14 +22,23 @@ from flow_core.compiler.request import Compiled, CompileRequest, HostedOp
 from flow_core.frontend.trace.job_build import JobBuild
 
 
-def fallback_policy(build: JobBuild) -> str:
+def fallback_policy(build: JobBuild, device_type: str) -> str:
     """Return whether ops without a kernel run on the CPU: "off" (not), "warn" or "silent".
 
-    The setting of the job applies; without one, that of the session, then the environment variable.
+    The setting of the job applies; without one, that of the session, then the environment variable,
+    then what the device type declares.
     """
     session = build.session
     by_session = session.resources.others.get("host_fallback", session.settings.host_fallback)
-    return str(build.config.get("host_fallback") or by_session)
+    found = build.config.get("host_fallback") or by_session
+    return str(found or session.registry.devices[device_type].host_fallback)
+
+
+def hosting_types(build: JobBuild) -> frozenset[str]:
+    """Return the device types of a job whose ops run on the CPU if they have no kernel for them."""
+    types = {op.placement.device_type for op in build.builder.ops.values()}
+    known = types & build.session.registry.devices.keys()
+    return frozenset(type_ for type_ in known if fallback_policy(build, type_) != "off")
 
 
 def compile_with_fallback(request: CompileRequest) -> Compiled:
@@ -43,8 +52,11 @@ def compile_with_fallback(request: CompileRequest) -> Compiled:
             return compile_plan(request)
         except KernelNotFoundError as error:
             more = dict(_hosted(error.missing))
-            able = all(HOST in missing.elsewhere for missing in error.missing)
-            if not request.may_host or not able or more.keys() <= request.hosted.keys():
+            able = all(
+                HOST in missing.elsewhere and missing.device_type in request.may_host
+                for missing in error.missing
+            )
+            if not able or more.keys() <= request.hosted.keys():
                 raise
             request = replace(request, hosted={**request.hosted, **more})
 
@@ -60,13 +72,14 @@ def _hosted(missing: Iterable[MissingKernel]) -> Iterator[tuple[str, HostedOp]]:
 
 def announce(build: JobBuild, hosted: Mapping[str, HostedOp]) -> None:
     """Warn about the ops of a compiled job that run on the CPU, if its settings say so."""
-    if not hosted or fallback_policy(build) != "warn":
+    told = {n: op for n, op in hosted.items() if fallback_policy(build, op.device_type) == "warn"}
+    if not told:
         return
     rows = [
         f"{op.type} {name!r} of device type {op.device_type!r}{_place(op.line)}"
-        for name, op in hosted.items()
+        for name, op in told.items()
     ]
-    lines = [op.line for op in hosted.values() if op.line is not None]
+    lines = [op.line for op in told.values() if op.line is not None]
     warn(
         f"job {build.name!r} runs {len(rows)} op{'s' * (len(rows) > 1)} without a kernel on the "
         f"CPU, with transfers in each step: {'; '.join(rows)}.  `flow plan` lists the transfers; "

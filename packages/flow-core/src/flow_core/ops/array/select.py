@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.base.shapes import Shape
+from flow_core.base.shapes import Shape, slice_range
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
@@ -171,18 +171,6 @@ class SplitLike(OpDef):
 
 
 # --------------------------------------------------------------------------------------- slices
-
-
-def slice_range(size: int, start: int, stop: int, step: int) -> range:
-    """Return the indices that a slice selects on an axis; start and stop are clamped to the axis.
-
-    >>> list(slice_range(5, 1, LAST, 2)), list(slice_range(4, LAST, -LAST, -1))
-    ([1, 3], [3, 2, 1, 0])
-    """
-    if size == 0:
-        return range(0, 0, step)
-    first, last = min(max(start, -size), size - 1), min(max(stop, -size - 1), size)
-    return range(first + size * (first < 0), last + size * (last < 0), step)
 
 
 def whole_shape(shape: Shape, attrs: Mapping[str, AttrValue]) -> Shape:

@@ -68,10 +68,6 @@ def _sort_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], DTypeLike], 
     return ((x.shape, np.float32 if half else x.dtype.numpy),)
 
 
-def _sort_bytes(query: KernelQuery) -> int:
-    return carved_bytes(*_sort_parts(query))
-
-
 # ------------------------------------------------------------------------------- orders by keys
 
 
@@ -161,10 +157,6 @@ def _argmax(ctx: BindContext) -> Sequence[Launch]:
     )
 
 
-def _argmax_bytes(query: KernelQuery) -> int:
-    return carved_bytes(((prod(query.outputs[0].shape),), np.intp))
-
-
 def _class_addressing(query: KernelQuery) -> Addressing:
     targets, predictions = query.inputs
     return per_batch(predictions.shape, (*targets.shape, 1))
@@ -243,10 +235,14 @@ def _set_some(flat: Array, numbers: RowNumbers, on: Any, indices: Array, classes
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    kernel("sort", _sort, workspace=_sort_bytes),
+    kernel("sort", _sort, workspace=lambda query: carved_bytes(*_sort_parts(query))),
     kernel("arg_sort", _arg_sort, workspace=_order_bytes),
     kernel("top_k", _top_k, workspace=_order_bytes),
-    kernel("argmax", _argmax, workspace=_argmax_bytes),
+    kernel(
+        "argmax",
+        _argmax,
+        workspace=lambda query: carved_bytes(((prod(query.outputs[0].shape),), np.intp)),
+    ),
     kernel("in_top_k", _in_top_k, workspace=_in_top_k_bytes),
     kernel("one_hot", _one_hot, workspace=lambda query: numbers_bytes(_hot_addressing(query))),
 )

@@ -66,10 +66,6 @@ def _decide(ctx: BindContext, probability: Array) -> Sequence[Launch]:
     )
 
 
-def _bernoulli(ctx: BindContext) -> Sequence[Launch]:
-    return _decide(ctx, ctx.inputs[0])
-
-
 def _coin_flip(ctx: BindContext) -> Sequence[Launch]:
     return _decide(ctx, np.array(ctx.attrs["probability"], np.float32))
 
@@ -77,10 +73,6 @@ def _coin_flip(ctx: BindContext) -> Sequence[Launch]:
 def _permutation_parts(query: KernelQuery) -> tuple[Part, ...]:
     shape = query.outputs[0].shape
     return (shape, np.float32), (shape, np.int64), (shape, np.int64), _scratch(query)
-
-
-def _permutation_bytes(query: KernelQuery) -> int:
-    return carved_bytes(*_permutation_parts(query))
 
 
 def _permutation(ctx: BindContext) -> Sequence[Launch]:
@@ -118,7 +110,11 @@ KERNELS: tuple[KernelSpec, ...] = (
     kernel("constant_like", _constant),
     kernel("zero_like", _zeros),
     kernel("range", _range),
-    kernel("bernoulli", _bernoulli, workspace=_decide_bytes),
+    kernel("bernoulli", lambda ctx: _decide(ctx, ctx.inputs[0]), workspace=_decide_bytes),
     kernel("coin_flip", _coin_flip, workspace=_decide_bytes),
-    kernel("generate_random_batch_permutation_indices", _permutation, workspace=_permutation_bytes),
+    kernel(
+        "generate_random_batch_permutation_indices",
+        _permutation,
+        workspace=lambda query: carved_bytes(*_permutation_parts(query)),
+    ),
 )

@@ -31,10 +31,6 @@ def _count(x: Array, y: Array, idx: Array, count: Array, num_unique: Array) -> N
     num_unique[0] = len(values)
 
 
-def _rows_sum(ctx: BindContext) -> Launch:
-    return partial(_sum_rows, *ctx.inputs, *ctx.outputs)
-
-
 def _sum_rows(
     indices: Array, values: Array, y_indices: Array, sums: Array, num_unique: Array
 ) -> None:
@@ -52,6 +48,6 @@ def _encode(ctx: BindContext) -> Launch:
 
 KERNELS: tuple[KernelSpec, ...] = (
     widened("unique_with_counts", _unique),
-    widened("indexed_slices_reduce_sum", _rows_sum),
+    widened("indexed_slices_reduce_sum", lambda ctx: partial(_sum_rows, *ctx.inputs, *ctx.outputs)),
     kernel("CategoricalOrdinalEncode", _encode),
 )

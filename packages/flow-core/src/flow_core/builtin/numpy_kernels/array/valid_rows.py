@@ -15,10 +15,6 @@ from flow_core.ops.array.valid_rows import valid_rows_of_part
 from flow_core.plugins.specs import BindContext, KernelSpec
 
 
-def _argwhere(ctx: BindContext) -> Launch:
-    return partial(_put_places, *ctx.inputs, *ctx.outputs)
-
-
 def _put_places(x: Array, rows: Array, number: Array) -> None:
     places = np.nonzero(x)
     count = len(places[0])
@@ -45,6 +41,6 @@ def _keep(
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    kernel("argwhere", _argwhere),
+    kernel("argwhere", lambda ctx: partial(_put_places, *ctx.inputs, *ctx.outputs)),
     kernel("sync_dynamic_resize", _resize),
 )

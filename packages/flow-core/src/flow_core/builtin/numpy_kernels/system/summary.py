@@ -24,10 +24,6 @@ def _create(ctx: BindContext) -> Launch:
     return partial(events.open_writer, ctx.attrs["logdir"])
 
 
-def _flush(ctx: BindContext) -> Launch:
-    return lambda: events.writer().flush()
-
-
 def _tagged(made: Callable[[str, Any], Fields]) -> Callable[[BindContext], Launch]:
     def bind(ctx: BindContext) -> Launch:
         value, step, *tag = ctx.inputs
@@ -54,7 +50,7 @@ def _pb(ctx: BindContext) -> Launch:
 
 KERNELS: tuple[KernelSpec, ...] = (
     kernel("create_summary_writer", _create),
-    kernel("flush_summary_writer", _flush),
+    kernel("flush_summary_writer", lambda _: lambda: events.writer().flush()),
     kernel("summary_write_scalar", _tagged(_scalar)),
     kernel("summary_write_histogram", _tagged(events.histogram)),
     kernel("summary_write_image", _tagged(events.images)),

@@ -1,4 +1,4 @@
-"""The attention ops that cuDNN computes; a pass creates them.  See `flow_cuda.cudnn.ops`."""
+"""Attention in NumPy, and its samples."""
 
 from __future__ import annotations
 
@@ -6,35 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from flow_core.authoring.specs import (
-    REQUIRED,
-    AttrValue,
-    InferContext,
-    OpSpec,
-    Sample,
-    SbpContext,
-    TensorType,
-    tensor_type,
-)
+from flow_core.authoring.specs import AttrValue, Sample
 from flow_core.base.arrays import Array
-from flow_core.base.dtypes import float32
-from flow_cuda.cudnn.ops import PLAN
-
-Types = tuple[TensorType, ...]
-ATTRS = {"scale": REQUIRED, **PLAN}
-
-
-def _types(ctx: InferContext) -> Types:
-    q, v = ctx.inputs[0], ctx.inputs[2]
-    out = tensor_type((*q.shape[:-1], v.shape[-1]), q.dtype)
-    return (out, tensor_type((*q.shape[:-1], 1), float32)) if ctx.attrs["saves"] else (out,)
-
-
-def _work(ctx: SbpContext) -> float:
-    """Return the number of floating-point operations: two products forward, five backward."""
-    q, k = ctx.inputs[:2]
-    products = 2 if "saves" in ctx.attrs else 5
-    return 2.0 * products * q.size * k.shape[-2]
 
 
 def scores(q: Array, k: Array, mask: tuple[Array, ...], scale: float) -> Array:
@@ -43,7 +16,7 @@ def scores(q: Array, k: Array, mask: tuple[Array, ...], scale: float) -> Array:
     return value + mask[0] if mask else value
 
 
-def _attention(
+def attention(
     q: Array, k: Array, v: Array, *mask: Array, **attrs: AttrValue
 ) -> Array | tuple[Array, ...]:
     value = scores(q, k, mask, attrs["scale"])
@@ -54,7 +27,7 @@ def _attention(
     return (out, top + np.log(total)) if attrs["saves"] else out
 
 
-def _grad(
+def attention_grad(
     q: Array,
     k: Array,
     v: Array,
@@ -88,44 +61,16 @@ def operands(rng: np.random.Generator) -> Iterator[tuple[Array, ...]]:
         yield (*arrays, *(() if mask is None else (rng.normal(0, 1, mask),)))
 
 
-def _samples(rng: np.random.Generator) -> Iterator[Sample]:
+def attention_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for given in operands(rng):
         for saves in (False, True):
             attrs = {"scale": 0.3, "saves": saves, "workspace": 4096}
             yield Sample(given, attrs, gradient=False)
 
 
-def _grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
+def attention_grad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for q, k, v, *mask in operands(rng):
-        out, stats = _attention(q, k, v, *mask, scale=0.3, saves=True)
+        out, stats = attention(q, k, v, *mask, scale=0.3, saves=True)
         attrs = {"scale": 0.3, "workspace": 4096}
         given = (q, k, v, out, rng.normal(0, 1, out.shape), stats.astype(np.float32), *mask)
         yield Sample(given, attrs, gradient=False, fixed=(5,))
-
-
-OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        type="cudnn_attention",
-        internal=True,
-        inputs=("q", "k", "v", "mask?"),
-        outputs=("out*",),
-        infer=_types,
-        attrs={**ATTRS, "saves": REQUIRED},
-        reference=_attention,
-        samples=_samples,
-        work=_work,
-        doc="softmax(scale q k^T + mask) v, and the log-sum-exp for the backward pass.",
-    ),
-    OpSpec(
-        type="cudnn_attention_grad",
-        internal=True,
-        inputs=("q", "k", "v", "o", "do", "stats", "mask?"),
-        outputs=("dq", "dk", "dv"),
-        infer=lambda ctx: ctx.inputs[:3],
-        attrs={**ATTRS, "deterministic": False},
-        reference=_grad,
-        samples=_grad_samples,
-        work=_work,
-        doc="The gradients of ``cudnn_attention`` with respect to q, k and v.",
-    ),
-)
