@@ -8,13 +8,13 @@ rows take 43 us and 26 us; from three rows on, the difference is small.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext
 from flow_onednn.kernels.loops import null, pointer
 from flow_onednn.library import library
 from flow_onednn.native import compiler
+from flow_onednn.native.calls import call
 from flow_onednn.recipes import Problem
 
 MOST_ROWS, LEAST_COLUMNS = 2, 4
@@ -41,8 +41,7 @@ class FewRows:
         (rows, deep), columns = x.shape, w.shape[0]
         added = pointer(bias[0]) if bias else null()
         arrays = pointer(x), pointer(w), added, pointer(ctx.outputs[0])
-        call = compiler.native().few_rows
-        return [partial(call, *arrays, rows, deep, columns, self.alpha, self.relu)]
+        return [call("few_rows", *arrays, rows, deep, columns, self.alpha, self.relu)]
 
 
 def _least_rows() -> int:
