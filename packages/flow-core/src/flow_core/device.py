@@ -31,6 +31,20 @@ when the host waits for the work; see `Driver`.
 """
 
 
+class Joinable(Protocol):
+    """A launch that other launches of its package can follow in one call.
+
+    A driver may call ``join`` with consecutive launches whose attributes ``join`` are equal, and
+    call the launch that it returns in their place.  If a launch fails, a function of the traceback
+    has that launch in a local variable, by which the runtime finds its task.  Joined launches do
+    not call numpy, whose settings a step would otherwise change before and after them.
+    """
+
+    @property
+    def join(self) -> Callable[[Sequence[Launch]], Launch]:
+        """The function that returns one launch, which runs several launches in order."""
+
+
 class Event(Protocol):
     """A point in a stream that other streams and threads can wait for."""
 

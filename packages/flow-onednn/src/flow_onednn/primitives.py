@@ -17,6 +17,8 @@ from flow_core.base.arrays import Array
 from flow_onednn import binding, threads
 from flow_onednn.binding import CData
 from flow_onednn.library import Library, OneDnnError, library, status_text
+from flow_onednn.native import compiler
+from flow_onednn.native.calls import Call, call, limited
 
 _LOG = logging.getLogger("flow_onednn")
 
@@ -352,6 +354,8 @@ def launch(primitive: Primitive, tensors: Mapping[str, Tensor], scratchpad: int 
         return _runner(library(), primitive, bind_primitive(primitive, tensors, scratchpad))
     with threads.limited(primitive.threads):
         run = _runner(library(), primitive, bind_primitive(primitive, tensors, scratchpad))
+    if isinstance(run, Call):
+        return limited(run, primitive.threads)
     return functools.partial(_limited, threads.runtime(), primitive.threads, run)
 
 
@@ -372,23 +376,33 @@ def _memory(one: Library, md: Md, at: int) -> CData:
     return one.ffi.gc(out[0], one.lib.dnnl_memory_destroy)
 
 
+def void_pointer(pointer: CData) -> CData:
+    """Convert a pointer from the library's cffi declarations to those of the C loops."""
+    number = int(library().ffi.cast("uintptr_t", pointer))
+    return compiler.ffi(compiler.CDEF).cast("void *", number)
+
+
 def _runner(one: Library, primitive: Primitive, ready: BoundPrimitive) -> Launch:
-    execute, stream = one.lib.dnnl_primitive_execute, one.stream
-    prim, arguments, count = ready.primitive, ready.arguments, ready.count
-    wait = one.lib.dnnl_stream_wait if one.asynchronous else None
+    execute, wait = one.lib.dnnl_primitive_execute, one.lib.dnnl_stream_wait
+    fail = functools.partial(raise_failure, primitive, ready)
+    if compiler.available():
+        prim, stream, arguments = map(void_pointer, (ready.primitive, one.stream, ready.arguments))
+        awaited = void_pointer(wait if one.asynchronous else one.ffi.NULL)
+        run = void_pointer(execute)
+        return call("run_primitive", run, prim, stream, ready.count, arguments, awaited, fail=fail)
 
-    def run(keep: object = ready) -> None:
-        status = execute(prim, stream, count, arguments)
-        if wait is not None:
-            status = status or wait(stream)
+    def launch() -> None:
+        status = execute(ready.primitive, one.stream, ready.count, ready.arguments)
+        if one.asynchronous:
+            status = status or wait(one.stream)
         if status:
-            raise_failure(primitive, status)
+            fail(status)
 
-    return run
+    return launch
 
 
-def raise_failure(primitive: Primitive, status: int) -> NoReturn:
-    """Raise the error of a status code."""
+def raise_failure(primitive: Primitive, kept: object, status: int) -> NoReturn:
+    """Raise the error of a status code; ``kept`` are objects that its launch needs."""
     raise OneDnnError(
         f"running {primitive.implementation}", found=f"status {status}: {status_text(status)}"
     )

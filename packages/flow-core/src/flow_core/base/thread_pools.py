@@ -161,12 +161,12 @@ def with_sized_pools(cores: Cores, run: Callable[[], object]) -> Callable[[], ob
     """Wrap one thread's work of a step so that it resizes the pools as the plan requires.
 
     Between steps, the pools have the size of the budget.  Usually, therefore, either no pool or
-    only BLAS's pool is resized.
+    only BLAS's pool is resized, and no pool for joined launches, which do not call numpy.
     """
     usual, pool = process_budget().count, blas()
     if cores.kernels not in (0, usual):
         return partial(_run_sized, cores, run)
-    if cores.products in (0, usual) or pool is None:
+    if cores.products in (0, usual) or pool is None or hasattr(run, "join"):
         return run
     return partial(_with_products, pool.put, pool.get, min(cores.products, pool.cap), run)
 

@@ -469,6 +469,8 @@ def _positional(
     """Adapt a hook implementation to the full list of the hook's arguments."""
     if tuple(takes) == tuple(given):
         return function
+    if tuple(takes) == tuple(given[:1]):
+        return lambda first, *_: function(first)
     indices = [given.index(name) for name in takes]
     return lambda *arguments: function(*[arguments[i] for i in indices])
 

@@ -203,9 +203,9 @@ class CheckedExecutable(ReplayableExecutable):
             raise self._error(self._finding, int(self.step), "") from error
         return results, self._finding if self._world is None else self._first_of(self._world)
 
-    def _notify(self, started: float) -> None:
+    def _notify(self, step: int, seconds: float) -> None:
         if self._finding is None:
-            super()._notify(started)
+            super()._notify(step, seconds)
 
     def _error(self, found: _Finding, step: int, replay: str) -> NonFiniteError:
         return found.error(

@@ -58,8 +58,9 @@ class Credit:
 
     def take(self, step: Step) -> None:
         """Take a token; `Step.slot` is unique among the holders."""
-        slots = {holder.slot for holder in self.holders}
-        step.slot = next(slot for slot in range(self.width) if slot not in slots)
+        if self.holders:
+            slots = {holder.slot for holder in self.holders}
+            step.slot = next(slot for slot in range(self.width) if slot not in slots)
         self.holders.add(step)
         self.peak = max(self.peak, len(self.holders))
 
@@ -177,12 +178,14 @@ class Pipeline:
     @property
     def in_callback(self) -> bool:
         """Whether the caller is a callback that the callback actor runs."""
-        return threading.current_thread() is self._threads.get(CALLBACK)
+        actor = self._threads.get(CALLBACK)
+        return actor is not None and actor is threading.current_thread()
 
     @property
     def _in_handler(self) -> bool:
         """Whether the caller is a ``flow.watch`` handler of an unfinished synchronous step."""
-        return threading.current_thread() is self._inline
+        caller = self._inline
+        return caller is not None and caller is threading.current_thread()
 
     # ------------------------------------------------------------------- calling
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from math import prod
 from typing import Any
 
 from flow_core.authoring.backends import Launch, elementwise_batchable
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
 from flow_onednn.native import compiler
+from flow_onednn.native.calls import call
 from flow_onednn.native.expressions import C_TYPES, CDEF, SCALARS, TABLE, Loop, Step, write
 from flow_onednn.primitives import address, row_major
 from flow_onednn.recipes import PRIORITY
@@ -136,15 +136,16 @@ def bind(ctx: BindContext) -> Launch:
     scalars = scalars_of(ctx.query)
     run = compiler.compiled(write(Loop(steps, outputs, types, results, varies), scalars), CDEF).run
     strides = [s for row in varies for s in _strides(sizes, row)[:-1]]
-    make = compiler.ffi(CDEF)
+    make = compiler.ffi(compiler.CDEF)
     arguments = (
+        make.cast("void *", run),
         make.new("long[]", list(sizes)),
         make.new("long[]", strides),
         make.new("float[]", scalars),
         make.new("void *[]", [make.cast("void *", address(x)) for x in ctx.inputs]),
         make.new("void *[]", [make.cast("void *", address(x)) for x in ctx.outputs]),
     )
-    return partial(run, *arguments)
+    return call("run_loop", *arguments)
 
 
 def _strides(sizes: Shape, varies: Sequence[bool]) -> Shape:

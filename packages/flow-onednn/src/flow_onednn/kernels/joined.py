@@ -19,6 +19,7 @@ from flow_onednn.kernels.loops import (
     update_numbers,
 )
 from flow_onednn.native import compiler
+from flow_onednn.native.calls import call
 from flow_onednn.threads import MAX_PARTITIONS
 from flow_onednn.update_references import JOINED, Joined
 
@@ -44,8 +45,8 @@ def _pairs_bytes(row: Joined, query: KernelQuery) -> int:
 def _bind(row: Joined, ctx: BindContext) -> Launch:
     rate, factor, *_ = ctx.inputs
     sizes = [model.size for model in _models(row, ctx.inputs)]
-    return partial(
-        compiler.native().joined_updates,
+    return call(
+        "joined_updates",
         TABLE.index(row.rule), pointers(*ctx.inputs[row.head :]),
         compiler.ffi(compiler.CDEF).new("long[]", sizes), len(sizes), row.row,
         pointer(rate), pointer(factor) if ctx.attrs["scaled"] else null(),

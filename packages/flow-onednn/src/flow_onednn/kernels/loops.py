@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from flow_onednn import threads
 from flow_onednn.binding import CData
 from flow_onednn.kernels.upcast import is_half, with_upcast
 from flow_onednn.native import compiler
+from flow_onednn.native.calls import call
 from flow_onednn.primitives import address
 from flow_onednn.recipes import PRIORITY
 from flow_onednn.threads import partition_count
@@ -106,8 +107,8 @@ def _norm_bytes(query: KernelQuery) -> int:
 def _update(ctx: BindContext) -> Launch:
     row, (model, diff, rate, *_) = BY_TYPE[ctx.query.op], ctx.inputs
     states, factor = ctx.inputs[row.first_state : len(row.inputs)], ctx.inputs[len(row.inputs) :]
-    return partial(
-        compiler.native().update,
+    return call(
+        "update",
         TABLE.index(row), pointers(model, diff, *states), pointer(rate),
         pointer(factor[0]) if factor else null(),
         pointer(ctx.inputs[RATE + 1], "int64_t *") if row.step else null(),
@@ -128,9 +129,7 @@ def _mask(ctx: BindContext) -> Launch:
     key = (ctx.seed if seed is None else int(seed)) & (1 << 64) - 1
     step = pointer(ctx.step, "int64_t *")
     rate = ctx.attrs["rate"]
-    launch: Any = partial(
-        compiler.native().dropout_mask, pointer(keep, "int8_t *"), step, key, keep.size, rate
-    )
+    launch: Any = call("dropout_mask", pointer(keep, "int8_t *"), step, key, keep.size, rate)
     return _keeping(launch, ctx.step)
 
 
@@ -190,17 +189,14 @@ def _sum_bytes(query: KernelQuery) -> int:
 
 def _sum(ctx: BindContext) -> Launch:
     form = _sum_form(ctx.query)
-    lib = compiler.native()
     x, y = pointer(ctx.inputs[0]), pointer(ctx.outputs[0])
     kind, stack, rows, columns = form or ("row", 1, 1, ctx.inputs[0].size)
     if kind == "stack":
-        return partial(lib.stack_sums, x, y, stack, rows, columns)
+        return call("stack_sums", x, y, stack, rows, columns)
     if kind == "row":
-        return partial(lib.row_sums, x, y, rows, columns)
+        return call("row_sums", x, y, rows, columns)
     partial_sums = pointer(ctx.workspace)
-    return partial(
-        lib.column_sums, x, y, partial_sums, rows, columns, sum_partitions(rows, columns)
-    )
+    return call("column_sums", x, y, partial_sums, rows, columns, sum_partitions(rows, columns))
 
 
 def _mean(ctx: BindContext) -> list[Launch]:
@@ -228,29 +224,22 @@ def _loss_arguments(ctx: BindContext) -> tuple[Any, ...]:
 def _loss(ctx: BindContext) -> Launch:
     rows, columns, width, label = _loss_arguments(ctx)
     prob, loss = map(pointer, ctx.outputs)
-    run = partial(
-        compiler.native().cross_entropy,
-        pointer(ctx.inputs[0]), label, prob, loss, rows, columns, width,
+    return call(
+        "cross_entropy",
+        pointer(ctx.inputs[0]), label, prob, loss, rows, columns, width, fail=_wrong_label(ctx),
     )  # fmt: skip
-    return _checked(run, ctx)
 
 
-def _checked(run: Callable[[], int], ctx: BindContext) -> Launch:
-    """Return a launch that raises `DataError` if the loop finds labels out of range."""
-    op, labels, depth = ctx.query.op, ctx.inputs[1], ctx.inputs[0].shape[-1]
-
-    def launch() -> None:
-        if run():
-            _raise_label(op, labels, depth)
-
-    return launch
+def _wrong_label(ctx: BindContext) -> Callable[[int], NoReturn]:
+    return partial(_raise_label, ctx.query.op, ctx.inputs[1], ctx.inputs[0].shape[-1])
 
 
-def _raise_label(op: str, label: Array, depth: int) -> None:
+def _raise_label(op: str, label: Array, depth: int, count: int) -> NoReturn:
+    """Raise `DataError`, since a loop has found ``count`` labels out of range."""
     bad = label[(label < 0) | (label >= depth)]
     raise DataError(
         f"running {op}",
-        found=f"{bad.size} of {label.size} labels outside of the classes, such as {bad.flat[0]}",
+        found=f"{count} of {label.size} labels outside of the classes, such as {bad.flat[0]}",
         allowed=f"0 <= label < {depth}, the number of classes",
     )
 
@@ -258,11 +247,11 @@ def _raise_label(op: str, label: Array, depth: int) -> None:
 def _loss_grad(ctx: BindContext) -> Launch:
     rows, columns, width, label = _loss_arguments(ctx)
     prob, _, dy = ctx.inputs
-    run = partial(
-        compiler.native().cross_entropy_grad,
+    return call(
+        "cross_entropy_grad",
         pointer(prob), label, pointer(dy), pointer(ctx.outputs[0]), rows, columns, width,
+        fail=_wrong_label(ctx),
     )  # fmt: skip
-    return _checked(run, ctx)
 
 
 # --- layer normalization
@@ -288,14 +277,12 @@ def _layer_norm(ctx: BindContext) -> Launch:
     beta = pointer(params.pop()) if ctx.attrs["center"] else null()
     outputs = map(pointer, ctx.outputs)
     epsilon = ctx.attrs["epsilon"]
-    return partial(
-        compiler.native().layer_norm, pointer(x), beta, gamma, *outputs, rows, columns, epsilon
-    )
+    return call("layer_norm", pointer(x), beta, gamma, *outputs, rows, columns, epsilon)
 
 
 def _layer_norm_grad(ctx: BindContext) -> Launch:
     arrays = map(pointer, (*ctx.inputs, *ctx.outputs))
-    return partial(compiler.native().layer_norm_grad, *arrays, *_rows(ctx.query))
+    return call("layer_norm_grad", *arrays, *_rows(ctx.query))
 
 
 def _gamma_bytes(query: KernelQuery) -> int:
@@ -306,8 +293,8 @@ def _gamma_bytes(query: KernelQuery) -> int:
 def _layer_norm_gamma_grad(ctx: BindContext) -> Launch:
     rows, columns = _rows(ctx.query)
     arrays = map(pointer, (*ctx.inputs, *ctx.outputs, ctx.workspace))
-    run = compiler.native().layer_norm_gamma_grad
-    return partial(run, *arrays, rows, columns, sum_partitions(rows, columns))
+    parts = sum_partitions(rows, columns)
+    return call("layer_norm_gamma_grad", *arrays, rows, columns, parts)
 
 
 KERNELS: tuple[KernelSpec, ...] = (

@@ -7,7 +7,6 @@ by the negative learning rate and the product accumulates into the weight.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import AttrValue, BindContext, KernelSpec
@@ -15,6 +14,7 @@ from flow_core.base.alignment import aligned
 from flow_onednn.kernels import matmul
 from flow_onednn.kernels.loops import FLOAT_BYTES, null, pointer
 from flow_onednn.native import compiler
+from flow_onednn.native.calls import call
 from flow_onednn.recipes import Implementation, Problem, is_float32, kernel
 
 
@@ -57,8 +57,8 @@ class MatmulSgd:
         factor = pointer(ctx.inputs[4]) if len(ctx.inputs) > 4 else null()
         own = ctx.workspace[: FLOAT_BYTES * self.size].view("float32")
         given, operands[self.which] = operands[self.which], own
-        scaled = partial(
-            compiler.native().scale_by_rate,
+        scaled = call(
+            "scale_by_rate",
             pointer(given), pointer(own), pointer(rate), factor, self.size, ctx.attrs["scale"],
         )  # fmt: skip
         rest = ctx.workspace[self._bytes :]

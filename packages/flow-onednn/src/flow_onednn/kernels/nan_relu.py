@@ -17,8 +17,10 @@ import numpy as np
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext
 from flow_core.base.arrays import Array
-from flow_onednn.kernels.loops import pointer
+from flow_onednn.binding import CData
+from flow_onednn.kernels.loops import null, pointer
 from flow_onednn.native import compiler
+from flow_onednn.native.calls import call, choice
 from flow_onednn.recipes import Build, Implementation, Problem
 
 ACTIVATION = "activation"
@@ -59,7 +61,10 @@ class NanPreserving:
     def bind(self, ctx: BindContext) -> list[Launch]:
         """Return the launches of the product and relu."""
         exact = [*self.exact.bind(ctx), _relu(ctx.outputs[0])]
-        return exact if self.fast is None else [_checked(ctx.inputs, self.fast.bind(ctx), exact)]
+        if self.fast is None:
+            return exact
+        inputs, fast = bounded(ctx.inputs), self.fast.bind(ctx)
+        return [choice("run_moderate", inputs, len(ctx.inputs), fast=fast, exact=exact)]
 
 
 def _relu(y: Array) -> Launch:
@@ -67,25 +72,24 @@ def _relu(y: Array) -> Launch:
     if not compiler.available():
         return partial(np.maximum, y, np.zeros((), y.dtype), y)
     if y.dtype == np.float32:
-        return partial(compiler.native().relu_inplace, pointer(y), y.size)
-    return partial(compiler.native().relu_inplace_bf16, pointer(y, "uint16_t *"), y.size)
+        return call("relu_inplace", pointer(y), y.size)
+    return call("relu_inplace_bf16", pointer(y, "uint16_t *"), y.size)
 
 
-def _checked(inputs: Sequence[Array], fast: Sequence[Launch], exact: Sequence[Launch]) -> Launch:
-    """Return a launch that runs ``fast`` if all inputs are moderate, else ``exact``."""
-    checks = tuple(map(_check, inputs))
+def bounded(arrays: Sequence[Array | None], known: Sequence[Array | None] | None = None) -> CData:
+    """Return the C array that describes arrays whose largest magnitudes a call needs.
 
-    def run() -> None:
-        for launch in fast if all(check() for check in checks) else exact:
-            launch()
-
-    return run
-
-
-def _check(x: Array) -> Callable[[], int]:
-    if x.dtype == np.float32:
-        return partial(compiler.native().is_moderate, pointer(x), x.size)
-    return partial(compiler.native().is_moderate_bf16, pointer(x, "uint16_t *"), x.size)
+    Args:
+        arrays: the arrays; None for one whose magnitudes are not needed.
+        known: the array of one element in which another op stores a bound of each array's
+            magnitudes; None without such an op.
+    """
+    rows = compiler.ffi(compiler.CDEF).new("Bounded[]", len(arrays))
+    for row, x, bound in zip(rows, arrays, known or [None] * len(arrays), strict=True):
+        row.known = null() if bound is None else pointer(bound)
+        if x is not None:
+            row.x, row.n, row.half = pointer(x, "void *"), x.size, x.dtype != np.float32
+    return rows
 
 
 def preserve_nan(

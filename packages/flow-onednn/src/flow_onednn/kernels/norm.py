@@ -17,6 +17,7 @@ from flow_onednn.kernels.loops import FLOAT_BYTES, pointer
 from flow_onednn.kernels.upcast import is_half, upcast_kernel, upcast_type
 from flow_onednn.library import available, half_types
 from flow_onednn.native import compiler
+from flow_onednn.native.calls import call
 from flow_onednn.primitives import (
     Md,
     Primitive,
@@ -149,10 +150,10 @@ def _bind_forward(ctx: BindContext) -> list[Launch]:
 def _nonfinite_channels(x: Array, y: Array, *vectors: Array) -> Launch:
     """Return a launch that recomputes channels with NaN, for which the library's relu returns 0."""
     half = x.dtype != np.float32
-    run = getattr(compiler.native(), "norm_relu_nonfinite" + "_bf16" * half)
+    name = "norm_relu_nonfinite" + "_bf16" * half
     images = (pointer(a, "uint16_t *" if half else "float *") for a in (x, y))
     columns = x.shape[-1]
-    return partial(run, *images, *map(pointer, vectors), x.size // columns, columns)
+    return call(name, *images, *map(pointer, vectors), x.size // columns, columns)
 
 
 def _move(moving: Array, batch: Array, rate: float, unbias: float, scratch: Array) -> list[Launch]:

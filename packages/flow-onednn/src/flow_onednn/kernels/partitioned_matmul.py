@@ -16,10 +16,9 @@ these sums in a way that depends on the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 
@@ -40,7 +39,6 @@ from flow_onednn.kernels.matmul import ACTIVATIONS, Matrix, Span, matrix
 from flow_onednn.kernels.nan_relu import preserve_nan
 from flow_onednn.kernels.upcast import product
 from flow_onednn.library import library
-from flow_onednn.native import compiler
 from flow_onednn.primitives import (
     BoundPrimitive,
     PostOps,
@@ -119,7 +117,12 @@ class PartitionedMatmul:
         """Return the launch of all parts."""
         with threads.single_threaded():
             parts = list(self._bound(ctx))
-        return [concurrent_launch(partial(self._call, ctx), self.parts[0].primitive, parts)]
+        first = self.parts[0].primitive
+        if self.sums is None:
+            return [concurrent_launch("run_parts", parts, primitive=first)]
+        bias = null() if self.bias is None else pointer(ctx.inputs[self.bias])
+        rest = pointer(ctx.outputs[0]), pointer(ctx.workspace), bias, *self.sums, self.relu
+        return [concurrent_launch("run_split_k", parts, *rest, primitive=first)]
 
     def _bound(self, ctx: BindContext) -> Iterator[BoundPrimitive]:
         """Bind the parts to the op's arrays, their partial sums and scratchpads."""
@@ -131,16 +134,6 @@ class PartitionedMatmul:
                 tensors["dst"] = (tensors["dst"][0], at + self._part_bytes * (number - 1))
             yield bind_primitive(part.primitive, tensors, scratch)
             scratch += aligned(part.primitive.scratchpad)
-
-    def _call(self, ctx: BindContext, *parts: Any) -> Callable[[], int]:
-        """Return the C call that runs the parts and returns a status."""
-        lib, (y,) = compiler.native(), ctx.outputs
-        if self.sums is None:
-            return partial(lib.run_parts, *parts)
-        bias = null() if self.bias is None else pointer(ctx.inputs[self.bias])
-        return partial(
-            lib.run_split_k, *parts, pointer(y), pointer(ctx.workspace), bias, *self.sums, self.relu
-        )
 
 
 def _address(ctx: BindContext, operand: Operand) -> int:

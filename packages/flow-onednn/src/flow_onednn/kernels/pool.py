@@ -7,7 +7,6 @@ input.
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -20,6 +19,7 @@ from flow_onednn.kernels.convolution.conv import LAST, first, image
 from flow_onednn.kernels.loops import null, pointer, thread_parts, upcast_loop_kernel
 from flow_onednn.kernels.upcast import is_half
 from flow_onednn.native import compiler
+from flow_onednn.native.calls import call
 from flow_onednn.primitives import Md, Primitive, create, dims
 from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
 
@@ -163,16 +163,16 @@ def _buffer_bytes(query: KernelQuery) -> int:
 def _bind_max(ctx: BindContext) -> Launch:
     (x,), (y, *places) = ctx.inputs, ctx.outputs
     sizes = _c_sizes(ctx.query, ctx.query.inputs[0], ctx.query.outputs[0])
-    lib, c_sizes = compiler.native(), _c_array(sizes)
+    c_sizes = _c_array(sizes)
     if sizes and _is_plane(ctx.query, sizes):
         count = thread_parts(sizes[0] * sizes[4])
         buffer = pointer(ctx.workspace)
-        return partial(lib.max_pool_planes, pointer(x), pointer(y), buffer, c_sizes, count)
+        return call("max_pool_planes", pointer(x), pointer(y), buffer, c_sizes, count)
     where = pointer(places[0], "uint8_t *") if places else null()
     if is_half(ctx.query.inputs[0]):
         halves = (pointer(a, "uint16_t *") for a in (x, y))
-        return partial(lib.max_pool_bf16, *halves, where, c_sizes)
-    return partial(lib.max_pool, pointer(x), pointer(y), where, c_sizes)
+        return call("max_pool_bf16", *halves, where, c_sizes)
+    return call("max_pool", pointer(x), pointer(y), where, c_sizes)
 
 
 def _accepts_max_grad(query: KernelQuery) -> bool:
@@ -184,7 +184,7 @@ def _bind_max_grad(ctx: BindContext) -> Launch:
     (dy, places), (dx,) = ctx.inputs, ctx.outputs
     c_sizes = _c_array(_c_sizes(ctx.query, ctx.query.outputs[0], ctx.query.inputs[0]))
     where = pointer(places, "uint8_t *")
-    return partial(compiler.native().max_pool_grad, pointer(dy), where, pointer(dx), c_sizes)
+    return call("max_pool_grad", pointer(dy), where, pointer(dx), c_sizes)
 
 
 KERNELS: tuple[KernelSpec, ...] = (

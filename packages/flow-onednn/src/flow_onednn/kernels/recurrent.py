@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.base.alignment import aligned
-from flow_onednn.kernels.concurrent import supported, void_pointer
+from flow_onednn.kernels.concurrent import supported
 from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, null, pointer
 from flow_onednn.library import library
-from flow_onednn.native import compiler
+from flow_onednn.native.calls import call
+from flow_onednn.primitives import void_pointer
 
 
 def _accepts(query: KernelQuery) -> bool:
@@ -32,12 +35,9 @@ def _kernel(op: str, function: str, inputs: int, has_scratch: bool = True) -> Ke
         scratch = [ctx.workspace] if has_scratch else []
         arrays = (*given, *absent, *map(pointer, (*ctx.outputs, *scratch)))
         sizes = batch, steps, ctx.query.inputs[1].shape[1], int(bool(ctx.attrs["reverse"]))
-        run, sgemm = getattr(compiler.native(), function), void_pointer(library().lib.dnnl_sgemm)
-
-        def launch() -> None:
-            library().check(run(sgemm, *arrays, *sizes), function)
-
-        return launch
+        sgemm = void_pointer(library().lib.dnnl_sgemm)
+        fail = partial(library().check, what=function)
+        return call(function, sgemm, *arrays, *sizes, fail=fail)
 
     return loop_kernel(op, bind, _accepts, _position_bytes if has_scratch else None)
 

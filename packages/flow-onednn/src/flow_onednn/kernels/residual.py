@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 
 from flow_core.authoring.backends import Launch
@@ -10,7 +9,7 @@ from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.base.alignment import aligned
 from flow_onednn.kernels.loops import FLOAT_BYTES, loop_kernel, pointer, sum_partitions
 from flow_onednn.kernels.upcast import is_half
-from flow_onednn.native import compiler
+from flow_onednn.native.calls import call
 
 STATISTICS = 4
 """Scratch numbers per channel and part: mean and sum of squared deviations of part and block."""
@@ -30,11 +29,11 @@ def _bind(ctx: BindContext) -> Launch:
     rows, channels = _rows(ctx.query)
     numbers = (float(ctx.attrs[k]) for k in ("epsilon", "momentum"))
     half = is_half(ctx.query.inputs[0])
-    run = getattr(compiler.native(), "norm_add_relu" + "_bf16" * half)
+    name = "norm_add_relu" + "_bf16" * half
     types = (*ctx.query.inputs, *ctx.query.outputs)
     kinds = ["uint16_t *" if is_half(t) else "float *" for t in types]
     arrays = map(pointer, (*ctx.inputs, *ctx.outputs, ctx.workspace), (*kinds, "float *"))
-    return partial(run, *arrays, rows, channels, sum_partitions(rows, channels), *numbers)
+    return call(name, *arrays, rows, channels, sum_partitions(rows, channels), *numbers)
 
 
 def _accepts(query: KernelQuery) -> bool:

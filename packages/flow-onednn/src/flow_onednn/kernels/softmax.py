@@ -6,12 +6,10 @@ and has a gradient for AVX-512 only.
 
 from __future__ import annotations
 
-from functools import partial
-
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn.kernels.loops import pointer, upcast_loop_kernel
-from flow_onednn.native import compiler
+from flow_onednn.native.calls import call
 
 
 def _over_rows(query: KernelQuery) -> bool:
@@ -23,13 +21,13 @@ def _over_rows(query: KernelQuery) -> bool:
 def _bind(ctx: BindContext) -> Launch:
     (x,), (y,) = ctx.inputs, ctx.outputs
     columns = x.shape[-1]
-    return partial(compiler.native().softmax, pointer(x), pointer(y), x.size // columns, columns)
+    return call("softmax", pointer(x), pointer(y), x.size // columns, columns)
 
 
 def _bind_grad(ctx: BindContext) -> Launch:
     (y, dy), (dx,) = ctx.inputs, ctx.outputs
     arrays, columns = map(pointer, (y, dy, dx)), y.shape[-1]
-    return partial(compiler.native().softmax_grad, *arrays, y.size // columns, columns)
+    return call("softmax_grad", *arrays, y.size // columns, columns)
 
 
 KERNELS: tuple[KernelSpec, ...] = (

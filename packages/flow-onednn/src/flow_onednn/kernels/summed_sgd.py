@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
-from typing import Any
+from functools import reduce
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from flow_onednn.kernels.loops import null, pointer, pointers, update_numbers
 from flow_onednn.kernels.matmul import DEEP
 from flow_onednn.library import library
 from flow_onednn.native import compiler
+from flow_onednn.native.calls import call
 from flow_onednn.primitives import (
     Md,
     PostOps,
@@ -115,10 +115,8 @@ def _rate(ctx: BindContext, rate: Array, factor: Sequence[Array], at: int) -> La
     """Return a launch that writes the factor of the gradient, which is the negative scaled rate."""
     given = pointer(factor[0]) if factor else null()
     number = compiler.ffi(compiler.CDEF).cast("float *", at)
-    native: Any = compiler.native()
-    return partial(
-        native.scale_by_rate, pointer(ONE), number, pointer(rate), given, 1, ctx.attrs["scale"]
-    )
+    rest = (pointer(rate), given, 1, ctx.attrs["scale"])
+    return call("scale_by_rate", pointer(ONE), number, *rest)
 
 
 def _one() -> Md:

@@ -22,7 +22,7 @@ from flow_onednn.kernels.loops import (
     thread_parts,
     update_numbers,
 )
-from flow_onednn.native import compiler
+from flow_onednn.native.calls import call
 from flow_onednn.primitives import address
 
 
@@ -48,16 +48,16 @@ def _gather(ctx: BindContext) -> Launch:
     table, (out,) = ctx.inputs[0], ctx.outputs
     index, count, width, first = _index(ctx)
     rows, columns = table.shape[0], prod(table.shape[1:])
-    run = compiler.native().gather
-    return partial(run, pointer(table), index, pointer(out), count, rows, columns, width, first)
+    sizes = count, rows, columns, width, first
+    return call("gather", pointer(table), index, pointer(out), *sizes)
 
 
 def _segment_sum(ctx: BindContext) -> Launch:
     data, (out,) = ctx.inputs[0], ctx.outputs
     index, count, width, first = _index(ctx)
     rows, columns = out.shape[0], prod(out.shape[1:])
-    return partial(
-        compiler.native().segment_sum,
+    return call(
+        "segment_sum",
         pointer(data), index, pointer(out), count, rows, columns, width, first, thread_parts(rows),
     )  # fmt: skip
 
@@ -66,8 +66,8 @@ def _add_to_rows(ctx: BindContext) -> list[Launch]:
     base, data, (out,) = ctx.inputs[0], ctx.inputs[2], ctx.outputs
     index, count, width, first = _index(ctx)
     rows, columns = out.shape[0], prod(out.shape[1:])
-    add = partial(
-        compiler.native().add_to_rows,
+    add = call(
+        "add_to_rows",
         pointer(out), pointer(data), index, count, rows, columns, width, first, thread_parts(rows),
     )  # fmt: skip
     in_place = address(base) == address(out)
@@ -78,8 +78,8 @@ def _sparse_sgd(ctx: BindContext) -> Launch:
     model, _, data, rate, *factor = ctx.inputs
     where, count, width, first = _index(ctx)
     rows, columns = model.shape[0], prod(model.shape[1:])
-    return partial(
-        compiler.native().sparse_sgd,
+    return call(
+        "sparse_sgd",
         pointer(model), pointer(data), where, pointer(rate),
         pointer(factor[0]) if factor else null(),
         count, rows, columns, width, first, thread_parts(rows), ctx.attrs["scale"],
@@ -101,8 +101,8 @@ def _sparse_adam(ctx: BindContext) -> Launch:
     where, count, width, first = _index(ctx)
     rows, columns = model.shape[0], prod(model.shape[1:])
     sums = ctx.workspace[aligned(rows * FLOAT_BYTES) :]
-    return partial(
-        compiler.native().sparse_adam,
+    return call(
+        "sparse_adam",
         pointer(model), pointer(data), where, pointer(m), pointer(v), pointer(rate),
         pointer(factor[0]) if factor else null(),
         pointer(ctx.workspace, "int32_t *"), pointer(sums),
@@ -146,8 +146,8 @@ def _update_rows(ctx: BindContext) -> Launch:
     rows, columns = model.shape[0], prod(model.shape[1:])
     _, capacity, parts = _lookups(ctx.query)
     rule = ctx.query.op.removeprefix(INDEXED_PREFIX)
-    return partial(
-        compiler.native().indexed_update,
+    return call(
+        "indexed_update",
         INDEXED.index(rule), pointers(model, *states), pointer(values), where, pointer(rate),
         pointer(ctx.workspace, "int32_t *"), capacity, count, rows, columns, width, first, parts,
         update_numbers(BY_TYPE[rule], ctx.attrs),

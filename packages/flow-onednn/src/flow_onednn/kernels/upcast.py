@@ -6,7 +6,6 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from flow_core.authoring.backends import Launch
@@ -23,6 +22,7 @@ from flow_core.base.arrays import Array
 from flow_core.base.dtypes import float32
 from flow_onednn.library import NO_AMX
 from flow_onednn.native import compiler
+from flow_onednn.native.calls import call
 from flow_onednn.primitives import address
 from flow_onednn.recipes import Build, is_product, kernel
 
@@ -161,4 +161,4 @@ def _copy(name: str, source: Array, target: Array) -> Launch:
     make = compiler.ffi(compiler.CDEF)
     kinds = ("uint16_t *", "float *") if name == "bf16_to_f32_array" else ("float *", "uint16_t *")
     pointers = (make.cast(k, address(a)) for k, a in zip(kinds, (source, target), strict=True))
-    return partial(getattr(compiler.native(), name), *pointers, source.size)
+    return call(name, *pointers, source.size)

@@ -25,6 +25,7 @@ from typing import Any
 from flow_core.base.disk_cache import CacheError, DiskCache, user_folder
 from flow_core.base.errors import FlowError
 from flow_onednn import threads
+from flow_onednn.native import thunks
 from flow_onednn.native.updates import updates_source
 
 _LOG = logging.getLogger("flow_onednn")
@@ -51,7 +52,7 @@ def limited(value: str) -> tuple[str, ...]:
 
 FILES = (
     "functions.h", "source.c", "norms.c", "tables.c", "partitions.c", "joined.c", "nan_safe.c",
-    "few_rows.c", "recurrent.c",
+    "few_rows.c", "panels.c", "recurrent.c", "calls.c",
 )  # fmt: skip
 # not -ffast-math, because a library linked with it flushes denormals in the whole process
 FLAGS = (
@@ -99,9 +100,9 @@ def state() -> Compiler | str:
 
 
 def _loops() -> str:
-    """Return the text of `FILES` with the functions of `updates` after those that they call."""
+    """Return the text of `FILES`, with those of `updates` and `thunks` after what they call."""
     first, second, *others = map(source, FILES)
-    return "".join((first, second, updates_source(), *others))
+    return "".join((first, second, updates_source(), *others, thunks.defined(DECLARATIONS)))
 
 
 def available() -> bool:
@@ -212,7 +213,7 @@ def _compile(compiler: str, text: str) -> bytes:
         return made.read_bytes()
 
 
-CDEF = """
+DECLARATIONS = """
 void bf16_to_f32_array(const uint16_t *x, float *y, long n);
 void f32_to_bf16_array(const float *x, uint16_t *y, long n);
 void scale_by_rate(const float *x, float *y, const float *rate, const float *factor, long n,
@@ -267,15 +268,15 @@ int run_split_k(void *run, void *stream, const Part *parts, long count, float *y
     const float *more, const float *bias, long rows, long columns, int relu);
 void few_rows(const float *x, const float *w, const float *bias, float *y, long rows, long deep,
     long columns, float alpha, int relu);
+void panels(const float *x, const float *w, const float *bias, float *y, long rows, long deep,
+    long columns, int relu);
 void joined_updates(int kind, void **rows, const long *sizes, long count, long width,
     const float *rate, const float *factor, const int64_t *step, double *sums, int most,
     const double *numbers);
-int is_moderate(const float *x, long n);
-float largest(const float *x, long n);
-float largest_bf16(const uint16_t *x, long n);
-int is_moderate_bf16(const uint16_t *x, long n);
 void relu_inplace(float *x, long n);
 void relu_inplace_bf16(uint16_t *x, long n);
+void clip_inplace(float *x, long n, float low, float high);
+void clip_inplace_bf16(uint16_t *x, long n, float low, float high);
 void norm_relu_nonfinite(const float *x, float *y, const float *mean, const float *inverse,
     const float *gamma, const float *beta, long rows, long columns);
 void norm_relu_nonfinite_bf16(const uint16_t *x, uint16_t *y, const float *mean,
@@ -300,4 +301,17 @@ int gru_backward(void *sgemm, const float *gates, const float *recurrent, const 
     const float *memory, const float *out, const float *dout, const float *dmemory,
     const float *dgates, float *dparts, float *down, float *dh, float *own, long batch,
     long steps, long units, int reverse);
+typedef union { void *p; long l; uint64_t u; double d; float f; } Slot;
+typedef struct { long (*run)(const Slot *); const Slot *arguments; } Call;
+typedef struct { const float *known; const void *x; long n; int half; } Bounded;
+long run_calls(const Call *calls, long count, long *at);
+long run_limited(const Call *one, int count);
+int run_primitive(void *run, void *primitive, void *stream, int count, void *arguments,
+    void *wait);
+void run_loop(void *run, const long *n, const long *s, const float *c, void **in, void **out);
+long run_moderate(const Bounded *arrays, long count, const Call *two);
+long run_bounded(const Bounded *arrays, long count, const float *norms, float *result, double most,
+    const Call *two);
 """
+
+CDEF = DECLARATIONS + thunks.declared(DECLARATIONS)

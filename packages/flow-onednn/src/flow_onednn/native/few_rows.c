@@ -1,15 +1,6 @@
 // Products of few rows with transposed weights, whose rows are read once, as they lie.  The library
 // copies such weights to another layout first, which takes longer than the product.
 
-#if defined(__AVX512F__)
-#define LANES 16
-#elif defined(__AVX__)
-#define LANES 8
-#else
-#define LANES 4
-#endif
-typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4)));
-
 // Multiply `rows` rows of x by 4 rows of w, and write the columns of the result from `from` on.
 //
 // All columns are computed in blocks of 4: for other numbers, compilers choose other contractions of

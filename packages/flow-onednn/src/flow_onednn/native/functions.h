@@ -101,6 +101,18 @@ INLINED void store_(void *y, long i, float v, int half) {
     else ((float *)y)[i] = v;
 }
 
+// Vectors of floats and of the results of their comparisons, for loops that the compiler does not
+// vectorize by itself.
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef int32_t Mask __attribute__((vector_size(4 * LANES)));
+
 #define PARALLEL 16384
 
 // Threads start at multiples of VECTORS elements. For the elements that remain after the last full

@@ -1,13 +1,5 @@
 // NaN-propagating loops that replace primitives which drop NaN (max pooling and softmax), and the
-// check whether a product can contain NaN; source.c precedes this file.
-
-// Return whether all numbers are so small that a sum of products of two of them is finite.
-int is_moderate(const float *x, long n) {
-    int large = 0;
-#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static) reduction(| : large)
-    for (long i = 0; i < n; i++) large |= !(fabsf(x[i]) < 0x1p40f);
-    return !large;
-}
+// largest magnitude, which shows whether a product can contain NaN; source.c precedes this file.
 
 // Return the largest magnitude; NaN if any number is NaN, because the bits of NaN exceed others.
 float largest(const float *x, long n) {
@@ -31,17 +23,22 @@ float largest_bf16(const bfloat16 *x, long n) {
     return bf16_to_f32(most);
 }
 
-int is_moderate_bf16(const bfloat16 *x, long n) {
-    int large = 0;
-#pragma omp parallel for simd if (parallel: n > PARALLEL) schedule(static) reduction(| : large)
-    for (long i = 0; i < n; i++) large |= (x[i] & 0x7fff) >= (40 + 127) << 7;
-    return !large;
-}
-
 void relu_inplace(float *x, long n) { EACH(n, x[i] = x[i] < 0.0f ? 0.0f : x[i];) }
 
 void relu_inplace_bf16(bfloat16 *x, long n) {
     EACH(n, x[i] = x[i] >= 0x8000 && x[i] <= 0xff80 ? 0 : x[i];)
+}
+
+// NaN stays NaN; for equal numbers, such as zeros of both signs, the limit is the result.
+static inline float clip_(float x, float low, float high) {
+    x = x <= low ? low : x;
+    return x >= high ? high : x;
+}
+
+void clip_inplace(float *x, long n, float low, float high) { EACH(n, x[i] = clip_(x[i], low, high);) }
+
+void clip_inplace_bf16(bfloat16 *x, long n, float low, float high) {
+    EACH(n, x[i] = f32_to_bf16(clip_(bf16_to_f32(x[i]), low, high));)
 }
 
 // Recompute y = max(0, normalized x) for channels with nonfinite statistics: the library's relu
@@ -79,13 +76,51 @@ static inline Range inside(long start, long size, long taps) {
     return r;
 }
 
-enum { LANES = 32 };
+enum { CHANNELS = 32 };
 
-// Reduce one window from the offset `at` for up to LANES channels; their number is a constant, too.
+typedef uint8_t Places __attribute__((vector_size(LANES), aligned(1)));
+
+// Reduce one window from the offset `at` for a number of vectors of channels.
+INLINED void pool_vectors(const Pool *p, const float *x, long at, Range rows, Range taps,
+                          const int vectors, float *y, uint8_t *place) {
+    Vector best[CHANNELS / LANES];
+    Mask index[CHANNELS / LANES];
+    const float *first = x + at + (rows.low * p->w + taps.low) * p->c;
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++) {
+        best[v] = *(const Vector *)(first + v * LANES);
+        index[v] = (Mask){0} + (int32_t)(rows.low * p->kw + taps.low);
+    }
+    long b = taps.low + 1;
+    for (long a = rows.low; a < rows.high; a++, b = taps.low)
+        for (; b < taps.high; b++) {
+            const float *from = x + at + (a * p->w + b) * p->c;
+            int32_t tap = (int32_t)(a * p->kw + b);
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++) {
+                Vector next = *(const Vector *)(from + v * LANES);
+                Mask keep = (Mask)(next <= best[v]) | (Mask)(best[v] != best[v]);
+                best[v] = (Vector)(((Mask)best[v] & keep) | ((Mask)next & ~keep));
+                index[v] = (index[v] & keep) | (tap & ~keep);
+            }
+        }
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; v++) {
+        *(Vector *)(y + v * LANES) = best[v];
+        if (place) *(Places *)(place + v * LANES) = __builtin_convertvector(index[v], Places);
+    }
+}
+
+// Reduce one window from the offset `at` for up to CHANNELS channels; their number is a constant.
 INLINED void pool_window(const Pool *p, const void *x, long at, Range rows, Range taps,
                          long channels, void *y, long to, uint8_t *place, int half) {
-    float best[LANES];
-    int32_t index[LANES];
+    if (!half && channels % LANES == 0) {
+        uint8_t *where = place ? place + to : 0;
+        pool_vectors(p, x, at, rows, taps, channels / LANES, (float *)y + to, where);
+        return;
+    }
+    float best[CHANNELS];
+    int32_t index[CHANNELS];
     long first = at + (rows.low * p->w + taps.low) * p->c;
 #pragma omp simd simdlen(16)
     for (long j = 0; j < channels; j++) {

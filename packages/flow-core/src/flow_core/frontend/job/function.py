@@ -425,12 +425,12 @@ class JobFunction(Generic[P, R]):
         if is_planning():
             end_script(f"a call of job {self.name!r}")
         feeding = self._feeding or self._feed()
-        session = self.active_session()
+        session = self.session or self.active_session()
         if session.eager:
             feeds = [feed[...] for feed in feeding.feed(args, kwargs)]  # all rows of partial feeds
             return self._call_eagerly(session, feeds, feeding)
         variant = None if feeding.declared else self._variant()
-        if variant is not None:  # raise compilation errors before argument errors
+        if variant is not None and variant.executable is None:  # errors precede those of feeds
             self._executable(variant)
         session.before_call(self.name)
         feeds = feeding.feed(args, kwargs)

@@ -8,7 +8,6 @@ than filters, the library's primitives, which reorder the weights, take 1.5 time
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -19,6 +18,7 @@ from flow_core.base.dtypes import float32
 from flow_onednn.kernels import matmul
 from flow_onednn.kernels.loops import FLOAT_BYTES
 from flow_onednn.native import compiler
+from flow_onednn.native.calls import call
 from flow_onednn.primitives import address
 from flow_onednn.recipes import Implementation, Problem
 
@@ -66,7 +66,7 @@ class Im2col:
         inputs = list(ctx.inputs)
         make = compiler.ffi(compiler.CDEF)
         pointers = (make.cast("float *", address(a)) for a in (inputs[X], rows))
-        write = partial(compiler.native().im2col, *pointers, make.new("long[]", self.sizes))
+        write = call("im2col", *pointers, make.new("long[]", self.sizes))
         inputs[X] = rows
         rest = replace(ctx, inputs=tuple(inputs), workspace=ctx.workspace[self._bytes :])
         return [write, *self.product.bind(rest)]

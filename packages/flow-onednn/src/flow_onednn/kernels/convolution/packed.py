@@ -9,11 +9,9 @@ reads the input only if it has no bound for it, or if the bound is too large.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import inf
-from typing import Any
 
 import numpy as np
 
@@ -30,8 +28,10 @@ from flow_core.base.arrays import Array
 from flow_onednn import binding
 from flow_onednn.kernels.convolution.conv import Geometry, image, weight
 from flow_onednn.kernels.loops import pointer
+from flow_onednn.kernels.nan_relu import bounded
 from flow_onednn.library import library
 from flow_onednn.native import compiler
+from flow_onednn.native.calls import Call, call, choice
 from flow_onednn.primitives import Md, PostOps, Primitive, any_layout, create, nbytes, plain
 from flow_onednn.recipes import (
     Operand,
@@ -45,9 +45,6 @@ from flow_onednn.threads import whole_budget
 
 PACK, PRODUCT = "onednn_pack_conv", "onednn_packed_conv"
 Shape = tuple[int, ...]
-FINITE = 2.0**120
-"""Bound of results below which no partial sum overflows.  The bound of a bfloat16 result may be
-exceeded by its rounding, by a factor of less than 2 in a hundred layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,77 +198,28 @@ class BoundedConv:
         low, high = self.attrs["low"], self.attrs["high"]
         exact = fast = self.fast.bind(ctx)
         if self.exact is not None:
-            limit: Launch = partial(np.clip, y, low, high, y)
-            exact = [*self.exact.bind(ctx), limit]
-        most, pointers = max(abs(low), abs(high)), (pointer(norms), pointer(bound))
-        return [_selecting(list(self._bounds(ctx.inputs)), pointers, most, fast, exact)]
+            exact = [*self.exact.bind(ctx), _clip(y, low, high)]
+        arrays, known = zip(*self._ends(ctx.inputs), strict=True)
+        return [
+            choice(
+                "run_bounded", bounded(arrays, known), len(arrays), pointer(norms), pointer(bound),
+                max(abs(low), abs(high)), fast=fast, exact=exact,
+            )
+        ]  # fmt: skip
 
-    def _bounds(self, inputs: Sequence[Array]) -> Iterator[_Bound]:
-        """Yield the bounds of the image and of the residual."""
+    def _ends(self, inputs: Sequence[Array]) -> Iterator[tuple[Array | None, Array | None]]:
+        """Yield the image and the residual, None if not needed, and the bounds that ops compute."""
         rest = iter(inputs[3 + self.attrs["bias"] :])
         images = [inputs[0], *([next(rest)] if self.attrs["residual"] else [])]
         for x, given in zip(images, ("bounded", "residual_bounded"), strict=False):
-            known = pointer(next(rest)) if self.attrs[given] else None
-            yield _Bound(known, _unknown if self.exact is None else _largest(x))
+            yield None if self.exact is None else x, next(rest) if self.attrs[given] else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    """The bound of the magnitudes of an array.
-
-    Attributes:
-        known: pointer to the bound; None if no op computes it.
-        measure: returns the largest magnitude, or infinity if it is not needed.
-    """
-
-    known: Sequence[float] | None
-    measure: Callable[[], float]
-
-    def get(self) -> float:
-        """Return the bound that an op computed, or else measure the largest magnitude."""
-        return self.measure() if self.known is None else self.known[0]
-
-
-def _largest(x: Array) -> Callable[[], float]:
-    if x.dtype == np.float32:
-        return partial(compiler.native().largest, pointer(x), x.size)
-    return partial(compiler.native().largest_bf16, pointer(x, "uint16_t *"), x.size)
-
-
-def _unknown() -> float:
-    return inf
-
-
-def _selecting(
-    ends: Sequence[_Bound],
-    pointers: tuple[Sequence[float], Any],
-    most: float,
-    fast: Sequence[Launch],
-    exact: Sequence[Launch],
-) -> Launch:
-    """Return a launch that runs ``fast`` if the result is finite, else ``exact``.
-
-    Args:
-        ends: the bounds of the input and of the residual.
-        pointers: the norms of weights and bias, and the bound of the result.
-        most: the largest magnitude that the limits allow.
-        fast, exact: the launches.
-    """
-    norms, result = pointers
-
-    def bounded(found: Sequence[float]) -> float:
-        return found[0] * norms[0] + norms[1] + sum(found[1:])
-
-    def run() -> None:
-        bound = bounded([end.get() for end in ends])
-        if not bound < FINITE:
-            bound = bounded([end.measure() for end in ends])
-        moderate = bound < FINITE
-        for launch in fast if moderate else exact:
-            launch()
-        result[0] = min(bound, most) if moderate else inf
-
-    return run
+def _clip(y: Array, low: float, high: float) -> Call:
+    """Return a launch that limits numbers in place and propagates NaN."""
+    half = y.dtype != np.float32
+    numbers = pointer(y, "uint16_t *" if half else "float *")
+    return call("clip_inplace" + "_bf16" * half, numbers, y.size, low, high)
 
 
 def _build_product(p: Problem) -> BoundedConv | None:

@@ -8,7 +8,6 @@ that the convolution uses are gathered first.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -18,6 +17,7 @@ from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import float32
 from flow_onednn.kernels import matmul
 from flow_onednn.native import compiler
+from flow_onednn.native.calls import call
 from flow_onednn.recipes import Implementation, Problem
 
 Shape = tuple[int, ...]
@@ -79,8 +79,7 @@ class StridedProduct:
         make = compiler.ffi(compiler.CDEF)
         pointers = (make.cast("float *", a.ctypes.data) for a in (source, target))
         sizes = (*self.full, *self.used[1:3], *self.strides)
-        run = getattr(compiler.native(), name)
-        return partial(run, *pointers, *sizes)
+        return call(name, *pointers, *sizes)
 
 
 def applies(p: Problem) -> bool:

@@ -86,7 +86,11 @@ class SplitBatch:
         at = address(ctx.workspace)
         with threads.single_threaded():
             ready = list(self._prepared(ctx, at))
-        launches = [concurrent_launch(partial(self._call, at), self.parts[0].primitive, ready)]
+        make, rows = compiler.ffi(compiler.CDEF), self._sums // (WIDTH * FLOAT_BYTES)
+        sums = [make.cast("float *", p) for p in (at, at + self._sums)]
+        rest = (*sums, null(), rows, WIDTH, False)
+        first = self.parts[0].primitive
+        launches = [concurrent_launch("run_split_k", ready, *rest, primitive=first)]
         for own, operand in zip(self._results(), self.given, strict=True):
             target = (operand.md, address(ctx.outputs[operand.index]))
             launches.append(reorder((own.md, at), target))
@@ -108,14 +112,6 @@ class SplitBatch:
             yield bind_primitive(part.primitive, tensors, scratch)
             at += self._sums
             scratch += _scratch(part)
-
-    def _call(self, at: int, *parts: object) -> Callable[[], int]:
-        make = compiler.ffi(compiler.CDEF)
-        sums, more = (make.cast("float *", p) for p in (at, at + self._sums))
-        rows = self._sums // (WIDTH * FLOAT_BYTES)
-        return partial(
-            compiler.native().run_split_k, *parts, sums, more, null(), rows, WIDTH, False
-        )
 
 
 def _scratch(part: Recipe) -> int:

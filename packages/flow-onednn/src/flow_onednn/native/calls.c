@@ -1,0 +1,74 @@
+// Calls of C functions with fixed arguments, which one call from Python runs in order. For each
+// function of the declarations, thunks.py writes a function call_NAME that unpacks the arguments.
+
+typedef union { void *p; long l; uint64_t u; double d; float f; } Slot;
+
+typedef struct { long (*run)(const Slot *); const Slot *arguments; } Call;
+
+// Run calls until one returns a nonzero status, and return it; `at` receives the call's position.
+long run_calls(const Call *calls, long count, long *at) {
+    for (*at = 0; *at < count; ++*at) {
+        long status = calls[*at].run(calls[*at].arguments);
+        if (status) return status;
+    }
+    return 0;
+}
+
+// Run a call with another size of the thread pool.
+long run_limited(const Call *one, int count) {
+    int before = omp_get_max_threads();
+    omp_set_num_threads(count);
+    long status = one->run(one->arguments);
+    omp_set_num_threads(before);
+    return status;
+}
+
+// Execute a primitive; `wait` is null if the library is synchronous.
+int run_primitive(void *run, void *primitive, void *stream, int count, void *arguments,
+                  void *wait) {
+    int status = ((execute)run)(primitive, stream, count, arguments);
+    return status || !wait ? status : ((int (*)(void *))wait)(stream);
+}
+
+// Run a loop that expressions.py writes.
+void run_loop(void *run, const long *n, const long *s, const float *c, void **in, void **out) {
+    ((void (*)(const long *, const long *, const float *, void **, void **))run)(n, s, c, in, out);
+}
+
+// An array, null if its magnitudes are not needed, and a bound of them, null if no op computes it.
+typedef struct { const float *known; const void *x; long n; int half; } Bounded;
+
+static double measured(const Bounded *b) {
+    if (!b->x) return INFINITY;
+    return b->half ? largest_bf16(b->x, b->n) : largest(b->x, b->n);
+}
+
+// Run the first of two calls if all numbers are so small that a sum of products of two of them is
+// finite, else the second one.
+long run_moderate(const Bounded *arrays, long count, const Call *two) {
+    int moderate = 1;
+    for (long k = 0; k < count && moderate; k++) moderate = measured(arrays + k) < 0x1p40;
+    const Call *one = two + !moderate;
+    return one->run(one->arguments);
+}
+
+#define FINITE 0x1p120  // no partial sum overflows; rounding to bfloat16 at most doubles the bound
+
+// Run the first of two calls if a bound of the result shows that it is finite, else the second one.
+// The bound is that of the first array times norms[0], plus norms[1], plus those of other arrays.
+// The arrays are read only if a bound is not known, or too large.
+long run_bounded(const Bounded *arrays, long count, const float *norms, float *result, double most,
+                 const Call *two) {
+    double bound = INFINITY;
+    for (int again = 0; again < 2 && !(bound < FINITE); again++)
+        for (long k = 0; k < count; k++) {
+            const float *known = again ? 0 : arrays[k].known;
+            double one = known ? *known : measured(arrays + k);
+            bound = k ? bound + one : one * norms[0] + norms[1];
+        }
+    int moderate = bound < FINITE;
+    const Call *one = two + !moderate;
+    long status = one->run(one->arguments);
+    *result = moderate ? (float)(bound < most ? bound : most) : INFINITY;
+    return status;
+}

@@ -1,0 +1,110 @@
+"""Launches that call a C function, of which one call from Python runs several in order.
+
+A call from Python takes about as long as a loop over a thousand numbers.  The driver therefore
+joins consecutive launches: `flow_core.device.Joinable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from flow_onednn.binding import CData
+from flow_onednn.native import compiler
+from flow_onednn.native.thunks import member
+
+
+def joined(calls: Sequence[Call]) -> Call:
+    """Return a launch that runs launches in order in one call; an error is that of its launch."""
+    at = compiler.ffi(compiler.CDEF).new("long *")
+    return call("run_calls", table(calls), len(calls), at, fail=partial(_fail, calls, at))
+
+
+class Call(partial[Any]):
+    """A launch that calls a C function with fixed arguments.
+
+    Attributes:
+        thunk: the C function that unpacks the arguments.
+        fail: raises the error of a status that is not 0; None if the function returns nothing.
+        slots: the arguments as a C array, once they are needed.
+    """
+
+    thunk: CData
+    fail: Callable[[int], object] | None
+    slots: CData = None
+    join = staticmethod(joined)
+
+
+class CheckedCall(Call):
+    """A launch that calls a C function whose status is an error unless it is 0."""
+
+    def __call__(self) -> None:
+        """Call the function, and raise the error of its status."""
+        status = super().__call__()
+        if status and self.fail is not None:
+            self.fail(status)
+
+
+def call(name: str, *arguments: Any, fail: Callable[[int], object] | None = None) -> Call:
+    """Return a launch of a function of `compiler.CDEF`.
+
+    Args:
+        name: name of the function.
+        arguments: its arguments; the launch keeps those that own memory alive.
+        fail: raises the error of a status that is not 0; it can keep further objects alive.
+    """
+    native = compiler.native()
+    made = (CheckedCall if fail else Call)(getattr(native, name), *arguments)
+    made.thunk, made.fail = getattr(native, f"call_{name}"), fail
+    return made
+
+
+def table(calls: Sequence[Call]) -> CData:
+    """Return the C array of calls, which must live as long as the array."""
+    rows = compiler.ffi(compiler.CDEF).new("Call[]", len(calls))
+    for row, one in zip(rows, calls, strict=True):
+        row.run, row.arguments = one.thunk, _slots(one)
+    return rows
+
+
+def _slots(one: Call) -> CData:
+    """Return the arguments of a call as a C array, which lives as long as the call."""
+    if one.slots is None:
+        make = compiler.ffi(compiler.CDEF)
+        types = make.typeof(one.func).args
+        one.slots = make.new("Slot[]", len(types))
+        for slot, type_, value in zip(one.slots, types, one.args, strict=True):
+            setattr(slot, member(type_.cname), value)
+    return one.slots
+
+
+def _fail(calls: Sequence[Call], at: CData, status: int) -> None:
+    """Raise the error of a call; the runtime finds its task by the local variable ``launch``."""
+    launch = calls[min(at[0], len(calls) - 1)]
+    if launch.fail is not None:
+        launch.fail(status)
+
+
+def limited(one: Call, count: int) -> Call:
+    """Return a launch that runs a call with another size of the thread pool."""
+    return call("run_limited", table([one]), count, fail=partial(_fail_any, [one]))
+
+
+def choice(name: str, *arguments: Any, fast: Sequence[Any], exact: Sequence[Any]) -> Call:
+    """Return a launch of a C function that runs one of two sequences of calls.
+
+    Args:
+        name: name of the function, whose last argument is the array of the two calls.
+        arguments: its other arguments.
+        fast, exact: the sequences of calls.
+    """
+    two = [joined(fast), joined(exact)]
+    return call(name, *arguments, table(two), fail=partial(_fail_any, two))
+
+
+def _fail_any(calls: Sequence[Call], status: int) -> None:
+    """Raise the error of the first call, whose primitives the others run, too."""
+    fail = calls[0].fail
+    if fail is not None:
+        fail(status)
