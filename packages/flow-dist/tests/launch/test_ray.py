@@ -156,7 +156,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_kit_on_four_actors(cluster: Cluster) -> None:
-    done = cluster.run("-n", "4", str(HELPERS / "run_comm_kit.py"), "float32", "bool")
+    done = cluster.run("-n", "4", str(HELPERS / "run_comm_kit.py"), "mpi", "float32", "bool")
     assert lines_of(done) == 4 * ["167 checks"]
 
 

@@ -117,7 +117,7 @@ def start(size: int, script: Path, *args: str, **env: str) -> list[processes.Com
 @pytest.mark.exhaustive
 def test_kit_under_variables_alone() -> None:
     mpich()
-    first, *others = start(3, HELPERS / "run_comm_kit.py", "float32", "bool")
+    first, *others = start(3, HELPERS / "run_comm_kit.py", "mpi", "float32", "bool")
     assert all(done.returncode == 0 for done in others), others
     assert lines_of(first) == 3 * ["167 checks"]
 
