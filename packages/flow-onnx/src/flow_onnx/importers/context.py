@@ -76,7 +76,7 @@ class Bodies(Protocol):
 
     tools: specs.ImportTools
 
-    def run(self, graph: GraphProto, inputs: Sequence[tuple[Any, int]]) -> list[Any]:
+    def run(self, graph: GraphProto, inputs: Sequence[tuple[Blob, int]]) -> list[Any]:
         """Add the ops of a graph; return its results as blobs, arrays and `Weight` records.
 
         Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto
@@ -12,6 +11,9 @@ from onnx import GraphProto, NodeProto, TensorProto
 from flow_core.base.dtypes import as_dtype
 from flow_onnx.importers.arrays import sliced
 from flow_onnx.importers.context import Blob, Importer, Node, as_type, reshaped, transposed
+
+Step = tuple[tuple[Blob, ...], tuple[Blob, ...] | None]
+"""What a body of `flow.scan` returns: the next state, and the results of the position."""
 
 LARGEST_COUNT = 2**24
 """Maximum number of positions of a loop."""
@@ -22,7 +24,7 @@ def subgraphs(node: NodeProto) -> Iterable[GraphProto]:
     return (a.g for a in node.attribute if a.HasField("g"))
 
 
-def _if(n: Node) -> tuple[Any, ...]:
+def _if(n: Node) -> tuple[Blob, ...]:
     graphs = [n.attr("then_branch"), n.attr("else_branch")]
     if isinstance(n.value(0), np.ndarray):
         return tuple(n.bodies.run(graphs[not n.number(0, "a condition", None)], ()))
@@ -31,7 +33,7 @@ def _if(n: Node) -> tuple[Any, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
-def _blobs(n: Node, graph: GraphProto, inputs: Sequence[tuple[Any, int]]) -> tuple[Blob, ...]:
+def _blobs(n: Node, graph: GraphProto, inputs: Sequence[tuple[Blob, int]]) -> tuple[Blob, ...]:
     """Add the ops of a graph; return its results."""
     return tuple(map(n.bodies.blob, _names(graph), n.bodies.run(graph, inputs)))
 
@@ -45,7 +47,7 @@ def _flag(x: Blob) -> Blob:
     return reshaped(as_type(x, "int8"), (1,))
 
 
-def _scan(n: Node) -> tuple[Any, ...]:
+def _scan(n: Node) -> tuple[Blob, ...]:
     if n.opset < 9:
         n.unsupported("sequences with an axis of samples before that of positions, as in opset 8")
     graph, count = n.attr("body"), n.attr("num_scan_inputs")
@@ -55,7 +57,7 @@ def _scan(n: Node) -> tuple[Any, ...]:
     given = _places(n, "input", count)
     xs = (_moved(n, n.blob(carries + i), *place) for i, place in enumerate(given))
 
-    def step(state: Sequence[Blob], elements: Sequence[Blob]) -> tuple[Any, Any]:
+    def step(state: Sequence[Blob], elements: Sequence[Blob]) -> Step:
         found = _blobs(n, graph, [*zip((*state, *elements), n.elements, strict=True)])
         return found[:carries], found[carries:]
 
@@ -93,7 +95,7 @@ def _turned(x: Blob, is_reverse: bool) -> Blob:
     return sliced(x, {0: range(x.shape[0])[::-1]}) if is_reverse else x
 
 
-def _loop(n: Node) -> tuple[Any, ...]:
+def _loop(n: Node) -> tuple[Blob, ...]:
     count, on = n.number(0, "the number of positions of a loop", None), True
     if n.has(1):
         on = n.value(1) if isinstance(n.value(1), np.ndarray) else n.blob(1)
@@ -124,18 +126,18 @@ def _ends_early(n: Node) -> bool:
     return last not in known and not n.bodies.is_known(last)
 
 
-def _arguments(n: Node, position: Blob, states: Sequence[Blob]) -> list[tuple[Any, int]]:
+def _arguments(n: Node, position: Blob, states: Sequence[Blob]) -> list[tuple[Blob, int]]:
     """Return the inputs of the body of a loop, with their element types."""
     rank = len(n.attr("body").input[1].type.tensor_type.shape.dim)
     on = (ONCE.reshape((1,) * rank), TensorProto.BOOL)
     return [(position, TensorProto.INT64), on, *zip(states, n.elements[2:], strict=True)]
 
 
-def _counted_loop(n: Node, count: int, states: Sequence[Blob]) -> tuple[Any, ...]:
+def _counted_loop(n: Node, count: int, states: Sequence[Blob]) -> tuple[Blob, ...]:
     """Add a loop that runs for all positions."""
     graph, carries = n.attr("body"), len(states)
 
-    def step(state: Sequence[Blob], position: Blob) -> tuple[Any, Any]:
+    def step(state: Sequence[Blob], position: Blob) -> Step:
         on, *found = n.bodies.run(graph, _arguments(n, position, state))
         if count > 1 and not np.all(on):
             n.unsupported("a body that ends its loop at the first position")
@@ -146,13 +148,13 @@ def _counted_loop(n: Node, count: int, states: Sequence[Blob]) -> tuple[Any, ...
     return *last, *rows
 
 
-def _ending_loop(n: Node, count: int, on: Blob, states: Sequence[Blob]) -> tuple[Any, ...]:
+def _ending_loop(n: Node, count: int, on: Blob, states: Sequence[Blob]) -> tuple[Blob, ...]:
     """Add a loop whose body ends it; the states pass through the positions that are left."""
     graph, carries = n.attr("body"), len(states)
     if len(graph.output) > 1 + carries:
         n.unsupported("results of each position of a loop that may end before its last position")
 
-    def step(state: Sequence[Blob], position: Blob) -> tuple[Any, Any]:
+    def step(state: Sequence[Blob], position: Blob) -> Step:
         on, *values = state
 
         def run() -> tuple[Blob, ...]:
