@@ -99,22 +99,38 @@ def block_gathers(exchange: Exchange) -> Iterator[GatherPlan]:
 
 
 def reductions(exchange: Exchange) -> Iterator[Reduction]:
-    """Yield the chunks of an all-reduce, owner by owner; each chunk is summed in rank order."""
-    p = len(exchange.group)
+    """Yield the chunks of an all-reduce, owner by owner; each chunk is summed in rank order.
+
+    If only some devices are wanted, the chunks of other owners have the parts and copies of these.
+    """
+    group = exchange.group
+    here = _wanted(exchange)
     for owner, segments in enumerate(exchange.chunks()):
+        ranks = range(len(group)) if owner in here else here
         for member, low, high in segments:
             combine = combined_range(exchange, member, owner, low, high)
-            others = (member * p + rank for rank in range(p) if rank != owner)
+            others = (member * len(group) + rank for rank in ranks if rank != owner)
             copies = (GatherPlan(_range(True, i, low, high), (combine.target,)) for i in others)
             yield Reduction(member, combine, tuple(copies))
 
 
 def combined_range(exchange: Exchange, member: int, rank: int, low: int, high: int) -> GatherPlan:
-    """Return the gather that combines a range of a member of an all-reduce on one device."""
-    p = len(exchange.group)
-    ranks = range(member * p, member * p + p)
-    parts = tuple(_range(False, i, low, high) for i in ranks)
-    return GatherPlan(_range(True, ranks[rank], low, high), parts)
+    """Return the gather that combines a range of a member of an all-reduce on one device.
+
+    If the device is not wanted, only the parts of those that are.
+    """
+    here, first = _wanted(exchange), member * len(exchange.group)
+    ranks = range(len(exchange.group)) if rank in here else here
+    parts = tuple(_range(False, first + i, low, high) for i in ranks)
+    return GatherPlan(_range(True, first + rank, low, high), parts)
+
+
+def _wanted(exchange: Exchange) -> Sequence[int]:
+    """Return the ranks of an all-reduce whose gathers are wanted."""
+    ranks = range(len(exchange.group))
+    if exchange.local is None:
+        return ranks
+    return [rank for rank in ranks if exchange.group[rank] in exchange.local]
 
 
 def _range(is_output: bool, index: int, low: int, high: int) -> BoxRef:

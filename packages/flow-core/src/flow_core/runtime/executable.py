@@ -14,7 +14,15 @@ from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import PlanError, UnsupportedError
 from flow_core.base.shapes import Shape
 from flow_core.base.thread_pools import find_open_mp, sized_pools, with_sized_pools
-from flow_core.comm.exchange import BOXING, DevicePair, exchange_of, pack, unpack
+from flow_core.comm.exchange import (
+    BOXING,
+    DevicePair,
+    Exchange,
+    devices_of_task,
+    exchange_of,
+    pack,
+    unpack,
+)
 from flow_core.comm.liveness import check_liveness
 from flow_core.device import Arena, Comm, Driver, Launch, World
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task
@@ -201,9 +209,15 @@ class Executable:
                 found="an exchange without a communicator",
                 allowed="a communicator that joins the plan's devices",
             )
-        inputs, outputs = ([self._arrays[i] for i in x] for x in (task.inputs, task.outputs))
+        buffers = self.plan.buffers
+        members = devices_of_task(task, buffers)
+        if not members & self._local and task.attrs.get("whole"):
+            return ()  # the other processes do not have all of these exchanges
         with self._blame.task("binding", task):
-            bound = self.comm.bind(exchange_of(task, self.plan.buffers), inputs, outputs)
+            exchange = exchange_of(task, buffers, self.comm.wanted(members))
+            inputs = self._spread(task.inputs, exchange.senders, exchange)
+            outputs = self._spread(task.outputs, exchange.receivers, exchange)
+            bound = self.comm.bind(exchange, inputs, outputs)
             launches = list(bound)
         if not all(map(callable, launches)):
             raise result_error(
@@ -213,6 +227,20 @@ class Executable:
                 line_of(task),
             )
         return launches
+
+    def _spread(
+        self, found: Sequence[int], devices: Sequence[Device], exchange: Exchange
+    ) -> Sequence[Any]:
+        """Return the arrays at one end of an exchange; None for devices without buffers."""
+        if len(found) == len(devices):
+            return [self._arrays[i] for i in found]
+        members = len(exchange.member_names)
+        size, own = len(devices) // members, len(found) // members
+        position = {device: i for i, device in enumerate(devices[:size])}
+        arrays: list[Any] = [None] * len(devices)
+        for k, i in enumerate(found):
+            arrays[k // own * size + position[self.plan.buffers[i].device]] = self._arrays[i]
+        return arrays
 
     def observed(self, position: int, launches: Sequence[Launch]) -> Sequence[Launch]:
         """Return the launches of a task of a step; subclasses add launches that observe the task.
@@ -262,8 +290,8 @@ class Executable:
         """Return whether this process runs a part of a task, and whether other processes do."""
         if task.type != BOXING:
             return task.device in self._local, False
-        found = {self.plan.buffers[i].device in self._local for i in (*task.inputs, *task.outputs)}
-        return True in found, len(found) == 2
+        found = devices_of_task(task, self.plan.buffers)
+        return bool(found & self._local), bool(found & self._local and found - self._local)
 
     def run(self, feeds: Sequence[Array]) -> tuple[Array, ...]:
         """Run one step: copy the feeds to the devices, launch, and copy the results to the host."""
