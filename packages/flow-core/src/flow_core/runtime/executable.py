@@ -62,7 +62,8 @@ class Executable:
             the comm's local devices are bound and run here; other processes run the other tasks.
         world: the processes that run the plan together, None for a single process.  With several
             processes, ``variable`` is called for the variables of all devices, in the order of the
-            plan, and may return None for those of other processes; every process gets all results.
+            plan, and may return None for those of other processes, unless the plan has only some
+            devices; every process gets all results.
         sync_launches: whether each launch on an asynchronous device is followed by a wait for its
             work, so that an error names its op.
         writes: counts the writes to the variables; None if nothing else overwrites them.
@@ -148,7 +149,7 @@ class Executable:
         is_here = buffer.device in self._local
         if is_here and buffer.memory not in self._local:
             raise _not_shared(self.plan, buffer)
-        if buffer.kind == "variable" and (is_here or self._world):
+        if buffer.kind == "variable" and (is_here or (self._world and not self.plan.classes)):
             logical, region = self.plan.shards.get(buffer.op, (buffer.op, None))
             found = variable(logical, buffer.memory, region, buffer.type.shape)
             return found if is_here else None
@@ -333,7 +334,7 @@ class Executable:
 
     def _windows(self) -> Iterator[tuple[int, Any]]:
         """Yield the elements of `windows`; micro-batches are slices of axis 0."""
-        parts, sizes = self.plan.micro_batches, self._fed_sizes()
+        parts, sizes = self.plan.micro_batches, self.plan.fed_shapes
         for target, (index, region) in zip(self.feeds, self.plan.fed, strict=True):
             if target is None:
                 continue
@@ -343,14 +344,6 @@ class Executable:
                 box[0] = slice(first + box[0].start, first + box[0].stop)
             whole = parts == 1 and region == tuple([(0, n) for n in sizes[index]])
             yield index // parts, ... if whole else tuple(box)
-
-    def _fed_sizes(self) -> dict[int, tuple[int, ...]]:
-        """Return the shapes of the fed arrays, or of their micro-batches, by position."""
-        found: dict[int, tuple[int, ...]] = {}
-        for index, region in self.plan.fed:
-            ends = tuple([high for _, high in region])
-            found[index] = tuple(map(max, ends, found.get(index, ends)))
-        return found
 
     def _copy_in(
         self, position: int, driver: Callable[[Device], Driver]

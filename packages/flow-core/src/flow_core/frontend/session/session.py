@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -58,8 +58,9 @@ from flow_core.plugins.specs import Available
 from flow_core.runtime.failures import allocated, viewed
 from flow_core.runtime.pipeline import Pipeline
 from flow_core.runtime.variable_writes import VariableWrites
+from flow_core.sharding.layouts import regions_of
 from flow_core.sharding.sbp import Region, region_shape
-from flow_core.sharding.topology import Device, Placement
+from flow_core.sharding.topology import Device, Placement, devices_of
 
 if TYPE_CHECKING:  # load the recorder only if needed
     from flow_core.frontend.session.recorder import Recorder
@@ -96,7 +97,7 @@ class Session:
         self.eager = False
         self.declared: dict[str, VariableInfo] = {}
         self._stored: dict[str, StoredVariable] = {}
-        self._updated: dict[str, set[Device]] = {}
+        self._updated: dict[str, Collection[Device]] = {}
         self._drivers: dict[Device, Driver] = {}
         self.compiling = threading.RLock()
         self.pipeline = Pipeline()
@@ -203,10 +204,7 @@ class Session:
 
     def held(self) -> Held:
         """Return the parts of variables that devices hold; None for provisional parts."""
-        return {
-            name: {d: None if stored.provisional else p.region for d, p in stored.parts.items()}
-            for name, stored in self._stored.items()
-        }
+        return _HeldParts(self._stored)
 
     def memory(self, device: Device) -> str:
         """Return the memory kind of a device: the device type whose kernels can read its memory."""
@@ -227,18 +225,14 @@ class Session:
     @contextmanager
     def binding(self) -> Iterator[None]:
         """Discard the parts of variables created in a ``with`` block that fails."""
-        before = {
-            name: (dict(stored.parts), stored.provisional, stored.first, stored.pristine)
-            for name, stored in self._stored.items()
-        }
-        updated = {name: set(devices) for name, devices in self._updated.items()}
+        before = {name: stored.state() for name, stored in self._stored.items()}
+        updated = dict(self._updated)
         try:
             yield
         except BaseException:
             self._stored = {name: self._stored[name] for name in before}
-            for name, state in before.items():
-                stored = self._stored[name]
-                stored.parts, stored.provisional, stored.first, stored.pristine = state
+            for restore in before.values():
+                restore()
             self._updated = updated
             raise
 
@@ -268,7 +262,7 @@ class Session:
         stored = self._stored.get(name) or self._store(name, device)
         wanted = region or whole(stored.info)
         stored.settle(device, wanted)
-        part = stored.parts.get(device)
+        part = stored.part(device)
         if part is None:
             part = self._adopt(stored, device, wanted)
         if part.region != wanted:
@@ -280,6 +274,29 @@ class Session:
                 hint="give both jobs the same placement and distribution",
             )
         return part.view(shape)
+
+    def adopt(self, name: str, layout: TensorLayout) -> None:
+        """Hold a variable in a layout, as `variable` does for one device after the other.
+
+        A collective operation, in time proportional to the devices of this process if no other
+        device has a part yet.
+        """
+        first = layout.placement.device(0)
+        stored = self._stored.get(name) or self._store(name, first)
+        regions = regions_of(stored.info.type.shape, layout)
+        stored.settle(first, regions[0])
+        if stored.has_parts:
+            if not stored.is_in(layout):
+                for device, region in zip(devices_of(layout.placement), regions, strict=True):
+                    self.variable(name, device, region)
+            return
+        stored.memory = self.memory(first)
+        own = {
+            device: self._new_part(stored, device, region)
+            for device, region in zip(devices_of(layout.placement), regions, strict=True)
+            if self._root(device)[1]
+        }
+        stored.adopt(layout, own)
 
     def is_still_zero(self, name: str) -> bool:
         """Return whether a variable initialized to zero is still zero; False if unknown."""
@@ -294,7 +311,7 @@ class Session:
         """Return a copy of the value of a variable that a job uses."""
         return self._stored[name].numpy()
 
-    def check_replicas(self, job: str, updated: Mapping[str, set[Device]]) -> None:
+    def check_replicas(self, job: str, updated: Mapping[str, Collection[Device]]) -> None:
         """Raise an error if a copy of a variable is on a device where no job would update it.
 
         Args:
@@ -302,9 +319,12 @@ class Session:
             updated: for each variable that the job updates, the devices on which it does.
         """
         for name, devices in updated.items():
-            self._updated.setdefault(name, set()).update(devices)
+            known = self._updated.get(name)
+            self._updated[name] = devices if known in (None, devices) else {*known, *devices}
         for name, devices in self._updated.items():
             stored = self._stored[name]
+            if stored.is_held_on(devices):
+                continue
             updated_parts = {id(stored.parts[d]) for d in devices}
             outdated = [d for d, part in stored.parts.items() if id(part) not in updated_parts]
             if outdated:
@@ -415,7 +435,7 @@ class Session:
             JobError: called while a job is being traced.
         """
         for name in self.requested_types():
-            if name not in self._stored or not self._stored[name].parts:
+            if name not in self._stored or not self._stored[name].has_parts:
                 self._allocate(name)
         self.drop_initial_values()
         return {name: self._stored[name] for name in sorted(self._stored)}
@@ -554,6 +574,23 @@ class Session:
         for table in (*others, *self._by_name()):
             table.clear()
         return errors
+
+
+class _HeldParts(Held):
+    """The regions of the parts of variables, read when they are needed."""
+
+    def __init__(self, stored: Mapping[str, StoredVariable]) -> None:
+        self._stored = stored
+
+    def __getitem__(self, name: str) -> Mapping[Device, Region | None]:
+        stored = self._stored[name]
+        return {d: None if stored.provisional else p.region for d, p in stored.parts.items()}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
 
 
 def _unknown_variable(name: str) -> VariableError:
