@@ -113,10 +113,10 @@ def resident():
 
 
 def join(devices):
-    """Make this process the last one of a group with a process per device, and return its world."""
+    """Make this process the last one of a group with a process per device."""
     from types import SimpleNamespace
 
-    from flow_core.frontend.session.session import default_session
+    from flow_core.plugins import host
     from flow_core.plugins.specs import Available, CommSpec
     from flow_dist.mpi.comm import MpiComm
     from flow_dist.mpi.point_to_point import Transport
@@ -126,7 +126,8 @@ def join(devices):
         def __init__(self):
             self.rank, self.size, self.machines = devices - 1, devices, 1
             self._tags = defaultdict(itertools.count)
-            made = SimpleNamespace(Send_init=lambda *_: None, Recv_init=lambda *_: None)
+            request = SimpleNamespace(Free=lambda: None)
+            made = SimpleNamespace(Send_init=lambda *_: request, Recv_init=lambda *_: request)
             self.transport = Transport(made, self.rank, self.owner, self._tag)
             self.shared_memory_peers = [frozenset({rank}) for rank in range(devices)]
             self.cores = None
@@ -140,11 +141,24 @@ def join(devices):
         def broadcast(self, array, root, what):
             array[...] = 0
 
-    world, session = Alone(), default_session()
-    spec = CommSpec("alone", ("cpu",), lambda: Available(devices),
-                    lambda found: MpiComm(found, world),
-                    priority=100, binds_parts=True)  # fmt: skip
-    session.registry.comms["alone"], session._world = spec, world
+    world = Alone()
+    spec = CommSpec(
+        "alone",
+        ("cpu",),
+        lambda: Available(devices),
+        lambda found: MpiComm(found, world),
+        priority=100,
+        world=lambda: world,
+        binds_parts=True,
+    )
+
+    class Plugin:
+        FLOW_PLUGIN_API = "1.0"
+
+        def flow_register_comms(self):
+            return [spec]
+
+    host._default.registry = host.load_plugins(extra=[Plugin()])
 
 
 def measure(workload, devices, layers, lines, classes, bind):
@@ -159,12 +173,13 @@ def measure(workload, devices, layers, lines, classes, bind):
         profile.enable()
     if bind:
         job.executable()
-    compiled = job.compile_classes() if classes else job.compile()
+    compiled = job.compile_classes() if classes else job.compile()  # known, if it is bound
     profile.disable()
     seconds, after = time.process_time() - begun, resident()
     if lines:
         pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(lines)
     plan = compiled.plan
+    assert plan.classes or not bind
     return {
         "seconds": seconds, "bytes": after - before, "peak": after, "tasks": len(plan.tasks),
         "sent": plan.bytes_per_step, "arenas": len({a.nbytes for a in plan.arenas}),

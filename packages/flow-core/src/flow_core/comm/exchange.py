@@ -10,10 +10,11 @@ is identical in all processes, or describes the whole exchange by its layouts
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import starmap
+from itertools import accumulate, starmap
 from typing import Any
 
 import numpy as np
@@ -138,8 +139,8 @@ class Exchange:
         The concatenation of all flattened members is split into balanced parts.
         """
         p = len(self.group)
-        sizes = [self.inputs[m * p].size for m in range(len(self.member_names))]
-        return tuple(tuple(_segments(sizes, p, rank)) for rank in range(p))
+        ends = [0, *accumulate(self.inputs[m * p].size for m in range(len(self.member_names)))]
+        return tuple(tuple(_segments(ends, p, rank)) for rank in range(p))
 
     def links(self, member: int | None = None) -> dict[DevicePair, int]:
         """Return the bytes sent per link, by (from, to), for one member of a bucket or for all."""
@@ -150,14 +151,15 @@ class Exchange:
         return found
 
 
-def _segments(sizes: Sequence[int], parts: int, rank: int) -> Iterator[tuple[int, int, int]]:
-    low, high = balanced_range(sum(sizes), parts, rank)
-    offset = 0
-    for member, size in enumerate(sizes):
-        start, stop = max(low, offset) - offset, min(high, offset + size) - offset
+def _segments(ends: Sequence[int], parts: int, rank: int) -> Iterator[tuple[int, int, int]]:
+    low, high = balanced_range(ends[-1], parts, rank)
+    for member in range(bisect_right(ends, low) - 1, len(ends) - 1):
+        offset = ends[member]
+        if offset >= high:
+            return
+        start, stop = max(low, offset) - offset, min(high, ends[member + 1]) - offset
         if start < stop:
             yield member, start, stop
-        offset += size
 
 
 def exchange_of(
@@ -343,14 +345,15 @@ def check_arrays(
         ("input", exchange.inputs, exchange.senders, inputs),
         ("output", exchange.outputs, exchange.receivers, outputs),
     )
+    here = frozenset(local)
     for noun, types, devices, arrays in rows:
         _check(exchange, len(arrays) == len(types), f"{len(arrays)} {noun}s", str(len(types)))
         for index, (type_, device, array) in enumerate(zip(types, devices, arrays, strict=True)):
-            where = f"{noun} {index} on {device}"
-            if device in local:
-                _check_array(exchange, where, type_, array)
-            else:
-                _check(exchange, array is None, f"an array as {where}", "None: not of this process")
+            if device in here:
+                _check_array(exchange, f"{noun} {index} on {device}", type_, array)
+            elif array is not None:
+                found = f"an array as {noun} {index} on {device}"
+                _check(exchange, False, found, "None: not of this process")
 
 
 def _check_array(exchange: Exchange, where: str, type_: TensorType, array: Any) -> None:

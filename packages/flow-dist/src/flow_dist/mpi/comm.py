@@ -68,7 +68,7 @@ def _shared_transport(
     exchange: Exchange, phases: Phases, joined: MpiWorld, ranks: Collection[int]
 ) -> Bind | None:
     """Return the function that binds an exchange over shared memory; None if MPI must send."""
-    if any(tensor.dtype.is_object for tensor in exchange.inputs):
+    if any(tensor.dtype.is_object for tensor in exchange.inputs[:1]):
         return bind_ragged
     if len(ranks) < 2 or exchange.local is not None or not joined.share_memory(ranks):
         return None
@@ -136,15 +136,16 @@ class MpiComm(Comm):
         own_inputs, copies = copy_overwritten_inputs(exchange, inputs, outputs)
         phases = phases_of(exchange, own_inputs, outputs)
         launch, site = _bind(exchange, phases, self._world, self._memory)
-        links = link_bytes(exchange, self.local, inputs, outputs)
+        links = link_bytes(exchange, self.local)
         if links:
             self._sent.append((site, links))
         return (*copies, launch)
 
     def _check_no_records(self, exchange: Exchange) -> None:
-        owners = {self._world.owner(device) for device in exchange.devices}
-        refused = [t for t in exchange.inputs if t.dtype.is_object and t.dtype != tensor_buffer]
-        if len(owners) > 1 and refused:
+        one = exchange.inputs[:1]  # all have the same element type
+        refused = [t for t in one if t.dtype.is_object and t.dtype != tensor_buffer]
+        owners = {self._world.owner(device) for device in exchange.devices} if refused else ()
+        if len(owners) > 1:
             at = f" ({exchange.line})" if exchange.line else ""
             raise UnsupportedError(
                 f"binding exchange {exchange.name!r}{at}",

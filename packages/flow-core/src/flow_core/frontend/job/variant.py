@@ -116,8 +116,9 @@ class Variant:
     ) -> Executable:
         session, registry, plan = self.session, self.session.registry, compiled.plan
         with session.binding(), stage(plan.job, "binding"), gc_paused():
-            for name, layout in compiled.variables.items() if plan.classes else ():
-                session.adopt(name, layout)
+            if plan.classes and session.world is not None:
+                for name, layout in compiled.variables.items():
+                    session.adopt(name, layout, session.world)
             executable = _executable_factory(session)(
                 plan,
                 registry,

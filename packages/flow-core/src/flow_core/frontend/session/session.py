@@ -42,10 +42,13 @@ from flow_core.costs.topology_file import read_topology
 from flow_core.device import Driver, World
 from flow_core.frontend.session.resource_config import ResourceConfig
 from flow_core.frontend.session.variable_storage import (
+    HeldParts,
     Part,
     ReadRegion,
     StoredVariable,
+    own_ranks,
     too_large,
+    two_layouts,
     whole,
 )
 from flow_core.frontend.session.variables import check_savable
@@ -204,7 +207,7 @@ class Session:
 
     def held(self) -> Held:
         """Return the parts of variables that devices hold; None for provisional parts."""
-        return _HeldParts(self._stored)
+        return HeldParts(self._stored)
 
     def memory(self, device: Device) -> str:
         """Return the memory kind of a device: the device type whose kernels can read its memory."""
@@ -266,37 +269,25 @@ class Session:
         if part is None:
             part = self._adopt(stored, device, wanted)
         if part.region != wanted:
-            raise UnsupportedError(
-                f"variable {name!r}",
-                at=stored.info.line,
-                found=f"regions {part.region} and {region} on {device}, requested by two jobs",
-                allowed="the same layout of a shared variable in all jobs of a session",
-                hint="give both jobs the same placement and distribution",
-            )
+            raise two_layouts(stored.info, device, part.region, region)
         return part.view(shape)
 
-    def adopt(self, name: str, layout: TensorLayout) -> None:
+    def adopt(self, name: str, layout: TensorLayout, world: World) -> None:
         """Hold a variable in a layout, as `variable` does for one device after the other.
 
-        A collective operation, in time proportional to the devices of this process if no other
-        device has a part yet.
+        A collective operation, which costs nothing for other processes if no device has a part.
         """
-        first = layout.placement.device(0)
-        stored = self._stored.get(name) or self._store(name, first)
-        regions = regions_of(stored.info.type.shape, layout)
-        stored.settle(first, regions[0])
-        if stored.has_parts:
-            if not stored.is_in(layout):
-                for device, region in zip(devices_of(layout.placement), regions, strict=True):
-                    self.variable(name, device, region)
-            return
-        stored.memory = self.memory(first)
-        own = {
-            device: self._new_part(stored, device, region)
-            for device, region in zip(devices_of(layout.placement), regions, strict=True)
-            if self._root(device)[1]
-        }
-        stored.adopt(layout, own)
+        stored = self._stored.get(name) or self._store(name, layout.placement.device(0))
+        devices, regions = devices_of(layout.placement), regions_of(stored.info.type.shape, layout)
+        stored.settle(devices[0], regions[0])
+        if not stored.has_parts:
+            stored.memory, machines = self.memory(devices[0]), self.resources.machine_num
+            own = own_ranks(layout.placement, world.owner, world.rank, machines)
+            parts = {devices[i]: self._new_part(stored, devices[i], regions[i]) for i in own}
+            stored.adopt(layout, parts)
+        elif not stored.is_in(layout):
+            for device, region in zip(devices, regions, strict=True):
+                self.variable(name, device, region)
 
     def is_still_zero(self, name: str) -> bool:
         """Return whether a variable initialized to zero is still zero; False if unknown."""
@@ -323,10 +314,7 @@ class Session:
             self._updated[name] = devices if known in (None, devices) else {*known, *devices}
         for name, devices in self._updated.items():
             stored = self._stored[name]
-            if stored.is_held_on(devices):
-                continue
-            updated_parts = {id(stored.parts[d]) for d in devices}
-            outdated = [d for d, part in stored.parts.items() if id(part) not in updated_parts]
+            outdated = stored.apart_from(devices)
             if outdated:
                 owners, copies = (", ".join(map(str, d)) for d in (sorted(devices), outdated))
                 raise UnsupportedError(
@@ -574,23 +562,6 @@ class Session:
         for table in (*others, *self._by_name()):
             table.clear()
         return errors
-
-
-class _HeldParts(Held):
-    """The regions of the parts of variables, read when they are needed."""
-
-    def __init__(self, stored: Mapping[str, StoredVariable]) -> None:
-        self._stored = stored
-
-    def __getitem__(self, name: str) -> Mapping[Device, Region | None]:
-        stored = self._stored[name]
-        return {d: None if stored.provisional else p.region for d, p in stored.parts.items()}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
-
-    def __len__(self) -> int:
-        return len(self._stored)
 
 
 def _unknown_variable(name: str) -> VariableError:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from flow_core.base.arrays import Array, DeviceArray
-from flow_core.base.errors import OutOfMemoryError
+from flow_core.base.errors import OutOfMemoryError, UnsupportedError
 from flow_core.base.philox import op_seed
 from flow_core.base.shapes import Shape, num_elements
 from flow_core.device import Arena, World
@@ -18,7 +18,7 @@ from flow_core.frontend.trace.variable_info import VariableInfo
 from flow_core.ir.initializers import generate
 from flow_core.sharding.layouts import TensorLayout, regions_of
 from flow_core.sharding.sbp import Region, region_shape
-from flow_core.sharding.topology import Device, devices_of
+from flow_core.sharding.topology import Device, Placement, devices_of
 
 ReadRegion: TypeAlias = Callable[[Region], Array]
 """A function that returns the values of a region of a logical variable."""
@@ -120,9 +120,12 @@ class StoredVariable:
         pairs = zip(found, regions, strict=True)
         return all(part is not None and part.region == region for part, region in pairs)
 
-    def is_held_on(self, devices: Collection[Device]) -> bool:
-        """Return whether an adopted layout is known to be on some devices."""
-        return self._layout is not None and devices_of(self._layout.placement) == devices
+    def apart_from(self, devices: Collection[Device]) -> list[Device]:
+        """Return the devices whose parts are in other memory than those of some devices."""
+        if self._layout is not None and devices_of(self._layout.placement) == devices:
+            return []
+        memory = {id(self.parts[device]) for device in devices}
+        return [device for device, part in self.parts.items() if id(part) not in memory]
 
     @property
     def local(self) -> list[Part]:
@@ -229,6 +232,38 @@ class StoredVariable:
         return bool(held) and filled >= self.info.type.size
 
 
+class HeldParts(Mapping[str, Mapping[Device, Region | None]]):
+    """The regions of the parts of variables, read when they are needed."""
+
+    def __init__(self, stored: Mapping[str, StoredVariable]) -> None:
+        self._stored = stored
+
+    def __getitem__(self, name: str) -> Mapping[Device, Region | None]:
+        stored = self._stored[name]
+        return {d: None if stored.provisional else p.region for d, p in stored.parts.items()}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+
+@lru_cache(maxsize=16)
+def own_ranks(
+    placement: Placement, owner: Callable[[Device], int], rank: int, machines: int
+) -> Sequence[int]:
+    """Return the ranks of a placement whose devices belong to a process.
+
+    Args:
+        placement: the placement.
+        owner: returns the process that owns a device.
+        rank: the rank of the process.
+        machines: the number of machines, on which the owners depend.
+    """
+    return [r for r, device in enumerate(devices_of(placement)) if owner(device) == rank]
+
+
 def too_large(info: VariableInfo, device: Device, nbytes: int, available: str) -> OutOfMemoryError:
     """Return the error for a variable that does not fit into a device's memory.
 
@@ -248,6 +283,19 @@ def too_large(info: VariableInfo, device: Device, nbytes: int, available: str) -
     )
     error.nbytes = nbytes
     return error
+
+
+def two_layouts(
+    info: VariableInfo, device: Device, held: Region, wanted: Region | None
+) -> UnsupportedError:
+    """Return the error for two jobs that request different parts of a variable on a device."""
+    return UnsupportedError(
+        f"variable {info.name!r}",
+        at=info.line,
+        found=f"regions {held} and {wanted} on {device}, requested by two jobs",
+        allowed="the same layout of a shared variable in all jobs of a session",
+        hint="give both jobs the same placement and distribution",
+    )
 
 
 def whole(info: VariableInfo) -> Region:
