@@ -3,9 +3,12 @@
     python scaling_bench.py mlp gpt resnet50 pipeline --devices 1,4,8,16,32
     python scaling_bench.py gpt --devices 8 --layers 12,24,48 --profile 40
     python scaling_bench.py mlp --devices 8,64 --beside ../../before       # and a second checkout
+    python scaling_bench.py gpt mlp --devices 8,1024 --bind           # one of as many processes
 
 The devices are null devices, which run nothing; 8 of them form a machine.  The batch grows with the
-number of devices.  Each case runs in a new process.  ``pipeline`` is the GPT in 4 stages with 8
+number of devices.  Each case runs in a new process.  With ``--bind``, the devices are CPUs with a
+process each: one process compiles its part and binds it over flow-dist's MPI transport, on a host
+of its own, where sending and receiving are replaced.  ``pipeline`` is the GPT in 4 stages with 8
 micro-batches; each stage has a quarter of the devices.  The script prints the least CPU seconds,
 the added bytes and the peak of the process, the ratios of seconds and peak to the first number of
 devices (or of layers), and the exponents of seconds and added bytes since the previous one.
@@ -13,6 +16,7 @@ devices (or of layers), and the exponents of seconds and added bytes since the p
 
 import argparse
 import cProfile
+import itertools
 import json
 import os
 import pstats
@@ -20,6 +24,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from math import log
 from pathlib import Path
 
@@ -61,8 +66,8 @@ def gpt(x, y, layers, place):
         return networks.cross_entropy(flow.reshape(y, (-1,)), logits)
 
 
-def job_of(workload, devices, layers):
-    """Return a training job on null devices."""
+def job_of(workload, devices, layers, kind_of_device="null"):
+    """Return a training job."""
     import networks
 
     import oneflow as flow
@@ -78,9 +83,9 @@ def job_of(workload, devices, layers):
 
     def place(stage):
         if workload != "pipeline":
-            return flow.scope.placement("null", ids(0, devices))
+            return flow.scope.placement(kind_of_device, ids(0, devices))
         size = devices // STAGES
-        return flow.scope.placement("null", ids(stage * size, size))
+        return flow.scope.placement(kind_of_device, ids(stage * size, size))
 
     def network(
         x: tp.Numpy.Placeholder(shape, dtype=kind),
@@ -107,20 +112,74 @@ def resident():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(workload, devices, layers, lines, classes):
+def join(devices):
+    """Make this process the last one of a group with a process per device."""
+    from types import SimpleNamespace
+
+    from flow_core.plugins import host
+    from flow_core.plugins.specs import Available, CommSpec
+    from flow_dist.mpi.comm import MpiComm
+    from flow_dist.mpi.point_to_point import Transport
+    from flow_dist.mpi.world import MpiWorld
+
+    class Alone(MpiWorld):
+        def __init__(self):
+            self.rank, self.size, self.machines = devices - 1, devices, 1
+            self._tags = defaultdict(itertools.count)
+            request = SimpleNamespace(Free=lambda: None)
+            made = SimpleNamespace(Send_init=lambda *_: request, Recv_init=lambda *_: request)
+            self.transport = Transport(made, self.rank, self.owner, self._tag)
+            self.shared_memory_peers = [frozenset({rank}) for rank in range(devices)]
+            self.cores = None
+
+        def gather(self, text, what):
+            return (text,) * devices
+
+        def agree(self, job, arrays, policy):
+            return None
+
+        def broadcast(self, array, root, what):
+            array[...] = 0
+
+    world = Alone()
+    spec = CommSpec(
+        "alone",
+        ("cpu",),
+        lambda: Available(devices),
+        lambda found: MpiComm(found, world),
+        priority=100,
+        world=lambda: world,
+        binds_parts=True,
+    )
+
+    class Plugin:
+        FLOW_PLUGIN_API = "1.0"
+
+        def flow_register_comms(self):
+            return [spec]
+
+    host._default.registry = host.load_plugins(extra=[Plugin()])
+
+
+def measure(workload, devices, layers, lines, classes, bind):
     """Return the CPU seconds and added bytes of compilation, and the plan's numbers."""
-    job = job_of(workload, devices, layers)
+    if bind:
+        join(devices)
+    job = job_of(workload, devices, layers, "cpu" if bind else "null")
     job._variant()
     profile = cProfile.Profile()
     before, begun = resident(), time.process_time()
     if lines:
         profile.enable()
-    compiled = job.compile_classes() if classes else job.compile()
+    if bind:
+        job.executable()
+    compiled = job.compile_classes() if classes else job.compile()  # known, if it is bound
     profile.disable()
     seconds, after = time.process_time() - begun, resident()
     if lines:
         pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(lines)
     plan = compiled.plan
+    assert plan.classes or not bind
     return {
         "seconds": seconds, "bytes": after - before, "peak": after, "tasks": len(plan.tasks),
         "sent": plan.bytes_per_step, "arenas": len({a.nbytes for a in plan.arenas}),
@@ -138,7 +197,7 @@ def asked(case, checkout, options):
         sys.executable,
         __file__,
         "--one",
-        json.dumps([*case, options.profile, options.classes]),
+        json.dumps([*case, options.profile, options.classes, options.bind]),
     ]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -176,6 +235,7 @@ def main():
     parser.add_argument("--devices", default="1,4,8,16")
     parser.add_argument("--layers", default="12")
     parser.add_argument("--classes", action="store_true", help="compile one device of each class")
+    parser.add_argument("--bind", action="store_true", help="also bind, as one of many processes")
     parser.add_argument("--beside", help="second checkout, measured after this one")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--profile", type=int, default=0, help="number of functions to print")

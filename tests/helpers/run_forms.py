@@ -5,7 +5,6 @@ processes.  Each form is held against one device, and its bytes against the plan
 """
 
 import hashlib
-import json
 import sys
 from collections import Counter
 from typing import Any
@@ -50,23 +49,26 @@ def arrays(found: tuple[Any, dict[str, Any]]) -> dict[str, Any]:
 
 
 def check_bytes(network: str, form: str) -> None:
-    """All processes together have sent, link by link, what the plan predicts."""
+    """This process has sent, link by link, what its plan predicts, which is a part of the whole."""
     flow.clear_default_session()
     job = train_job(NETWORKS[network], FORMS[form])
     for batch in batches(NETWORKS[network]):
         job(*step_of(FORMS[form], batch))
     wanted: Counter[DevicePair] = Counter()
+    world, plan = default_session().world, job.plan()
     for once in (False, True):
-        for link, nbytes in links_of(exchanges(job.plan(), once)).items():
-            wanted[link] += nbytes * (1 if once else STEPS)
-    told = [[*map(str, link), nbytes] for link, nbytes in job.executable().sent().items()]
-    world = default_session().world
-    texts = [json.dumps(told).encode()]
-    if world is not None:
-        texts = list(world.gather(texts[0], "bytes sent"))
-    rows = [row for text in texts for row in json.loads(text)]
-    sent = {(Device.parse(sender), Device.parse(receiver)): n for sender, receiver, n in rows}
+        for link, nbytes in links_of(exchanges(plan, once)).items():
+            if world is None or world.owner(link[0]) == world.rank:
+                wanted[link] += nbytes * (1 if once else STEPS)
+    sent = job.executable().sent()
     assert sent == +wanted, (network, form, sent, wanted)
+    is_part = world is not None and not FORMS[form].mirrored
+    assert bool(plan.classes) == is_part, (network, form, plan.classes)
+    if is_part and form == "data":
+        kept = {arena.device for arena in plan.arenas}
+        own = {device for device in kept if world.owner(device) == world.rank}
+        assert kept == own | {Device.parse(text) for text in plan.classes}, (kept, plan.classes)
+        assert len(kept) < FORMS[form].devices
 
 
 def main(wanted: list[str]) -> None:

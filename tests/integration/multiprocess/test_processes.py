@@ -480,3 +480,15 @@ def test_all_processes_name_the_element_that_is_not_finite(micro_batches: int) -
     assert "variables as before: True" in found
     part = "2 NaN of 4 numbers of the part [6:8, 0:2], the first at [6, 0]"
     assert re.search(rf"fed array 'x\S*@3': {re.escape(part)}", found)
+
+
+@pytest.mark.representative(r"\[0-4\]", "MPI alone, and a process per device")
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("shared", ["0", "1"])
+def test_processes_that_compile_their_own_devices_share_variables(count: int, shared: str) -> None:
+    """Between jobs on some of the devices, whose values are read, assigned, saved and loaded."""
+    script = SCRIPTS / "programs" / "run_own_parts.py"
+    lines = on_one(script)
+    assert len(lines.splitlines()) == 16
+    assert on_many(count, script, FLOW_DIST_SHARED_MEMORY=shared) == lines

@@ -22,6 +22,7 @@ from flow_core.base.errors import (
     PlanError,
     nearest,
 )
+from flow_core.base.shapes import Shape
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
 from flow_core.ir.graph import NO_ATTRS, Attrs, AttrValue, TensorType, tensor_type
 from flow_core.sharding.sbp import Region
@@ -253,6 +254,9 @@ class Plan:
         settings: kernel settings of the session and the job; see
             `flow_core.plugins.specs.KernelQuery`.
         costs: the cost model of all predicted times, and its source.
+        fed_shapes: the shapes of the fed arrays, or of their micro-batches, by position.
+        classes: the number of devices of each class of devices that do the same, by its first
+            device; the plan then has tasks of some devices only.  Empty in a plan of all devices.
         regions: the regions of the parts of logical values, by "op:output" of the tasks that
             compute them; only in plans whose results are checked for NaN and infinities.
     """
@@ -280,6 +284,8 @@ class Plan:
     settings: Mapping[str, AttrValue] = NO_ATTRS
     costs: str = ""
     regions: Mapping[str, Region] = field(default_factory=dict)
+    fed_shapes: tuple[Shape, ...] = ()
+    classes: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return the job's name and the sizes of the plan."""
@@ -301,10 +307,14 @@ class Plan:
     def _sizes(self) -> tuple[tuple[str, str], ...]:
         return (
             ("tasks per step", f"{len(self.tasks):,}"),
-            ("devices", f"{len(self.arenas):,}"),
+            ("devices", self._devices()),
             ("bytes of arenas", f"{sum(a.nbytes for a in self.arenas):,}"),
             ("bytes across devices per step", f"{self.bytes_per_step:,}"),
         )
+
+    def _devices(self) -> str:
+        all_ = sum(self.classes.values())
+        return f"{len(self.arenas):,}" + (f" of {all_:,}" if all_ else "")
 
     @property
     def bytes_per_step(self) -> int:

@@ -7,7 +7,7 @@ in which order.  The communicator (comm) only transports the boxes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -27,7 +27,7 @@ from flow_core.authoring.collectives import (
     GatherPlan,
     block_gathers,
     combined_range,
-    gather_plans,
+    local_ranks,
     reductions,
 )
 from flow_core.authoring.specs import Device
@@ -139,8 +139,8 @@ def phases_of(exchange: Exchange, inputs: Sequence[Operand], outputs: Sequence[O
 
 
 def _what(exchange: Exchange) -> str:
-    largest = max((*exchange.inputs, *exchange.outputs), key=lambda t: t.nbytes)
-    return f"{exchange.collective} {largest}"
+    types = {id(t): t for t in (*exchange.inputs, *exchange.outputs)}
+    return f"{exchange.collective} {max(types.values(), key=lambda t: t.nbytes)}"
 
 
 def _fills(exchange: Exchange, outputs: Sequence[Operand]) -> Iterator[Launch]:
@@ -179,32 +179,43 @@ def _reduced(exchange: Exchange) -> tuple[tuple[GatherPlan, ...], ...]:
     A small all-reduce becomes a single phase, which takes twice the work and half the latency.
     """
     p = len(exchange.group)
-    if sum(t.nbytes for t in exchange.inputs) <= ONE_PHASE_BYTES:
-        members = [(m, exchange.inputs[m * p].size) for m in range(len(exchange.member_names))]
-        whole = [(r, m, size) for r in range(p) for m, size in members if size]
-        return (tuple(combined_range(exchange, m, rank, 0, size) for rank, m, size in whole),)
+    if _is_small(exchange):
+        members = [(m * p, exchange.inputs[m * p].size) for m in range(len(exchange.member_names))]
+        here = local_ranks(exchange)
+        return (tuple([
+            combined_range(m, rank, range(p) if rank in here else here, 0, size)
+            for rank in range(p) for m, size in members if size
+        ]),)  # fmt: skip
     chunks = list(reductions(exchange))
     copies = tuple(copy for chunk in chunks for copy in chunk.copies)
     return tuple(chunk.combine for chunk in chunks), copies
 
 
-def link_bytes(
-    exchange: Exchange,
-    local: Sequence[Device],
-    inputs: Sequence[Operand],
-    outputs: Sequence[Operand],
-) -> Counter[DevicePair]:
+def _is_small(exchange: Exchange) -> bool:
+    """Return whether an all-reduce runs in one phase."""
+    p = len(exchange.group)
+    return p * sum(t.nbytes for t in exchange.inputs[::p]) <= ONE_PHASE_BYTES
+
+
+def link_bytes(exchange: Exchange, local: Collection[Device]) -> Counter[DevicePair]:
     """Return the bytes that local devices send per launch, keyed by (sender, receiver).
 
     A chunk of an all-reduce counts twice: on the way to its owner and on the way back.
     """
     nbytes: Counter[DevicePair] = Counter()
-    for gather in gather_plans(exchange):
-        receiver = gather.target.device(exchange)
-        for part in gather.parts:
-            sender = part.device(exchange)
+    if exchange.collective != "all_reduce":
+        for block in exchange.blocks:
+            sender, receiver = exchange.senders[block.source], exchange.receivers[block.target]
             if sender in local and sender != receiver:
-                nbytes[sender, receiver] += part.view(part.array(inputs, outputs)).nbytes
+                itemsize = exchange.outputs[block.target].dtype.itemsize
+                nbytes[sender, receiver] += prod(block.size) * itemsize
+        return nbytes
+    group, itemsize = exchange.group, exchange.inputs[0].dtype.itemsize
+    chunks = [sum(high - low for _, low, high in own) * itemsize for own in exchange.chunks()]
+    for sender, own in zip(group, chunks, strict=True):
+        for receiver, other in zip(group, chunks, strict=True) if sender in local else ():
+            if sender != receiver and own + other:
+                nbytes[sender, receiver] = own + other
     return nbytes
 
 
@@ -265,9 +276,8 @@ def copy_overwritten_inputs(
     Returns:
         The inputs, some of them replaced by copies, and the launches that fill the copies.
     """
-    is_small = sum(t.nbytes for t in exchange.inputs) <= ONE_PHASE_BYTES
     local = {d for d, x in zip(exchange.senders, inputs, strict=True) if x is not None}
-    if exchange.collective != "all_reduce" or not is_small or len(local) < 2:
+    if exchange.collective != "all_reduce" or len(local) < 2 or not _is_small(exchange):
         return tuple(inputs), []
     safe = list(inputs)
     copies: list[Launch] = []

@@ -24,6 +24,7 @@ def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
         priority=10,
         world="flow_dist.mpi.world:world",
         static_bootstrap="flow_dist.mpi.static_bootstrap:connect",
+        binds_parts=True,
     )
     nccl = CommSpec(
         "nccl", ("gpu",), "flow_dist.nccl.comm:bootstrap", "flow_dist.nccl.comm:NcclComm", 10

@@ -6,6 +6,7 @@ from flow_core.comm.gathers import (
     block_gathers,
     combined_range,
     gather_plans,
+    local_ranks,
     reductions,
 )
 
@@ -15,5 +16,6 @@ __all__ = [
     "block_gathers",
     "combined_range",
     "gather_plans",
+    "local_ranks",
     "reductions",
 ]

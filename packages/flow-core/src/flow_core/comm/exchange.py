@@ -3,15 +3,18 @@
 An exchange names its collective, so that a communication library can use a native implementation.
 It also lists the blocks that move, so that any library, or copies between arrays, can perform the
 exchange without knowing the collective.  In a plan, an exchange is a task of type ``boxing`` that
-is identical in all processes; each process performs the part of its own devices, in plan order.
+is identical in all processes, or describes the whole exchange by its layouts
+(`flow_core.comm.described`); each process performs the part of its own devices, in plan order.
 """
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, starmap
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.errors import PlanError
 from flow_core.base.shapes import Shape, balanced_range, num_elements
+from flow_core.comm.described import contents, ends_of
 from flow_core.ir.graph import AttrValue, TensorType
 from flow_core.plan import COLLECTIVES, Buffer, Plan, Task
 from flow_core.sharding.topology import Device
@@ -75,6 +79,7 @@ class Exchange:
         member_names: the names of the exchanges between the same devices that were fused into
             this one; inputs and outputs are then listed member by member.  For an exchange that
             is not fused, only its own name.
+        local: the devices whose blocks are known, and gathers are made; None for all devices.
     """
 
     name: str
@@ -90,6 +95,7 @@ class Exchange:
     summed: tuple[int, ...] = ()
     line: str = field(default="", compare=False)
     stream: int = field(default=0, compare=False)
+    local: frozenset[Device] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.member_names:
@@ -133,8 +139,8 @@ class Exchange:
         The concatenation of all flattened members is split into balanced parts.
         """
         p = len(self.group)
-        sizes = [self.inputs[m * p].size for m in range(len(self.member_names))]
-        return tuple(tuple(_segments(sizes, p, rank)) for rank in range(p))
+        ends = [0, *accumulate(self.inputs[m * p].size for m in range(len(self.member_names)))]
+        return tuple(tuple(_segments(ends, p, rank)) for rank in range(p))
 
     def links(self, member: int | None = None) -> dict[DevicePair, int]:
         """Return the bytes sent per link, by (from, to), for one member of a bucket or for all."""
@@ -145,29 +151,30 @@ class Exchange:
         return found
 
 
-def _segments(sizes: Sequence[int], parts: int, rank: int) -> Iterator[tuple[int, int, int]]:
-    low, high = balanced_range(sum(sizes), parts, rank)
-    offset = 0
-    for member, size in enumerate(sizes):
-        start, stop = max(low, offset) - offset, min(high, offset + size) - offset
+def _segments(ends: Sequence[int], parts: int, rank: int) -> Iterator[tuple[int, int, int]]:
+    low, high = balanced_range(ends[-1], parts, rank)
+    for member in range(bisect_right(ends, low) - 1, len(ends) - 1):
+        offset = ends[member]
+        if offset >= high:
+            return
+        start, stop = max(low, offset) - offset, min(high, ends[member + 1]) - offset
         if start < stop:
             yield member, start, stop
-        offset += size
 
 
-def exchange_of(task: Task, buffers: Sequence[Buffer]) -> Exchange:
+def exchange_of(
+    task: Task, buffers: Sequence[Buffer], local: Collection[Device] | None = None
+) -> Exchange:
     """Return the exchange of a ``boxing`` task of a plan.
 
-    Raises:
-        PlanError: the plan has only some devices of the exchange.
+    Args:
+        task: the task.
+        buffers: the buffers of the plan.
+        local: the devices of which the blocks are wanted, if the task describes its exchange by
+            layouts; None for all devices.
     """
     if task.attrs.get("whole"):
-        raise PlanError(
-            f"reading exchange {task.op!r}",
-            found=f"a plan that has only some of the devices {task.attrs['whole'][0]}",
-            allowed="a plan of all devices",
-            hint="compile the job with job.compile()",
-        )
+        return _described(task, local)
     found = make_exchange(
         task.op,
         task.attrs,
@@ -177,6 +184,25 @@ def exchange_of(task: Task, buffers: Sequence[Buffer]) -> Exchange:
         tuple([buffers[i].device for i in task.outputs]),
     )
     return replace(found, line=task.line, stream=task.stream)
+
+
+def _described(task: Task, local: Collection[Device] | None) -> Exchange:
+    attrs, found = task.attrs, contents(task.attrs, local)
+    senders, receivers = ends_of(attrs["whole"])
+    count = len(attrs["whole"][3])
+    return Exchange(
+        task.op, attrs["collective"], attrs["combine"], found.inputs, found.outputs,
+        senders * count, receivers * count, tuple(starmap(Block, found.blocks)), found.fills,
+        attrs["members"], (), task.line, task.stream, None if local is None else frozenset(local),
+    )  # fmt: skip
+
+
+def devices_of_task(task: Task, buffers: Sequence[Buffer]) -> frozenset[Device]:
+    """Return the devices of a ``boxing`` task, also those of which the plan has no buffers."""
+    whole = task.attrs.get("whole")
+    if whole:
+        return frozenset().union(*ends_of(whole))
+    return frozenset([buffers[i].device for i in (*task.inputs, *task.outputs)])
 
 
 def make_exchange(
@@ -319,14 +345,15 @@ def check_arrays(
         ("input", exchange.inputs, exchange.senders, inputs),
         ("output", exchange.outputs, exchange.receivers, outputs),
     )
+    here = frozenset(local)
     for noun, types, devices, arrays in rows:
         _check(exchange, len(arrays) == len(types), f"{len(arrays)} {noun}s", str(len(types)))
         for index, (type_, device, array) in enumerate(zip(types, devices, arrays, strict=True)):
-            where = f"{noun} {index} on {device}"
-            if device in local:
-                _check_array(exchange, where, type_, array)
-            else:
-                _check(exchange, array is None, f"an array as {where}", "None: not of this process")
+            if device in here:
+                _check_array(exchange, f"{noun} {index} on {device}", type_, array)
+            elif array is not None:
+                found = f"an array as {noun} {index} on {device}"
+                _check(exchange, False, found, "None: not of this process")
 
 
 def _check_array(exchange: Exchange, where: str, type_: TensorType, array: Any) -> None:

@@ -10,7 +10,7 @@ the parts of one gather; an all-reduce's reductions cover each output once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,22 +99,38 @@ def block_gathers(exchange: Exchange) -> Iterator[GatherPlan]:
 
 
 def reductions(exchange: Exchange) -> Iterator[Reduction]:
-    """Yield the chunks of an all-reduce, owner by owner; each chunk is summed in rank order."""
-    p = len(exchange.group)
+    """Yield the chunks of an all-reduce, owner by owner; each chunk is summed in rank order.
+
+    If only some devices are wanted, the chunks of other owners have the parts and copies of these.
+    """
+    p, here = len(exchange.group), local_ranks(exchange)
     for owner, segments in enumerate(exchange.chunks()):
+        ranks = range(p) if owner in here else here
         for member, low, high in segments:
-            combine = combined_range(exchange, member, owner, low, high)
-            others = (member * p + rank for rank in range(p) if rank != owner)
+            combine = combined_range(member * p, owner, ranks, low, high)
+            others = (member * p + rank for rank in ranks if rank != owner)
             copies = (GatherPlan(_range(True, i, low, high), (combine.target,)) for i in others)
             yield Reduction(member, combine, tuple(copies))
 
 
-def combined_range(exchange: Exchange, member: int, rank: int, low: int, high: int) -> GatherPlan:
-    """Return the gather that combines a range of a member of an all-reduce on one device."""
-    p = len(exchange.group)
-    ranks = range(member * p, member * p + p)
-    parts = tuple(_range(False, i, low, high) for i in ranks)
-    return GatherPlan(_range(True, ranks[rank], low, high), parts)
+def combined_range(first: int, rank: int, ranks: Iterable[int], low: int, high: int) -> GatherPlan:
+    """Return the gather that combines a range of a member of an all-reduce on one device.
+
+    Args:
+        first: the position of the member's first input and output.
+        rank: the rank of the device.
+        ranks: the ranks of the parts.
+        low, high: the range of elements.
+    """
+    parts = tuple([_range(False, first + i, low, high) for i in ranks])
+    return GatherPlan(_range(True, first + rank, low, high), parts)
+
+
+def local_ranks(exchange: Exchange) -> Sequence[int]:
+    """Return the ranks of an all-reduce whose gathers are wanted."""
+    if exchange.local is None:
+        return range(len(exchange.group))
+    return [rank for rank, device in enumerate(exchange.group) if device in exchange.local]
 
 
 def _range(is_output: bool, index: int, low: int, high: int) -> BoxRef:

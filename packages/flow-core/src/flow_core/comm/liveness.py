@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flow_core.base.errors import PlanError
-from flow_core.comm.exchange import BOXING
+from flow_core.comm.exchange import BOXING, devices_of_task
 from flow_core.plan import Plan, RegisterPlan, Task
 from flow_core.sharding.topology import Device
 
@@ -123,8 +123,7 @@ def _ranks(plan: Plan, task: Task, owner: Owner | None) -> Sequence[int]:
     """Return the processes of an exchange between several processes."""
     if owner is None or task.type != BOXING:
         return ()
-    devices = {plan.buffers[i].device for i in (*task.inputs, *task.outputs)}
-    ranks = sorted({owner(device) for device in devices})
+    ranks = sorted({owner(device) for device in devices_of_task(task, plan.buffers)})
     return ranks if len(ranks) > 1 else ()
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
+from flow_core.base.shapes import Shape
 from flow_core.compiler.checks import check_placements
 from flow_core.compiler.distribute.physical_graph import (
     Physical,
@@ -92,7 +93,10 @@ def compile_plan(request: CompileRequest) -> Compiled:
     stages = Stages(optimized, graph, timings, physical)
     return Compiled(
         request=request,
-        plan=_annotated(plan, physical, parts, _regions(request, optimized, physical)),
+        plan=replace(
+            _annotated(plan, physical, parts, _regions(request, optimized, physical)),
+            fed_shapes=tuple([_fed_shape(optimized, name) for name in inputs]),
+        ),
         inputs=inputs,
         variables=_variables(optimized, physical.layouts),
         shared=sharing.decided,
@@ -140,11 +144,19 @@ def _regions(request: CompileRequest, graph: Graph, physical: Physical) -> dict[
     return found
 
 
+def _fed_shape(graph: Graph, name: str) -> Shape:
+    """Return the shape of a fed array; () if the graph does not read it."""
+    return graph.types[name][0].shape if name in graph.types else ()
+
+
 def _annotated(plan: Plan, physical: Physical, parts: int, regions: Mapping[str, Region]) -> Plan:
     """Return the plan with records of its shards, regions, micro-batches and ledger."""
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
     ledger = tuple(map(_transfer, physical.ledger))
-    return replace(plan, shards=shards, regions=regions, micro_batches=parts, ledger=ledger)
+    classes = {str(devices[0]): len(devices) for devices in physical.classes}
+    return replace(
+        plan, shards=shards, regions=regions, micro_batches=parts, ledger=ledger, classes=classes
+    )
 
 
 def _transfer(entry: BoxingEntry) -> Transfer:

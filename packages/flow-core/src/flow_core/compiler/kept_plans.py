@@ -86,7 +86,7 @@ class Entry:
             request: the request.
             limit: the maximum size of all plans in bytes; 0 to keep none.
         """
-        if not limit or request.devices is not None:
+        if not limit:
             return None
         try:
             key = (FORMAT, request_digest(request))

@@ -8,20 +8,19 @@ update them separately, as the mirrored view does with the moving statistics of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from flow_core.base.errors import DeviceUnavailableError, UnsupportedError
 from flow_core.compiler.distribute.physical_graph import Physical
 from flow_core.compiler.memory.aliases import alias_roots, overwritten
 from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup, find_sharing
-from flow_core.compiler.request import CompileRequest
+from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.ir.graph import Graph
-from flow_core.plan import Plan
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import OpSpec
 from flow_core.sharding.sbp import Region
-from flow_core.sharding.topology import Device
+from flow_core.sharding.topology import Device, devices_of
 
 Copies = dict[str, list[list[str]]]
 """For each logical variable, the names of its physical variables, grouped by equal parts."""
@@ -136,13 +135,20 @@ def _updated_apart(request: CompileRequest, logical: str) -> UnsupportedError:
     )
 
 
-def updated_variables(plan: Plan, specs: Mapping[str, OpSpec]) -> dict[str, set[Device]]:
-    """Return, for each logical variable that a plan overwrites, the devices on which it does."""
-    found: dict[str, set[Device]] = {}
+def updated_variables(
+    compiled: Compiled, specs: Mapping[str, OpSpec]
+) -> Mapping[str, Collection[Device]]:
+    """Return, for each logical variable that a plan overwrites, the devices on which it does.
+
+    A plan of some devices overwrites a variable on all devices that hold it.
+    """
+    plan, found = compiled.plan, dict[str, set[Device]]()
     for task in plan.tasks:
         for index in specs[task.type].overwrites(task.attrs):
             if index < len(task.inputs):
                 buffer = plan.buffers[task.inputs[index]]
                 logical = plan.shards[buffer.op][0] if buffer.op in plan.shards else buffer.op
                 found.setdefault(logical, set()).add(buffer.memory)
+    if plan.classes:
+        return {name: devices_of(compiled.variables[name].placement) for name in found}
     return found

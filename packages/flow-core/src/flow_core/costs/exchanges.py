@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from flow_core.comm.described import ends_of
 from flow_core.comm.exchange import LOCAL
 from flow_core.costs.collectives import exchange_seconds
 from flow_core.costs.model import CostModel, DeviceModel
 from flow_core.ir.graph import AttrValue, TensorType
-from flow_core.sharding.topology import Device, Devices, Placement
+from flow_core.sharding.topology import Device, Devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def exchange_cost(
         return device.launch + device.seconds(0.0, moved)
     whole = attrs.get("whole")
     if whole:
-        devices, nbytes = _named(whole[1], whole[0]), sum(largest for _, largest in whole[2])
+        devices, nbytes = _joined(*ends_of(whole)), sum(largest for _, largest in whole[2])
     else:
         devices, nbytes = ends.devices, _largest(ends, max(1, len(attrs["members"])))
     return exchange_seconds(collective, devices, nbytes, model.links)
@@ -61,11 +62,5 @@ def _largest(ends: Ends, members: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def _named(*texts: str) -> tuple[Device, ...]:
-    """Return the devices of placements, given as text."""
-    found: dict[Device, None] = {}
-    for text in texts:
-        kind, _, ids = text.removesuffix("]").partition("[")
-        place = Placement.parse(kind, ids)
-        found.update(dict.fromkeys(place.device(rank) for rank in range(place.size)))
-    return Devices(found)
+def _joined(senders: Devices, receivers: Devices) -> tuple[Device, ...]:
+    return Devices(dict.fromkeys((*senders, *receivers)))

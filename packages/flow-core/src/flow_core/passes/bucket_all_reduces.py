@@ -163,8 +163,8 @@ def _join(rewriter: Rewriter, ops: list[Op]) -> None:
         fills=tuple(_shifted_fills(ops)),
     )
     if first.attrs.get("whole"):
-        rows = tuple([row for op in ops for row in op.attrs["whole"][2]])
-        attrs = attrs.with_(whole=(*first.attrs["whole"][:2], rows))
+        rows = (tuple([row for op in ops for row in op.attrs["whole"][k]]) for k in (2, 3))
+        attrs = attrs.with_(whole=(*first.attrs["whole"][:2], *rows))
     inputs = tuple(v for op in ops for v in op.inputs)
     bucket = Op(f"{first.name}/bucket", BOXING, inputs, attrs, first.placement)
     types, line = tuple(map(graph.type_of, outputs)), graph.lines.get(ops[-1].name)

@@ -446,6 +446,8 @@ class CommSpec:
         shares_memory: whether all devices belong to this process, and devices of the same type can
             read one another's memory.  Replicated tensors are then stored once, and several inputs
             or outputs of an exchange may be the same array; see `Comm.bind`.
+        binds_parts: whether each process may bind a plan that has, besides its own devices, one of
+            each class only: `Comm.bind` must need the processes of an exchange alone.
     """
 
     name: str
@@ -456,6 +458,7 @@ class CommSpec:
     world: Lazy | None = None
     shares_memory: bool = False
     static_bootstrap: Lazy | None = None
+    binds_parts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,15 @@ from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import PlanError, UnsupportedError
 from flow_core.base.shapes import Shape
 from flow_core.base.thread_pools import find_open_mp, sized_pools, with_sized_pools
-from flow_core.comm.exchange import BOXING, DevicePair, exchange_of, pack, unpack
+from flow_core.comm.exchange import (
+    BOXING,
+    DevicePair,
+    Exchange,
+    devices_of_task,
+    exchange_of,
+    pack,
+    unpack,
+)
 from flow_core.comm.liveness import check_liveness
 from flow_core.device import Arena, Comm, Driver, Launch, World
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task
@@ -54,7 +62,8 @@ class Executable:
             the comm's local devices are bound and run here; other processes run the other tasks.
         world: the processes that run the plan together, None for a single process.  With several
             processes, ``variable`` is called for the variables of all devices, in the order of the
-            plan, and may return None for those of other processes; every process gets all results.
+            plan, and may return None for those of other processes, unless the plan has only some
+            devices; every process gets all results.
         sync_launches: whether each launch on an asynchronous device is followed by a wait for its
             work, so that an error names its op.
         writes: counts the writes to the variables; None if nothing else overwrites them.
@@ -144,7 +153,7 @@ class Executable:
         is_here = buffer.device in self._local
         if is_here and buffer.memory not in self._local:
             raise _not_shared(self.plan, buffer)
-        if buffer.kind == "variable" and (is_here or self._world):
+        if buffer.kind == "variable" and (is_here or (self._world and not self.plan.classes)):
             logical, region = self.plan.shards.get(buffer.op, (buffer.op, None))
             found = variable(logical, buffer.memory, region, buffer.type.shape)
             return found if is_here else None
@@ -205,9 +214,15 @@ class Executable:
                 found="an exchange without a communicator",
                 allowed="a communicator that joins the plan's devices",
             )
-        inputs, outputs = ([self._arrays[i] for i in x] for x in (task.inputs, task.outputs))
+        buffers = self.plan.buffers
+        members = devices_of_task(task, buffers)
+        if not members & self._local and task.attrs.get("whole"):
+            return ()  # the other processes do not have all of these exchanges
         with self._blame.task("binding", task):
-            bound = self.comm.bind(exchange_of(task, self.plan.buffers), inputs, outputs)
+            exchange = exchange_of(task, buffers, self.comm.wanted(members))
+            inputs = self._spread(task.inputs, exchange.senders, exchange)
+            outputs = self._spread(task.outputs, exchange.receivers, exchange)
+            bound = self.comm.bind(exchange, inputs, outputs)
             launches = list(bound)
         if not all(map(callable, launches)):
             raise result_error(
@@ -217,6 +232,20 @@ class Executable:
                 line_of(task),
             )
         return launches
+
+    def _spread(
+        self, found: Sequence[int], devices: Sequence[Device], exchange: Exchange
+    ) -> Sequence[Any]:
+        """Return the arrays at one end of an exchange; None for devices without buffers."""
+        if len(found) == len(devices):
+            return [self._arrays[i] for i in found]
+        members = len(exchange.member_names)
+        size, own = len(devices) // members, len(found) // members
+        position = {device: i for i, device in enumerate(devices[:size])}
+        arrays: list[Any] = [None] * len(devices)
+        for k, i in enumerate(found):
+            arrays[k // own * size + position[self.plan.buffers[i].device]] = self._arrays[i]
+        return arrays
 
     def observed(self, position: int, launches: Sequence[Launch]) -> Sequence[Launch]:
         """Return the launches of a task of a step; subclasses add launches that observe the task.
@@ -266,8 +295,8 @@ class Executable:
         """Return whether this process runs a part of a task, and whether other processes do."""
         if task.type != BOXING:
             return task.device in self._local, False
-        found = {self.plan.buffers[i].device in self._local for i in (*task.inputs, *task.outputs)}
-        return True in found, len(found) == 2
+        found = devices_of_task(task, self.plan.buffers)
+        return bool(found & self._local), bool(found & self._local and found - self._local)
 
     def run(self, feeds: Sequence[Array]) -> tuple[Array, ...]:
         """Run one step: copy the feeds to the devices, launch, and copy the results to the host."""
@@ -309,7 +338,7 @@ class Executable:
 
     def _windows(self) -> Iterator[tuple[int, Any]]:
         """Yield the elements of `windows`; micro-batches are slices of axis 0."""
-        parts, sizes = self.plan.micro_batches, self._fed_sizes()
+        parts, sizes = self.plan.micro_batches, self.plan.fed_shapes
         for target, (index, region) in zip(self.feeds, self.plan.fed, strict=True):
             if target is None:
                 continue
@@ -319,14 +348,6 @@ class Executable:
                 box[0] = slice(first + box[0].start, first + box[0].stop)
             whole = parts == 1 and region == tuple([(0, n) for n in sizes[index]])
             yield index // parts, ... if whole else tuple(box)
-
-    def _fed_sizes(self) -> dict[int, tuple[int, ...]]:
-        """Return the shapes of the fed arrays, or of their micro-batches, by position."""
-        found: dict[int, tuple[int, ...]] = {}
-        for index, region in self.plan.fed:
-            ends = tuple([high for _, high in region])
-            found[index] = tuple(map(max, ends, found.get(index, ends)))
-        return found
 
     def _copy_in(
         self, position: int, driver: Callable[[Device], Driver]

@@ -24,6 +24,7 @@ from flow_core.sharding.sbp import (
     coordinates,
     format_nd_sbp,
     local_region,
+    parse_nd_sbp,
 )
 from flow_core.sharding.topology import Placement
 
@@ -76,8 +77,24 @@ class TensorLayout:
             sizes *= high - low
         return sizes
 
+    @classmethod
+    def of_text(cls, text: str) -> TensorLayout:
+        """Return the layout of a text form.
+
+        >>> str(TensorLayout.of_text("gpu[0:0-3 as 2x2] (S(0), B)"))
+        'gpu[0:0-3 as 2x2] (S(0), B)'
+        """
+        placement, _, sbp = text.partition("] ")
+        return cls(Placement.of_text(placement), parse_nd_sbp(sbp))
+
     def __str__(self) -> str:
         return f"{self.placement} {format_nd_sbp(self.sbp)}"
+
+
+@lru_cache(maxsize=8)
+def regions_of(shape: Shape, layout: TensorLayout) -> tuple[Region, ...]:
+    """Return the part of a tensor that each rank holds."""
+    return tuple([layout.region(shape, rank) for rank in range(layout.placement.size)])
 
 
 @lru_cache(maxsize=64)

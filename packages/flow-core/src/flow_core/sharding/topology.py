@@ -154,6 +154,29 @@ class Placement:
     def __str__(self) -> str:
         return _format_placement(self)
 
+    @classmethod
+    def of_text(cls, text: str) -> Placement:
+        """Return the placement of a text form.
+
+        >>> str(Placement.of_text("gpu[0:0-1,1:2-3 as 2x2]"))
+        'gpu[0:0-1,1:2-3 as 2x2]'
+        """
+        return _placement(text)
+
+
+@lru_cache(maxsize=1024)
+def _placement(text: str) -> Placement:
+    kind, _, rest = text.removesuffix("]").partition("[")
+    ids, _, grid = rest.partition(" as ")
+    return Placement.parse(kind, ids, [int(n) for n in grid.split("x")] if grid else None)
+
+
+@lru_cache(maxsize=1024)
+def devices_of(placement: Placement) -> Devices:
+    """Return the devices of a placement, by rank."""
+    kind = placement.device_type
+    return Devices([Device(kind, machine, index) for machine, index in placement.devices])
+
 
 @lru_cache(maxsize=1024)
 def _shared(devices: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:

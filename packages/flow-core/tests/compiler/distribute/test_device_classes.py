@@ -1,6 +1,6 @@
 """The plan of one device per class against the plan of all devices, which is the oracle."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +8,8 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.base.errors import PlanError
-from flow_core.comm.exchange import BOXING, exchanges
+from flow_core.comm.exchange import BOXING, Exchange, devices_of_task, exchange_of, exchanges
+from flow_core.comm.gathers import GatherPlan, gather_plans
 from flow_core.compiler.request import Compiled
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task
 from flow_core.sharding.topology import Device
@@ -221,8 +221,8 @@ def test_devices_of_a_class_have_equal_arenas_and_as_many_tasks(case: str) -> No
 
 def test_all_devices_may_be_asked_for() -> None:
     whole, part = (compiled(mlp, EIGHT, 16, only) for only in (None, ALL))
-    assert part.plan.tasks == whole.plan.tasks
-    assert part.plan.buffers == whole.plan.buffers
+    everything = frozenset(ALL)
+    assert restricted(part.plan, everything) == restricted(whole.plan, everything)
     assert part.plan.ledger == whole.plan.ledger
 
 
@@ -235,7 +235,50 @@ def test_the_number_of_tasks_does_not_depend_on_the_number_of_devices() -> None:
     assert [len(c) for c in many.physical.classes] == [1, 127]
 
 
-def test_a_plan_of_classes_does_not_run() -> None:
-    part = compiled(mlp, EIGHT, 16, ())
-    with pytest.raises(PlanError, match="some of the devices"):
-        list(exchanges(part.plan))
+@pytest.mark.representative(
+    r"\[(fewer rows than devices|uneven grid|zero, uneven|uneven pipeline)\]",
+    "an uneven split of rows, weights, states and stages, and devices without rows",
+)
+@pytest.mark.parametrize("case", CASES)
+def test_a_device_computes_its_part_of_an_exchange_from_layouts(case: str) -> None:
+    body, scope, rows, *more = CASES[case]
+    whole = compiled(body, scope, rows, None, *more).plan
+    for device in [arena.device for arena in whole.arenas][::3]:
+        part = compiled(body, scope, rows, (device,), *more).plan
+        expected = {exchange.name: exchange for exchange in both(whole)}
+        for task in (*part.prologue, *part.tasks):
+            if task.type != BOXING:
+                continue
+            full = expected[task.op]
+            assert exchange_of(task, part.buffers) in (full, without_summed(full))
+            assert devices_of_task(task, part.buffers) == set(full.devices)
+            own = exchange_of(task, part.buffers, {device})
+            if task.attrs["whole"] and device in full.devices:
+                assert gathers_of(own, device) == gathers_of(full, device)
+
+
+def both(plan: Plan) -> Iterator[Exchange]:
+    yield from exchanges(plan)
+    yield from exchanges(plan, once=True)
+
+
+def without_summed(exchange: Exchange) -> Exchange:
+    """Return an exchange between separate memories."""
+    return replace(exchange, summed=())
+
+
+def gathers_of(exchange: Exchange, device: Device) -> list[Any]:
+    """Return what a device sends and receives, in order, and what its outputs start with."""
+    found: list[Any] = []
+    for gather in gather_plans(exchange):
+        parts = [
+            p for p in gather.parts if device in (p.device(exchange), receiver(gather, exchange))
+        ]
+        if parts:
+            found.append((gather.target, parts))
+    filled = [row for row in exchange.fills if exchange.receivers[row[0]] == device]
+    return [found, filled]
+
+
+def receiver(gather: GatherPlan, exchange: Exchange) -> Device:
+    return gather.target.device(exchange)

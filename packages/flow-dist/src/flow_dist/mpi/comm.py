@@ -40,16 +40,17 @@ def _bind(
     exchange: Exchange, phases: Phases, joined: MpiWorld, memory: SharedMemory
 ) -> tuple[Launch, Site]:
     """Return a launch of this process's part of an exchange, and the site at which it waits."""
-    ranks = {joined.owner(device) for device in phases.devices}
+    devices = phases.devices if exchange.local is None else exchange.devices
+    ranks = {joined.owner(device) for device in devices}
     steps: Iterable[Launch] = ()
     requests: list[Any] = []
     bind = _shared_transport(exchange, phases, joined, ranks)
     if bind is None:
         steps, requests = bind_point_to_point(phases, joined.transport)
     else:
-        group = joined.peer_group(joined.transport.tags())
-        if joined.rank in ranks or phases.fills:
-            steps = bind(phases, memory, group)
+        takes_part = joined.rank in ranks
+        if takes_part or phases.fills:
+            steps = bind(phases, memory, joined.peer_group(ranks if takes_part else ()))
     lane = f"stream {exchange.stream}"
     site = WATCH.site(phases.name, phases.what, ranks=ranks, at=exchange.line, lane=lane)
     launch = site.around(in_sequence(steps))
@@ -67,9 +68,9 @@ def _shared_transport(
     exchange: Exchange, phases: Phases, joined: MpiWorld, ranks: Collection[int]
 ) -> Bind | None:
     """Return the function that binds an exchange over shared memory; None if MPI must send."""
-    if any(tensor.dtype.is_object for tensor in exchange.inputs):
+    if any(tensor.dtype.is_object for tensor in exchange.inputs[:1]):
         return bind_ragged
-    if len(ranks) < 2 or not joined.share_memory(ranks):
+    if len(ranks) < 2 or exchange.local is not None or not joined.share_memory(ranks):
         return None
     if _largest_route(phases, joined) >= IN_PLACE_BYTES:
         if is_cooperative(phases, joined.owner):
@@ -117,6 +118,11 @@ class MpiComm(Comm):
         """Return memory that peers on this host can map."""
         return self._memory.arena(nbytes)
 
+    def wanted(self, devices: Collection[Device]) -> Collection[Device] | None:
+        """Return the devices of this process, unless all processes share memory."""
+        ranks = {self._world.owner(device) for device in devices}
+        return None if self._world.share_memory(ranks) else self.local
+
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> tuple[Launch, ...]:
@@ -129,20 +135,21 @@ class MpiComm(Comm):
         """
         check_arrays(exchange, self.local, inputs, outputs)
         self._check_no_records(exchange)
+        if not set(exchange.devices) & set(self.local):
+            return ()
         own_inputs, copies = copy_overwritten_inputs(exchange, inputs, outputs)
         phases = phases_of(exchange, own_inputs, outputs)
         launch, site = _bind(exchange, phases, self._world, self._memory)
-        if not set(exchange.devices) & set(self.local):
-            return ()
-        links = link_bytes(exchange, self.local, inputs, outputs)
+        links = link_bytes(exchange, self.local)
         if links:
             self._sent.append((site, links))
         return (*copies, launch)
 
     def _check_no_records(self, exchange: Exchange) -> None:
-        owners = {self._world.owner(device) for device in exchange.devices}
-        refused = [t for t in exchange.inputs if t.dtype.is_object and t.dtype != tensor_buffer]
-        if len(owners) > 1 and refused:
+        one = exchange.inputs[:1]  # all have the same element type
+        refused = [t for t in one if t.dtype.is_object and t.dtype != tensor_buffer]
+        owners = {self._world.owner(device) for device in exchange.devices} if refused else ()
+        if len(owners) > 1:
             at = f" ({exchange.line})" if exchange.line else ""
             raise UnsupportedError(
                 f"binding exchange {exchange.name!r}{at}",

@@ -6,7 +6,7 @@ are contiguous on both sides, without a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,13 +30,13 @@ class Transport:
         comm: the MPI communicator.
         rank: rank of this process.
         owner: maps a device to the rank that owns it.
-        tags: returns a new tag; all processes must call it equally often.
+        tags: returns a new tag for messages from one rank to another; both call it equally often.
     """
 
     comm: Any
     rank: int
     owner: Callable[[Device], int]
-    tags: Callable[[], int]
+    tags: Callable[[int, int], int]
 
 
 @dataclass(slots=True)
@@ -81,19 +81,23 @@ def _steps(bound: Iterable[_Phase]) -> Iterator[Launch]:
 
 
 def _bind(gathers: Sequence[Gather], phases: Phases, transport: Transport) -> _Phase:
-    """Create the messages of a phase, with tags in an order that is equal on all ranks."""
+    """Create the messages of a phase, with tags in an order that is equal at both ends."""
     phase = _Phase()
     arrived: dict[object, Any] = {}
-    for (source, target), boxes in routes(gathers, transport.owner).items():
+    rank, owner = transport.rank, transport.owner
+    targets = {
+        p.key: g for g in reversed(gathers) if owner(g.target.device) == rank for p in g.parts
+    }
+    for (source, target), boxes in routes(gathers, owner).items():
         messages = [[box] for box in boxes if box.nbytes >= PACK_BELOW]
         small = [box for box in boxes if box.nbytes < PACK_BELOW]
-        for message in [*messages, *([small] if small else [])]:
-            tag = transport.tags()
-            if source == transport.rank:
+        for message in [*messages, *([small] if small else [])] if rank in (source, target) else ():
+            tag = transport.tags(source, target)
+            if source == rank:
                 phase.sends.append(_send(phase, message, transport.comm, target, tag))
-            elif target == transport.rank:
-                target_view = _only_target(gathers, message, transport)
-                request = _receive(message, target_view, arrived, transport.comm, source, tag)
+            else:
+                view = _only_target(targets, message)
+                request = _receive(message, view, arrived, transport.comm, source, tag)
                 phase.receives.append(request)
     _combine(phase, gathers, phases, arrived, transport)
     return phase
@@ -133,18 +137,18 @@ def _bytes(array: Any) -> Any:
     return array.reshape(-1).view(np.uint8)
 
 
-def _only_target(gathers: Iterable[Gather], message: Sequence[Box], transport: Transport) -> Any:
-    """Return the contiguous target that is a copy of the message, or None if there is none."""
+def _only_target(targets: Mapping[Any, Gather], message: Sequence[Box]) -> Any:
+    """Return the contiguous target that is a copy of the message, or None if there is none.
+
+    Args:
+        targets: the first gather of this process that reads a box, by the key of the box.
+        message: the boxes of the message.
+    """
     if len(message) > 1:
         return None
-    key = message[0].key
-    for gather in gathers:
-        if transport.owner(gather.target.device) == transport.rank and any(
-            p.key == key for p in gather.parts
-        ):
-            fits = len(gather.parts) == 1 and gather.target.view.flags.c_contiguous
-            return gather.target.view if fits else None
-    return None
+    gather = targets[message[0].key]
+    fits = len(gather.parts) == 1 and gather.target.view.flags.c_contiguous
+    return gather.target.view if fits else None
 
 
 def _combine(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import weakref
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from typing import Any
@@ -28,6 +29,7 @@ from flow_dist.control.watch import WATCH, Site
 from flow_dist.mpi.agreement import LANES, Agreement, Job
 from flow_dist.mpi.pmi import joined_by_launcher, start_mpi
 from flow_dist.mpi.point_to_point import Transport
+from flow_dist.phases import Route
 from flow_dist.rng_sync import adopt_rank_0_state
 from flow_dist.shm.cleanup import remove_own
 from flow_dist.shm.counters import TOTAL_STORE_ORDER, Tokens
@@ -97,7 +99,7 @@ class MpiWorld(World):
         self.machines = 1
         self._collectives, self._results = comm.Dup(), comm.Dup()
         self.transport = Transport(comm.Dup(), self.rank, self.owner, self._tag)
-        self._tags = itertools.count()
+        self._tags: defaultdict[Route, itertools.count[int]] = defaultdict(itertools.count)
         self._shared_tokens: Tokens | None = None
         self._mpi_tokens: dict[tuple[frozenset[int], frozenset[int]], tuple[Launch, ...]] = {}
         self._requests: list[Any] = []
@@ -105,8 +107,8 @@ class MpiWorld(World):
         self._sites: dict[str, Site] = {}
         self._agreement: Agreement | None = None
 
-    def _tag(self) -> int:
-        return next(self._tags) % TAGS
+    def _tag(self, source: int, target: int) -> int:
+        return next(self._tags[source, target]) % TAGS
 
     # ------------------------------------------------------------------- devices
 
@@ -225,20 +227,28 @@ class MpiWorld(World):
         members = set(ranks)
         return all(members <= self.shared_memory_peers[rank] for rank in members)
 
-    def peer_group(self, tag: int) -> PeerGroup:
-        """Return the object through which the ranks of a shared-memory exchange synchronize."""
-        return PeerGroup(self.rank, self.owner, partial(self._swap, tag), self._token_launches)
+    def peer_group(self, ranks: Iterable[int]) -> PeerGroup:
+        """Return the object through which ranks that swap messages synchronize."""
+        tags = {
+            peer: (self._tag(self.rank, peer), self._tag(peer, self.rank))
+            for peer in ranks
+            if peer != self.rank
+        }
+        return PeerGroup(self.rank, self.owner, partial(self._swap, tags), self._token_launches)
 
     def _swap(
-        self, tag: int, messages: Mapping[int, bytes], sources: Iterable[int]
+        self,
+        tags: Mapping[int, tuple[int, int]],
+        messages: Mapping[int, bytes],
+        sources: Iterable[int],
     ) -> dict[int, bytes]:
         """Send the messages, whose keys are ranks; return one message from each source."""
         comm, sent = self.transport.comm, []
         for target, message in messages.items():
-            sent.append(comm.Isend(np.frombuffer(message, np.uint8), target, tag))
+            sent.append(comm.Isend(np.frombuffer(message, np.uint8), target, tags[target][0]))
         received = {}
         for source in sorted(sources):
-            received[source] = self._receive(source, tag)
+            received[source] = self._receive(source, tags[source][1])
         for request in sent:
             wait(request.Test)
         return received

@@ -198,7 +198,7 @@ class NcclComm(Comm):
         """Return a launch that counts the bytes sent; for an all-reduce, those of its chunks."""
         links: Counter[DevicePair] = Counter()
         if exchange.collective == "all_reduce":
-            links = link_bytes(exchange, self.local, site.inputs, site.outputs)
+            links = link_bytes(exchange, self.local)
         for call in [call for stage in stages for call in stage.calls] if not links else ():
             for receiver, nbytes in call.sends:
                 links[call.device, receiver] += nbytes

@@ -11,15 +11,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from flow_core.base.shapes import Shape
+from flow_core.comm.described import block_row, is_covered
 from flow_core.comm.exchange import BOXING
 from flow_core.compiler.reshard.groups import Group
-from flow_core.compiler.reshard.steps import Piece, ReshardStep, covers
-from flow_core.compiler.reshard.traffic import devices_of
+from flow_core.compiler.reshard.steps import ReshardStep
 from flow_core.ir.graph import Attrs, AttrValue, Op, TensorType, Value, tensor_type
 from flow_core.ops.data_movement.boxing import boxing_attrs
 from flow_core.sharding.sbp import Region, region_shape
-from flow_core.sharding.topology import Device, Placement
+from flow_core.sharding.topology import Device, Placement, devices_of
 
 
 def exchange_op(
@@ -38,10 +37,10 @@ def exchange_op(
         group: the group of devices.
         type_: the type of the logical tensor.
         values: the local values, by source rank.
-        kept: the devices that have ops; None for all.  If the group has other devices, the op's
-            attribute ``whole`` describes the whole group.
+        kept: the devices that have ops; None for all.  If there are some, the attribute ``whole``
+            of an op that transfers data describes the whole group.
     """
-    whole = _whole(step, group, type_, kept)
+    whole = () if kept is None or not group.crosses else _whole(step, group, type_)
     if whole and kept is not None:
         group = _kept_part(step, group, kept)
     held = tuple(step.source.region(type_.shape, r) for r in group.sources)
@@ -53,7 +52,7 @@ def exchange_op(
         shapes,
         combine=step.combine,
         blocks=() if step.groups or whole else _blocks(step, group, held, made),
-        fills=() if step.groups or whole else _fills(step, group),
+        fills=() if step.groups or whole else _fills(step, group, made),
     )
     if whole:
         attrs["whole"] = whole
@@ -74,20 +73,8 @@ def _kept_part(step: ReshardStep, group: Group, kept: Collection[Device]) -> Gro
     )
 
 
-def _whole(
-    step: ReshardStep, group: Group, type_: TensorType, kept: Collection[Device] | None
-) -> tuple[AttrValue, ...]:
-    """Return the description of a whole group; empty if all of its devices have ops.
-
-    The description consists of the text forms of the receivers and of the senders, and of one
-    entry (bytes held and made, bytes of the largest part) for each member of a bucket.
-    """
-    sources, targets = devices_of(step.source.placement), devices_of(step.target.placement)
-    if kept is None or (
-        all(sources[rank] in kept for rank in group.sources)
-        and all(targets[rank] in kept for rank in group.targets)
-    ):
-        return ()
+def _whole(step: ReshardStep, group: Group, type_: TensorType) -> tuple[AttrValue, ...]:
+    """Return the description of a whole group; see `flow_core.comm.described`."""
     sizes = np.concatenate(
         [
             step.source.sizes(type_.shape)[list(group.sources)],
@@ -99,6 +86,7 @@ def _whole(
         _text(step.target.placement, group.targets),
         _text(step.source.placement, group.sources),
         ((int(sizes.sum()) * nbytes, int(sizes.max()) * nbytes),),
+        ((type_.shape, str(step.source), str(step.target), step.fill),),
     )
 
 
@@ -114,22 +102,12 @@ def _blocks(
 ) -> tuple[tuple[object, ...], ...]:
     position = {rank: i for i, rank in enumerate(group.sources)}
     return tuple(
-        _block(position[piece.source], held[position[piece.source]], piece, i, region)
+        block_row(position[piece.source], held[position[piece.source]], piece, i, region)
         for i, (rank, region) in enumerate(zip(group.targets, made, strict=True))
         for piece in step.pieces[rank]
     )
 
 
-def _block(
-    source: int, held: Region, piece: Piece, target: int, made: Region
-) -> tuple[object, ...]:
-    size = region_shape(piece.region)
-    return (source, _start(piece, held), target, _start(piece, made), size, piece.first)
-
-
-def _start(piece: Piece, base: Region) -> Shape:
-    return tuple([a - low for (a, _), (low, _) in zip(piece.region, base, strict=True)])
-
-
-def _fills(step: ReshardStep, group: Group) -> tuple[tuple[int, str], ...]:
-    return tuple([(i, step.fill) for i, rank in enumerate(group.targets) if not covers(step, rank)])
+def _fills(step: ReshardStep, group: Group, made: Sequence[Region]) -> tuple[tuple[int, str], ...]:
+    rows = enumerate(zip(group.targets, made, strict=True))
+    return tuple([(i, step.fill) for i, (r, m) in rows if not is_covered(step.pieces[r], m)])

@@ -18,9 +18,8 @@ import numpy as np
 from flow_core.base.shapes import Shape
 from flow_core.compiler.reshard.groups import Groups
 from flow_core.compiler.reshard.steps import ReshardStep, groups_of
-from flow_core.compiler.reshard.traffic import devices_of
 from flow_core.sharding.layouts import Ints, TensorLayout
-from flow_core.sharding.topology import Device, Placement
+from flow_core.sharding.topology import Device, Placement, devices_of
 
 Classes = tuple[tuple[Device, ...], ...]
 """The devices of each class."""

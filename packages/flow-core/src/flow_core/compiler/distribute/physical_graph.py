@@ -125,6 +125,7 @@ def to_physical(
     outline.run()
     results = {outline.result_layout(value).placement.device(0) for value in graph.results}
     classes, kept = outline.layouts.kept({*devices, *results})
+    kept &= {device for members in classes for device in members}
     found = _Lowering(*arguments, kept=kept).run()
     found.classes, found.kept = classes, kept
     return found

@@ -1,7 +1,7 @@
 """The transitions between layouts that one reshard step can do.
 
 Whether a transition is legal depends on the roles of the hierarchy dimensions that have partial
-results (`flow_core.compiler.reshard.roles`).  A transition is one step if all of the following
+results (`flow_core.comm.roles`).  A transition is one step if all of the following
 conditions hold:
 
 * all partial dimensions that the step combines have the same operation, such as a sum, and so do
@@ -15,21 +15,15 @@ conditions hold:
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import product
+from collections.abc import Sequence
 from math import prod
-from operator import itemgetter
-from typing import overload
 
 from flow_core.base.shapes import Shape
-from flow_core.compiler.reshard.roles import PartialRoles, partial_roles
-from flow_core.compiler.reshard.steps import Piece, ReshardStep, regions_of
-from flow_core.compiler.reshard.traffic import devices_of
+from flow_core.comm.pieces import Pieces
+from flow_core.comm.roles import PartialRoles, partial_roles
+from flow_core.compiler.reshard.steps import ReshardStep
 from flow_core.sharding.layouts import Strides, TensorLayout
-from flow_core.sharding.sbp import Broadcast, NdSbp, Partial, Region, coordinates, intersect
-from flow_core.sharding.topology import Device
+from flow_core.sharding.sbp import Broadcast, NdSbp, Partial
 
 
 def direct(shape: Shape, source: TensorLayout, target: TensorLayout) -> ReshardStep | None:
@@ -44,7 +38,7 @@ def direct(shape: Shape, source: TensorLayout, target: TensorLayout) -> ReshardS
         return ReshardStep(shape, source, target, (), combine, fill, groups)
     if roles.combined and _cannot_combine(source, target):
         return None
-    pieces = _Pieces(shape, source, target, roles)
+    pieces = Pieces(shape, source, target)
     return ReshardStep(shape, source, target, pieces, combine, fill)
 
 
@@ -87,136 +81,3 @@ def _all_reduced(
     if prod(hierarchy[d] for d in combined) == 1:
         return ()
     return Strides(hierarchy, tuple(combined))
-
-
-class _Pieces(Sequence[tuple[Piece, ...]]):
-    """The pieces of every target rank of a step, each computed on first use."""
-
-    def __init__(
-        self, shape: Shape, source: TensorLayout, target: TensorLayout, roles: PartialRoles
-    ) -> None:
-        self._target = target
-        self._arguments = shape, source, target, roles
-        self._known: dict[int, tuple[Piece, ...]] = {}
-
-    def __len__(self) -> int:
-        return self._target.placement.size
-
-    def __iter__(self) -> Iterator[tuple[Piece, ...]]:
-        """Yield the pieces of all ranks without keeping them."""
-        contributors = _contributors(*self._arguments)
-        return (tuple(contributors.pieces(rank)) for rank in range(len(self)))
-
-    @overload
-    def __getitem__(self, rank: int) -> tuple[Piece, ...]: ...
-
-    @overload
-    def __getitem__(self, rank: slice) -> list[tuple[Piece, ...]]: ...
-
-    def __getitem__(self, rank: int | slice) -> tuple[Piece, ...] | list[tuple[Piece, ...]]:
-        if isinstance(rank, slice):
-            return [self[i] for i in range(*rank.indices(len(self)))]
-        if rank not in self._known:
-            if not 0 <= rank < len(self):
-                raise IndexError(rank)
-            self._known[rank] = tuple(_contributors(*self._arguments).pieces(rank))
-        return self._known[rank]
-
-
-class _Holders:
-    """The source ranks that hold each region, among ranks with equal partial coordinates.
-
-    Along each axis, the intervals of the regions are disjoint or equal, and the regions are all
-    combinations of these intervals.
-    """
-
-    def __init__(self, held: Mapping[Region, Sequence[int]], source: TensorLayout) -> None:
-        self._held = held
-        self._number = {region: i for i, region in enumerate(held)}
-        self._devices = devices_of(source.placement)
-        self._intervals = [
-            sorted({interval for interval in axis if interval[0] < interval[1]})
-            for axis in zip(*held, strict=True)
-        ]
-        self._near: dict[Region, dict[int, list[int]]] = {}
-
-    def overlapping(self, wanted: Region) -> list[Region]:
-        """Return the regions that overlap a region, in the order of their first ranks."""
-        axes = []
-        for intervals, (low, high) in zip(self._intervals, wanted, strict=True):
-            first = bisect_right(intervals, low, key=itemgetter(1))
-            last = bisect_left(intervals, high, key=itemgetter(0))
-            axes.append(intervals[first:last] if low < high else [])
-        return sorted(product(*axes), key=self._number.__getitem__)
-
-    def nearest(self, region: Region, device: Device, rank: int) -> int:
-        """Return the source rank from which a target rank takes a box of a region.
-
-        A rank on the same device is preferred, then a rank on the same machine.  Among ranks that
-        are equally near, target ranks choose in round-robin order.
-        """
-        ranks = self._held[region]
-        if len(ranks) == 1:
-            return ranks[0]
-        if region not in self._near:
-            at: dict[int, list[int]] = {}
-            for source in ranks:
-                at.setdefault(self._devices[source].machine, []).append(source)
-            self._near[region] = at
-        close = self._near[region].get(device.machine, ())
-        own = [source for source in close if self._devices[source] == device]
-        chosen = own or close or ranks
-        return chosen[rank % len(chosen)]
-
-
-class _Contributors:
-    """The source ranks that contribute to each target rank.
-
-    The contributors of a target rank are a list of `_Holders`, one for each combination of partial
-    coordinates: the pieces from the first are copied, and those from the others combined with them.
-    """
-
-    def __init__(
-        self, shape: Shape, source: TensorLayout, target: TensorLayout, roles: PartialRoles
-    ) -> None:
-        self._wanted = regions_of(shape, target)
-        self._roles, self._source = roles, source
-        self._hierarchy = target.placement.hierarchy
-        self._devices = devices_of(target.placement)
-        self._known: dict[tuple[int, ...], list[_Holders]] = {}
-        self._groups: dict[tuple[int, ...], dict[tuple[int, ...], dict[Region, list[int]]]] = {}
-        for rank, held in enumerate(regions_of(shape, source)):
-            at = coordinates(rank, source.placement.hierarchy)
-            own = tuple([at[d] for d in roles.own])
-            group = self._groups.setdefault(own, {}).setdefault(source.partial_at(rank), {})
-            group.setdefault(held, []).append(rank)
-
-    def pieces(self, rank: int) -> Iterator[Piece]:
-        """Yield the pieces of a target rank."""
-        wanted, device = self._wanted[rank], self._devices[rank]
-        if any(low >= high for low, high in wanted):
-            return
-        for number, holders in enumerate(self._of(rank)):
-            for region in holders.overlapping(wanted):
-                box = intersect(region, wanted)
-                if box is not None:
-                    yield Piece(holders.nearest(region, device, rank), box, number == 0)
-
-    def _of(self, rank: int) -> list[_Holders]:
-        """Return the contributors of a target rank."""
-        at = coordinates(rank, self._hierarchy)
-        if any(at[d] for d in self._roles.first):
-            return []
-        own = tuple([at[d] for d in self._roles.own])
-        if own not in self._known:
-            groups = self._groups.get(own, {})
-            self._known[own] = [_Holders(groups[key], self._source) for key in sorted(groups)]
-        return self._known[own]
-
-
-@lru_cache(maxsize=8)
-def _contributors(
-    shape: Shape, source: TensorLayout, target: TensorLayout, roles: PartialRoles
-) -> _Contributors:
-    """Return the contributors of a step; those of the last few steps are kept."""
-    return _Contributors(shape, source, target, roles)

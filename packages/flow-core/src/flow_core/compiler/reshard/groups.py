@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flow_core.base.shapes import Shape
-from flow_core.compiler.reshard.roles import COPY, FILL, IN_PLACE, PAD, SLICE, partial_roles
+from flow_core.comm.roles import COPY, FILL, IN_PLACE, PAD, SLICE, partial_roles
 from flow_core.sharding.layouts import Ints, TensorLayout, coordinate_arrays
 from flow_core.sharding.sbp import Broadcast, Partial
 

@@ -19,23 +19,22 @@ from itertools import count, product
 
 from flow_core.base.errors import GraphError
 from flow_core.base.shapes import Shape
+from flow_core.comm.pieces import Piece
+from flow_core.comm.roles import partial_roles
 from flow_core.compiler.reshard.direct import direct
 from flow_core.compiler.reshard.groups import Group
 from flow_core.compiler.reshard.hierarchy import with_common_hierarchy
-from flow_core.compiler.reshard.roles import partial_roles
 from flow_core.compiler.reshard.steps import (
-    Piece,
     ReshardStep,
     busiest,
     even_form,
     groups_of,
     is_in_place,
 )
-from flow_core.compiler.reshard.traffic import devices_of
 from flow_core.costs.links import LinkModel
 from flow_core.sharding.layouts import TensorLayout, holds_partial
 from flow_core.sharding.sbp import B, Partial, Sbp, Split
-from flow_core.sharding.topology import Placement
+from flow_core.sharding.topology import Placement, devices_of
 
 __all__ = [
     "BoxingError",

@@ -19,29 +19,15 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.shapes import Shape, num_elements
+from flow_core.comm.pieces import Piece
+from flow_core.comm.roles import own_parts
 from flow_core.compiler.reshard.groups import Even, Group, Groups, Own, Reduced, nearest, rooted
-from flow_core.compiler.reshard.roles import own_parts
-from flow_core.compiler.reshard.traffic import Outer, balanced_sizes, devices_of
+from flow_core.compiler.reshard.traffic import Outer, balanced_sizes
 from flow_core.costs.collectives import collective_seconds
 from flow_core.costs.links import LinkModel
 from flow_core.sharding.layouts import TensorLayout, holds_partial
-from flow_core.sharding.sbp import Broadcast, Partial, Region, Split, region_shape
-from flow_core.sharding.topology import Device, Devices
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A box of a target part, taken from one source device.
-
-    Attributes:
-        source: the rank, in the source placement, of the device that holds the box.
-        region: the box in logical coordinates.
-        first: whether the box is copied; otherwise it is combined with the earlier pieces.
-    """
-
-    source: int
-    region: Region
-    first: bool
+from flow_core.sharding.sbp import Broadcast, Partial, Split, region_shape
+from flow_core.sharding.topology import Device, Devices, devices_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,16 +256,10 @@ def _reduced_products(step: ReshardStep) -> Iterator[Outer]:
         yield Outer(members, members, chunks, ones)
 
 
-@lru_cache(maxsize=8)
-def regions_of(shape: Shape, layout: TensorLayout) -> tuple[Region, ...]:
-    """Return the part of a tensor that each rank holds."""
-    return tuple([layout.region(shape, rank) for rank in range(layout.placement.size)])
-
-
 # ------------------------------------------------------------------------ groups of devices
 
 
-Pieces = Sequence[tuple[Piece, ...]]
+AllPieces = Sequence[tuple[Piece, ...]]
 """The pieces of each target rank."""
 
 
@@ -348,7 +328,7 @@ def _is_held(step: ReshardStep, rank: int, pieces: Sequence[Piece]) -> bool:
     return sender == step.target.placement.device(rank) and piece.region == region == held
 
 
-def _components(step: ReshardStep, pieces: Pieces, made: Sequence[int]) -> dict[Device, Device]:
+def _components(step: ReshardStep, pieces: AllPieces, made: Sequence[int]) -> dict[Device, Device]:
     """Map each device to one representative of the devices connected to it by exchanges."""
     parent: dict[Device, Device] = {}
 
@@ -367,7 +347,7 @@ def _components(step: ReshardStep, pieces: Pieces, made: Sequence[int]) -> dict[
 
 
 def _group(
-    step: ReshardStep, pieces: Pieces, targets: Sequence[int], short: Collection[int]
+    step: ReshardStep, pieces: AllPieces, targets: Sequence[int], short: Collection[int]
 ) -> Group:
     sources = dict.fromkeys(p.source for t in targets for p in pieces[t])
     senders, receivers = devices_of(step.source.placement), devices_of(step.target.placement)
@@ -377,7 +357,7 @@ def _group(
     return Group(name, tuple(sources), tuple(targets), crosses)
 
 
-def _name(step: ReshardStep, given: Pieces, targets: Sequence[int]) -> str:
+def _name(step: ReshardStep, given: AllPieces, targets: Sequence[int]) -> str:
     types = step.source.placement.device_type, step.target.placement.device_type
     if types[0] != types[1]:
         return "copy_h2d" if types[0] == "cpu" else "copy_d2h" if types[1] == "cpu" else "copy_d2d"
@@ -393,14 +373,14 @@ def _name(step: ReshardStep, given: Pieces, targets: Sequence[int]) -> str:
     return "all_gather" if _is_all_gather(step, given, targets) else "all_to_all"
 
 
-def _cut(step: ReshardStep, pieces: Pieces, targets: Sequence[int]) -> str:
+def _cut(step: ReshardStep, pieces: AllPieces, targets: Sequence[int]) -> str:
     """Return the name of a group in which every device cuts or copies what it holds."""
     found = [p for t in targets for p in pieces[t]]
     cut = any(p.region != step.source.region(step.shape, p.source) for p in found)
     return "slice" if cut else "copy"
 
 
-def _is_all_gather(step: ReshardStep, pieces: Pieces, targets: Sequence[int]) -> bool:
+def _is_all_gather(step: ReshardStep, pieces: AllPieces, targets: Sequence[int]) -> bool:
     """Return whether every source sends one box to all other members of the group."""
     senders, receivers = devices_of(step.source.placement), devices_of(step.target.placement)
     given = Counter((p.source, p.region) for t in targets for p in pieces[t])
@@ -410,11 +390,6 @@ def _is_all_gather(step: ReshardStep, pieces: Pieces, targets: Sequence[int]) ->
     members = {*(receivers[t] for t in targets), *(senders[s] for s, _ in given)}
     one_each = len(given) == len({s for s, _ in given})
     return one_each and all(n == len(members) - 1 for n in remote.values())
-
-
-def covers(step: ReshardStep, rank: int) -> bool:
-    """Return whether the copied pieces, which do not overlap, cover the part of a target rank."""
-    return _is_filled(step, rank, step.pieces[rank])
 
 
 def _is_filled(step: ReshardStep, rank: int, pieces: Sequence[Piece]) -> bool:

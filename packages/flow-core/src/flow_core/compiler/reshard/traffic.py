@@ -16,21 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flow_core.costs.links import LinkModel
 from flow_core.sharding.layouts import Ints
-from flow_core.sharding.topology import Device, Devices, Placement
-
-
-@lru_cache(maxsize=1024)
-def devices_of(placement: Placement) -> Devices:
-    """Return the devices of a placement, by rank."""
-    kind = placement.device_type
-    return Devices([Device(kind, machine, index) for machine, index in placement.devices])
+from flow_core.sharding.topology import Device
 
 
 def balanced_sizes(n: int, parts: int) -> Ints:

@@ -6,12 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from flow_core.comm.exchange import BOXING
-from flow_core.compiler.reshard.traffic import devices_of
 from flow_core.costs.exchanges import Ends, exchange_cost
 from flow_core.costs.model import HOST, CostModel, DeviceModel, Work
 from flow_core.ir.graph import Graph, Op
 from flow_core.plugins.specs import OpSpec
-from flow_core.sharding.topology import Placement
+from flow_core.sharding.topology import Placement, devices_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,8 @@ class OpCosts:
         return self.model.device(HOST if hosted else type_)
 
     def _exchange(self, op: Op) -> float:
-        places = (*(self.graph.ops[v.op].placement for v in op.inputs), op.placement)
-        devices = tuple(dict.fromkeys(d for place in places for d in devices_of(place)))
+        places = ((self.graph.ops[v.op].placement, v.index) for v in op.inputs)
+        senders = (place.device(k % place.size) for place, k in places)
+        devices = tuple(dict.fromkeys((*senders, *devices_of(op.placement))))
         ends = Ends(devices, self.graph.input_types(op), self.graph.types[op.name])
         return exchange_cost(self.model, self._device(op.placement), op.attrs, ends)

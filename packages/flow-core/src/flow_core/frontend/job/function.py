@@ -222,14 +222,18 @@ class JobFunction(Generic[P, R]):
                 session.declared = declared
 
     def compile(self) -> Compiled:
-        """Trace and compile the job; of several plans, return that of the last call."""
+        """Trace and compile the job; of several plans, return that of the last call.
+
+        A process of several compiles the tasks of its own devices and of one device of each class;
+        see `flow_core.frontend.session.own_devices` for jobs of which it compiles all devices.
+        """
         return self._variant().compile()
 
     def compile_classes(self, *devices: Device) -> Compiled:
         """Compile the job for one device of each class of devices that do the same.
 
         The time and the memory that this takes hardly depend on the number of devices.  The plan
-        describes devices with separate memories; it cannot run.
+        describes devices with separate memories.
 
         Args:
             devices: further devices that the plan has tasks for.

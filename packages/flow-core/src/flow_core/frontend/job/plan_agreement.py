@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from flow_core.base.errors import JobError
+from flow_core.comm.exchange import BOXING, devices_of_task
 from flow_core.compiler.pass_list import stages
 from flow_core.compiler.request import Compiled
 from flow_core.compiler.select import SELECTORS, NdSignature, Problem, Selection
@@ -23,6 +24,7 @@ from flow_core.ir.graph import Graph
 from flow_core.ir.text import print_graph, print_op
 from flow_core.plan import Plan, Task
 from flow_core.sharding.sbp import format_nd_sbp, parse_nd_sbp
+from flow_core.sharding.topology import Device
 
 START = "start"
 """The name of the stage before the first pass."""
@@ -140,15 +142,29 @@ def _variable_lines(graph: Graph) -> Iterator[str]:
 
 
 def _plan_lines(plan: Plan) -> Iterator[str]:
-    """Yield lines for the parts of a plan that must be equal; kernels and threads may differ."""
+    """Yield lines for the parts of a plan that must be equal; kernels and threads may differ.
+
+    Of plans of some devices, these are the tasks of the first device of each class, which all
+    processes have, and the ledger, from which the exchanges of other devices follow.
+    """
+    devices = map(Device.parse, plan.classes) if plan.classes else [b.device for b in plan.buffers]
+    common = {*devices, *(task.device for task in plan.tasks if not plan.classes)}
+    yield f"classes {dict(plan.classes)}"
     for buffer in plan.buffers:
-        if buffer.kind != "workspace":
+        if buffer.kind != "workspace" and buffer.device in common:
             yield f"{buffer.name} : {buffer.kind} {buffer.type} @{buffer.device}"
     names = [buffer.name for buffer in plan.buffers]
     for task in (*plan.prologue, *plan.derived, *plan.tasks):
-        yield _task_line(task, names)
-    yield f"fed {[names[i] for i in plan.feeds]} {plan.fed}"
+        if task.type == BOXING and task.attrs.get("whole"):
+            if devices_of_task(task, plan.buffers) & common:
+                yield f"{task.op} = {task.kernel} {task.attrs['whole']} {task.attrs['members']}"
+        elif task.device in common:
+            yield _task_line(task, names)
+    rows = [(i, fed) for i, fed in zip(plan.feeds, plan.fed, strict=True)]
+    yield f"fed {[(names[i], fed) for i, fed in rows if plan.buffers[i].device in common]}"
     yield f"fetched {[names[i] for i in plan.fetches]}"
+    for entry in plan.ledger if plan.classes else ():
+        yield f"{entry.value} {entry.steps} {entry.source} {entry.target}"
 
 
 def _task_line(task: Task, names: list[str]) -> str:
@@ -159,7 +175,10 @@ def _task_line(task: Task, names: list[str]) -> str:
 def _difference(world: World, build: JobBuild, compiled: Compiled, what: str) -> JobError:
     """Return the error for plans that differ; it is the same in every process."""
     texts = {START: list(_start_lines(build))}
-    texts |= {name: print_graph(graph).splitlines() for name, graph in stages(compiled)}
+    for name, graph in stages(compiled):
+        if name == "to_physical" and compiled.plan.classes:
+            break  # the graphs of other devices differ
+        texts[name] = print_graph(graph).splitlines()
     texts["lower"] = list(_plan_lines(compiled.plan))
     digests = [[name, _digest(lines).hex()] for name, lines in texts.items()]
     found = [json.loads(text) for text in world.gather(json.dumps(digests).encode(), what)]

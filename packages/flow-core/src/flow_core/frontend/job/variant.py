@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from flow_core.annotations import JobSignature
 from flow_core.base.arrays import Array
@@ -24,6 +25,7 @@ from flow_core.frontend.job.plan_agreement import (
 )
 from flow_core.frontend.job.progress import stage
 from flow_core.frontend.job.zero_weights import warn_of_zero_weights
+from flow_core.frontend.session.own_devices import OwnDevices, own_devices
 from flow_core.frontend.session.session import Session
 from flow_core.frontend.trace.job_build import JobBuild, Kind, TrainRequest
 from flow_core.ir.graph import Graph
@@ -55,8 +57,6 @@ class Variant:
         staging: buffers for the fed arrays of asynchronous steps.
     """
 
-    __slots__ = ("compiled", "executable", "fetches", "session", "shapes", "staging", "traced")
-
     def __init__(
         self,
         session: Session,
@@ -81,12 +81,14 @@ class Variant:
         """Compile the job if that has not been done; return it with its plan."""
         if self.compiled is None:
             build, session = self.traced.build, self.session
+            devices = self.own.devices
             alone = session.world is None and not session.eager
             size = session.settings.plan_cache if alone else 0
             with session.compiling, stage(build.name, "compiling"):
                 self.compiled = self.compiled or compile_graph(
-                    build, self.fetches.values, self.traced.inputs, select=select, plan_cache=size
-                )
+                    build, self.fetches.values, self.traced.inputs, select=select,
+                    devices=devices, plan_cache=size,
+                )  # fmt: skip
                 self._warn(self.compiled.logical, build.train_requests)
         return self.compiled
 
@@ -101,12 +103,22 @@ class Variant:
         if self.executable is None:
             with self.session.compiling:
                 compiled = self._compile_together()
-                self.executable = self.executable or self._bound(compiled.plan, step, ready)
+                self.executable = self.executable or self._bound(compiled, step, ready)
         return self.executable
 
-    def _bound(self, plan: Plan, step: Array, ready: Callable[[Session, Plan], None]) -> Executable:
-        session, registry = self.session, self.session.registry
+    @cached_property
+    def own(self) -> OwnDevices:
+        """The devices that this process compiles."""
+        return own_devices(self.session, self.traced.build)
+
+    def _bound(
+        self, compiled: Compiled, step: Array, ready: Callable[[Session, Plan], None]
+    ) -> Executable:
+        session, registry, plan = self.session, self.session.registry, compiled.plan
         with session.binding(), stage(plan.job, "binding"), gc_paused():
+            if plan.classes and session.world is not None:
+                for name, layout in compiled.variables.items():
+                    session.adopt(name, layout, session.world)
             executable = _executable_factory(session)(
                 plan,
                 registry,
@@ -121,7 +133,7 @@ class Variant:
                 writes=session.writes,
             )
             session.drop_initial_values()
-            session.check_replicas(plan.job, updated_variables(plan, registry.ops))
+            session.check_replicas(plan.job, updated_variables(compiled, registry.ops))
             ready(session, plan)
         return executable
 
@@ -133,7 +145,9 @@ class Variant:
         world, build = self.session.world, self.traced.build
         if world is None:
             return self.compile()
-        request = compile_request(build, self.fetches.values, self.traced.inputs)
+        request = compile_request(
+            build, self.fetches.values, self.traced.inputs, devices=self.own.devices
+        )
         entry = Entry.of(request, self.session.settings.plan_cache)
         kept = None if entry is None or self.compiled is not None else entry.find()
         if is_kept_by_all(world, build, kept) and kept is not None:

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,10 +42,13 @@ from flow_core.costs.topology_file import read_topology
 from flow_core.device import Driver, World
 from flow_core.frontend.session.resource_config import ResourceConfig
 from flow_core.frontend.session.variable_storage import (
+    HeldParts,
     Part,
     ReadRegion,
     StoredVariable,
+    own_ranks,
     too_large,
+    two_layouts,
     whole,
 )
 from flow_core.frontend.session.variables import check_savable
@@ -58,8 +61,9 @@ from flow_core.plugins.specs import Available
 from flow_core.runtime.failures import allocated, viewed
 from flow_core.runtime.pipeline import Pipeline
 from flow_core.runtime.variable_writes import VariableWrites
+from flow_core.sharding.layouts import regions_of
 from flow_core.sharding.sbp import Region, region_shape
-from flow_core.sharding.topology import Device, Placement
+from flow_core.sharding.topology import Device, Placement, devices_of
 
 if TYPE_CHECKING:  # load the recorder only if needed
     from flow_core.frontend.session.recorder import Recorder
@@ -96,7 +100,7 @@ class Session:
         self.eager = False
         self.declared: dict[str, VariableInfo] = {}
         self._stored: dict[str, StoredVariable] = {}
-        self._updated: dict[str, set[Device]] = {}
+        self._updated: dict[str, Collection[Device]] = {}
         self._drivers: dict[Device, Driver] = {}
         self.compiling = threading.RLock()
         self.pipeline = Pipeline()
@@ -203,10 +207,7 @@ class Session:
 
     def held(self) -> Held:
         """Return the parts of variables that devices hold; None for provisional parts."""
-        return {
-            name: {d: None if stored.provisional else p.region for d, p in stored.parts.items()}
-            for name, stored in self._stored.items()
-        }
+        return HeldParts(self._stored)
 
     def memory(self, device: Device) -> str:
         """Return the memory kind of a device: the device type whose kernels can read its memory."""
@@ -227,18 +228,14 @@ class Session:
     @contextmanager
     def binding(self) -> Iterator[None]:
         """Discard the parts of variables created in a ``with`` block that fails."""
-        before = {
-            name: (dict(stored.parts), stored.provisional, stored.first, stored.pristine)
-            for name, stored in self._stored.items()
-        }
-        updated = {name: set(devices) for name, devices in self._updated.items()}
+        before = {name: stored.state() for name, stored in self._stored.items()}
+        updated = dict(self._updated)
         try:
             yield
         except BaseException:
             self._stored = {name: self._stored[name] for name in before}
-            for name, state in before.items():
-                stored = self._stored[name]
-                stored.parts, stored.provisional, stored.first, stored.pristine = state
+            for restore in before.values():
+                restore()
             self._updated = updated
             raise
 
@@ -268,18 +265,29 @@ class Session:
         stored = self._stored.get(name) or self._store(name, device)
         wanted = region or whole(stored.info)
         stored.settle(device, wanted)
-        part = stored.parts.get(device)
+        part = stored.part(device)
         if part is None:
             part = self._adopt(stored, device, wanted)
         if part.region != wanted:
-            raise UnsupportedError(
-                f"variable {name!r}",
-                at=stored.info.line,
-                found=f"regions {part.region} and {region} on {device}, requested by two jobs",
-                allowed="the same layout of a shared variable in all jobs of a session",
-                hint="give both jobs the same placement and distribution",
-            )
+            raise two_layouts(stored.info, device, part.region, region)
         return part.view(shape)
+
+    def adopt(self, name: str, layout: TensorLayout, world: World) -> None:
+        """Hold a variable in a layout, as `variable` does for one device after the other.
+
+        A collective operation, which costs nothing for other processes if no device has a part.
+        """
+        stored = self._stored.get(name) or self._store(name, layout.placement.device(0))
+        devices, regions = devices_of(layout.placement), regions_of(stored.info.type.shape, layout)
+        stored.settle(devices[0], regions[0])
+        if not stored.has_parts:
+            stored.memory, machines = self.memory(devices[0]), self.resources.machine_num
+            own = own_ranks(layout.placement, world.owner, world.rank, machines)
+            parts = {devices[i]: self._new_part(stored, devices[i], regions[i]) for i in own}
+            stored.adopt(layout, parts)
+        elif not stored.is_in(layout):
+            for device, region in zip(devices, regions, strict=True):
+                self.variable(name, device, region)
 
     def is_still_zero(self, name: str) -> bool:
         """Return whether a variable initialized to zero is still zero; False if unknown."""
@@ -294,7 +302,7 @@ class Session:
         """Return a copy of the value of a variable that a job uses."""
         return self._stored[name].numpy()
 
-    def check_replicas(self, job: str, updated: Mapping[str, set[Device]]) -> None:
+    def check_replicas(self, job: str, updated: Mapping[str, Collection[Device]]) -> None:
         """Raise an error if a copy of a variable is on a device where no job would update it.
 
         Args:
@@ -302,11 +310,11 @@ class Session:
             updated: for each variable that the job updates, the devices on which it does.
         """
         for name, devices in updated.items():
-            self._updated.setdefault(name, set()).update(devices)
+            known = self._updated.get(name)
+            self._updated[name] = devices if known in (None, devices) else {*known, *devices}
         for name, devices in self._updated.items():
             stored = self._stored[name]
-            updated_parts = {id(stored.parts[d]) for d in devices}
-            outdated = [d for d, part in stored.parts.items() if id(part) not in updated_parts]
+            outdated = stored.apart_from(devices)
             if outdated:
                 owners, copies = (", ".join(map(str, d)) for d in (sorted(devices), outdated))
                 raise UnsupportedError(
@@ -415,7 +423,7 @@ class Session:
             JobError: called while a job is being traced.
         """
         for name in self.requested_types():
-            if name not in self._stored or not self._stored[name].parts:
+            if name not in self._stored or not self._stored[name].has_parts:
                 self._allocate(name)
         self.drop_initial_values()
         return {name: self._stored[name] for name in sorted(self._stored)}

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from flow_core.base.arrays import Array, DeviceArray
-from flow_core.base.errors import OutOfMemoryError
+from flow_core.base.errors import OutOfMemoryError, UnsupportedError
 from flow_core.base.philox import op_seed
 from flow_core.base.shapes import Shape, num_elements
 from flow_core.device import Arena, World
 from flow_core.frontend.trace.variable_info import VariableInfo
 from flow_core.ir.initializers import generate
+from flow_core.sharding.layouts import TensorLayout, regions_of
 from flow_core.sharding.sbp import Region, region_shape
-from flow_core.sharding.topology import Device
+from flow_core.sharding.topology import Device, Placement, devices_of
 
 ReadRegion: TypeAlias = Callable[[Region], Array]
 """A function that returns the values of a region of a logical variable."""
@@ -60,7 +61,6 @@ class StoredVariable:
     Attributes:
         info: name, type and attributes.
         memory: the memory kind: the device type whose kernels can read the parts.
-        parts: the parts by device.
         first: reads regions of the value that new parts start with, as long as some regions have
             no part; None otherwise.
         provisional: whether no job has requested the variable yet, so that its layout is unknown.
@@ -71,11 +71,77 @@ class StoredVariable:
 
     info: VariableInfo
     memory: str
-    parts: dict[Device, Part] = field(default_factory=dict)
     first: ReadRegion | None = None
     provisional: bool = False
     world: World | None = None
     pristine: bool = True
+    _parts: dict[Device, Part] = field(default_factory=dict)
+    _layout: TensorLayout | None = None
+
+    @property
+    def parts(self) -> dict[Device, Part]:
+        """The parts by device; those of a layout that was adopted are made on first use."""
+        if self._layout is not None:
+            layout, own, self._layout = self._layout, self._parts, None
+            regions = regions_of(self.info.type.shape, layout)
+            self._parts = {
+                device: own.get(device) or Part(region, None, None, self._root(device))
+                for device, region in zip(devices_of(layout.placement), regions, strict=True)
+            }
+        return self._parts
+
+    def _root(self, device: Device) -> int:
+        return 0 if self.world is None else self.world.owner(device)
+
+    def part(self, device: Device) -> Part | None:
+        """Return the part of a device, None if it has none."""
+        return self._parts.get(device) or self.parts.get(device)
+
+    def adopt(self, layout: TensorLayout, own: dict[Device, Part]) -> None:
+        """Hold the variable, of which no device has a part, in a layout.
+
+        Args:
+            layout: the layout.
+            own: the parts of this process.
+        """
+        self._parts, self._layout = own, layout
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether any device has a part."""
+        return self._layout is not None or bool(self._parts)
+
+    def is_in(self, layout: TensorLayout) -> bool:
+        """Return whether the devices of a layout hold the parts that it gives them."""
+        if self._layout is not None:
+            return self._layout == layout
+        found = [self._parts.get(device) for device in devices_of(layout.placement)]
+        regions = regions_of(self.info.type.shape, layout)
+        pairs = zip(found, regions, strict=True)
+        return all(part is not None and part.region == region for part, region in pairs)
+
+    def apart_from(self, devices: Collection[Device]) -> list[Device]:
+        """Return the devices whose parts are in other memory than those of some devices."""
+        if self._layout is not None and devices_of(self._layout.placement) == devices:
+            return []
+        memory = {id(self.parts[device]) for device in devices}
+        return [device for device, part in self.parts.items() if id(part) not in memory]
+
+    @property
+    def local(self) -> list[Part]:
+        """The parts of this process."""
+        return [part for part in self._parts.values() if part.array is not None]
+
+    def state(self) -> Callable[[], None]:
+        """Return a function that restores the parts, and where their values come from."""
+        names = ("_parts", "_layout", "provisional", "first", "pristine")
+        before = {name: getattr(self, name) for name in names} | {"_parts": dict(self._parts)}
+
+        def restore() -> None:
+            for name, value in before.items():
+                setattr(self, name, value)
+
+        return restore
 
     def settle(self, device: Device, region: Region) -> None:
         """Adopt the layout of the first job that requests a part on a device."""
@@ -115,8 +181,8 @@ class StoredVariable:
         self.refresh()
         if self.first is not None:
             return self.first(region)
-        for part in self.parts.values():
-            if part.region == region and part.array is not None:
+        for part in self.local:
+            if part.region == region:
                 return part.driver.copy_out(part.array)
         return initial_value(self.info, region)
 
@@ -142,7 +208,7 @@ class StoredVariable:
             self.parts.clear()
             self.provisional = False
         self._fill(read)
-        if not self.parts or self.first is not None:
+        if not self.has_parts or self.first is not None:
             self.first, self.pristine = read, True
 
     def reset(self) -> None:
@@ -150,19 +216,52 @@ class StoredVariable:
         self._fill(partial(initial_value, self.info))
 
     def _fill(self, read: ReadRegion) -> None:
-        local = [part for part in self.parts.values() if part.array is not None]
-        for region in {part.region for part in local}:
+        for region in {part.region for part in self.local}:
             value = read(region)
-            for part in local:
+            for part in self.local:
                 if part.region == region:
                     part.driver.copy_in(part.array, value)
 
     @property
     def is_whole(self) -> bool:
         """Return whether the parts hold the whole value; False while the first job creates them."""
+        if self._layout is not None:
+            return True
         held = {part.region for part in self.parts.values()}
         filled = sum(num_elements(region_shape(r)) for r in held)
         return bool(held) and filled >= self.info.type.size
+
+
+class HeldParts(Mapping[str, Mapping[Device, Region | None]]):
+    """The regions of the parts of variables, read when they are needed."""
+
+    def __init__(self, stored: Mapping[str, StoredVariable]) -> None:
+        self._stored = stored
+
+    def __getitem__(self, name: str) -> Mapping[Device, Region | None]:
+        stored = self._stored[name]
+        return {d: None if stored.provisional else p.region for d, p in stored.parts.items()}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+
+@lru_cache(maxsize=16)
+def own_ranks(
+    placement: Placement, owner: Callable[[Device], int], rank: int, machines: int
+) -> Sequence[int]:
+    """Return the ranks of a placement whose devices belong to a process.
+
+    Args:
+        placement: the placement.
+        owner: returns the process that owns a device.
+        rank: the rank of the process.
+        machines: the number of machines, on which the owners depend.
+    """
+    return [r for r, device in enumerate(devices_of(placement)) if owner(device) == rank]
 
 
 def too_large(info: VariableInfo, device: Device, nbytes: int, available: str) -> OutOfMemoryError:
@@ -184,6 +283,19 @@ def too_large(info: VariableInfo, device: Device, nbytes: int, available: str) -
     )
     error.nbytes = nbytes
     return error
+
+
+def two_layouts(
+    info: VariableInfo, device: Device, held: Region, wanted: Region | None
+) -> UnsupportedError:
+    """Return the error for two jobs that request different parts of a variable on a device."""
+    return UnsupportedError(
+        f"variable {info.name!r}",
+        at=info.line,
+        found=f"regions {held} and {wanted} on {device}, requested by two jobs",
+        allowed="the same layout of a shared variable in all jobs of a session",
+        hint="give both jobs the same placement and distribution",
+    )
 
 
 def whole(info: VariableInfo) -> Region:

@@ -65,9 +65,8 @@ class Boxing(OpDef):
         of a `flow_core.comm.exchange.Block` per box, ``shapes`` the shape of each output, ``fills``
         (output, operation) for outputs that boxes do not cover, ``members`` the names of the
         ops in a bucket.  An ``all_reduce`` has no blocks: input and output k belong to device k,
-        for each member in turn.  ``whole`` describes the whole group of an exchange in a graph
-        that has ops of some of its devices only: the receivers, the senders, and (bytes held and
-        made, bytes of the largest part) for each member.
+        for each member in turn.  In a graph that has ops of some devices only, an exchange has no
+        blocks and fills; ``whole`` describes it, as `flow_core.comm.described` defines.
         """
 
     def infer(self, ctx: InferContext) -> Types:
