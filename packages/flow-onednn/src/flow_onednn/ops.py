@@ -32,6 +32,7 @@ from flow_core.authoring.update_rules import BY_TYPE, COMMON
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import float32, uint8
 from flow_core.base.shapes import window_output
+from flow_onednn.panel_layout import pack, packed_columns, unpack
 from flow_onednn.update_references import (
     JOINED,
     MOST_ROWS,
@@ -316,6 +317,50 @@ class PackedConv(Fused):
         return 2.0 * ctx.outputs[0].size * taps
 
 
+class PackPanels(Fused):
+    """Weights of `onednn_panels`, packed."""
+
+    schema = "onednn_pack_panels(b) -> packed"
+    attrs = {"transpose_b": REQUIRED}
+
+    def infer(self, ctx: InferContext) -> Types:
+        rows, columns = ctx.inputs[0].shape
+        deep, columns = (columns, rows) if ctx.attrs["transpose_b"] else (rows, columns)
+        return (_like(ctx, deep * packed_columns(columns)),)
+
+    def reference(self, b: Array, *, transpose_b: AttrValue) -> Array:
+        weights = b.T if transpose_b else b
+        packed = np.empty(len(weights) * packed_columns(weights.shape[1]), b.dtype)
+        pack(weights, packed)
+        return packed
+
+    def samples(self, rng: np.random.Generator) -> Iterator[Sample]:
+        for shape in ((7, 100), (33, 64), (1, 1)):
+            for transpose in (False, True):
+                b = rng.uniform(-1, 1, shape)
+                yield Sample((b,), {"transpose_b": transpose}, gradient=False)
+
+
+class Panels(Fused):
+    """Product of few rows with packed weights, bias and relu."""
+
+    schema = "onednn_panels(a, packed, bias?) -> out"
+    attrs = {"columns": REQUIRED, "activation": ""}
+    infer = staticmethod(lambda ctx: (_like(ctx, ctx.inputs[0].shape[0], ctx.attrs["columns"]),))
+    work = staticmethod(lambda ctx: 2.0 * ctx.inputs[0].size * ctx.attrs["columns"])
+
+    def reference(self, a: Array, packed: Array, *bias: Array, **attrs: AttrValue) -> Array:
+        y = a @ unpack(packed, attrs["columns"])
+        return ACTIVATIONS[attrs["activation"]](y + bias[0] if bias else y)
+
+    def samples(self, rng: np.random.Generator) -> Iterator[Sample]:
+        for rows, deep, columns in ((1, 7, 1), (5, 33, 70), (7, 16, 100), (13, 5, 128)):
+            a, bias = rng.uniform(-1, 1, (rows, deep)), rng.uniform(-1, 1, columns)
+            packed = rng.uniform(-1, 1, deep * packed_columns(columns))
+            attrs = {"columns": columns, "activation": ("", "relu")[rows % 2]}
+            yield Sample((a, packed, bias), attrs, gradient=False)
+
+
 class MaxPool(Fused):
     """Max pooling to ``space``, and the positions of the maxima within their windows."""
 
@@ -477,6 +522,6 @@ class Reorder(Fused):
 
 OPS = specs(
     *map(Update, JOINED), Conv, ConvDataGrad, ConvFilterGrad, Matmul, Pack, PackedMatmul, PackConv,
-    PackedConv, MaxPool, MaxPoolGrad, NormRelu, NormReluGrad, NormAddRelu, AddToRows, SparseAdam,
-    SparseSgd, MatmulSgd, Reorder,
+    PackedConv, PackPanels, Panels, MaxPool, MaxPoolGrad, NormRelu, NormReluGrad, NormAddRelu,
+    AddToRows, SparseAdam, SparseSgd, MatmulSgd, Reorder,
 )  # fmt: skip

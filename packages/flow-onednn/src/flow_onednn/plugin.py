@@ -35,6 +35,7 @@ FAMILIES = (
     "accumulate",
     "summed_sgd",
     "packed",
+    "few_rows",
     "joined",
 )
 
@@ -62,12 +63,13 @@ def flow_register_passes(config: Settings) -> tuple[PassSpec, ...]:
     return (
         _pass("onednn_layout", "flow_onednn.passes.layout:NhwcLayout", devices, "fold_norms"),
         _pass("onednn_fusions", "flow_onednn.passes.fuse:Fusions", devices, "onednn_layout"),
-        _pass("onednn_pack", "flow_onednn.passes.pack:PackWeights", devices, "onednn_fusions"),
+        _pass("onednn_panels", "flow_onednn.passes.panels:Panels", devices, "onednn_fusions"),
+        _pass("onednn_pack", "flow_onednn.passes.pack:PackWeights", devices, "onednn_panels"),
         _pass(
             "onednn_pack_convs",
             "flow_onednn.passes.pack_convs:PackConvs",
             devices,
-            "onednn_fusions",
+            "onednn_panels",
         ),
         _pass("onednn_join", "flow_onednn.passes.join:JoinUpdates", devices, "onednn_fusions"),
     )

@@ -1,20 +1,27 @@
-"""Products of few rows with transposed weights, in a C loop that reads the weights as they lie.
+"""Products of few rows, in C loops that read the weights once.
 
-The library copies transposed weights to another layout during each launch, except for one row with
-AVX2.  With AVX-512, 1 x 784 x 512 takes 41 us with the library and 20 us with the loop, and two
-rows take 43 us and 26 us; from three rows on, the difference is small.
+Transposed weights are read as they lie.  The library copies them to another layout during each
+launch, except for one row with AVX2.  With AVX-512, 1 x 784 x 512 takes 41 us with the library and
+20 us with the loop, and two rows take 43 us and 26 us; from three rows on, the difference is small.
+
+Outside of training, `native/panels.c` reads panels of weights that are packed once.  Each thread
+reads the same panels in each step, so that they stay in its core's cache.  Another processor takes
+5.9 us for 1 x 784 x 512, and 7.6 us with the library; for 8 rows, 13.7 and 18.1 us with AVX-512, 30
+and 41 us with AVX2.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from flow_core.authoring.backends import Launch
-from flow_core.authoring.specs import BindContext
-from flow_onednn.kernels.loops import null, pointer
+from flow_core.authoring.specs import BindContext, KernelSpec
+from flow_onednn.kernels.loops import loop_kernel, null, pointer
 from flow_onednn.library import library
 from flow_onednn.native import compiler
 from flow_onednn.native.calls import call
+from flow_onednn.panel_layout import pack
 from flow_onednn.recipes import Problem
 
 MOST_ROWS, LEAST_COLUMNS = 2, 4
@@ -66,3 +73,25 @@ def build(p: Problem) -> FewRows | None:
         and (alpha == 1.0 or len(p.inputs) == 2)
     )
     return FewRows(alpha, activation == "relu") if fits and compiler.available() else None
+
+
+# --- packed weights
+
+PACK, PRODUCT = "onednn_pack_panels", "onednn_panels"
+PANEL_ROWS = 8
+"""Maximum number of rows, which are one block; with more, the library is as fast."""
+
+
+def _pack(ctx: BindContext) -> Launch:
+    weights = ctx.inputs[0].T if ctx.attrs["transpose_b"] else ctx.inputs[0]
+    return partial(pack, weights, ctx.outputs[0])
+
+
+def _product(ctx: BindContext) -> Launch:
+    x, packed, *bias = ctx.inputs
+    arrays = pointer(x), pointer(packed), pointer(bias[0]) if bias else null()
+    (y,), relu = ctx.outputs, ctx.attrs["activation"] == "relu"
+    return call("panels", *arrays, pointer(y), *x.shape, y.shape[1], relu)
+
+
+KERNELS: tuple[KernelSpec, ...] = (loop_kernel(PACK, _pack), loop_kernel(PRODUCT, _product))

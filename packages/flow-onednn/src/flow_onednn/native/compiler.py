@@ -52,7 +52,7 @@ def limited(value: str) -> tuple[str, ...]:
 
 FILES = (
     "functions.h", "source.c", "norms.c", "tables.c", "partitions.c", "joined.c", "nan_safe.c",
-    "few_rows.c", "recurrent.c", "calls.c",
+    "few_rows.c", "panels.c", "recurrent.c", "calls.c",
 )  # fmt: skip
 # not -ffast-math, because a library linked with it flushes denormals in the whole process
 FLAGS = (
@@ -268,6 +268,8 @@ int run_split_k(void *run, void *stream, const Part *parts, long count, float *y
     const float *more, const float *bias, long rows, long columns, int relu);
 void few_rows(const float *x, const float *w, const float *bias, float *y, long rows, long deep,
     long columns, float alpha, int relu);
+void panels(const float *x, const float *w, const float *bias, float *y, long rows, long deep,
+    long columns, int relu);
 void joined_updates(int kind, void **rows, const long *sizes, long count, long width,
     const float *rate, const float *factor, const int64_t *step, double *sums, int most,
     const double *numbers);
