@@ -12,7 +12,7 @@ import numpy as np
 
 from flow_core.base.arrays import Array
 
-PANEL, UNIT = 64, 16
+PANEL, UNIT = 128, 16
 
 
 def packed_columns(columns: int) -> int:

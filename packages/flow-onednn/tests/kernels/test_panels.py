@@ -40,7 +40,9 @@ def run(x: Array, w: Array, *bias: Array, activation: str = "") -> Array:
 
 @pytest.mark.parametrize("rows", [*range(1, 14), 25])
 @pytest.mark.parametrize("deep", [1, 2, 37])
-@pytest.mark.parametrize("columns", [1, 8, 15, 16, 17, 32, 33, 47, 48, 49, 63, 64, 65, 200])
+@pytest.mark.parametrize(
+    "columns", [1, 8, 15, 16, 17, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129, 300]
+)
 def test_products_of_all_remainders(rows: int, deep: int, columns: int) -> None:
     x, w, bias = numbers(rows, deep), numbers(deep, columns), numbers(columns)
     want = x.astype(float) @ w.astype(float)
@@ -53,7 +55,7 @@ def test_products_of_all_remainders(rows: int, deep: int, columns: int) -> None:
 def test_bits_depend_on_neither_threads_nor_other_rows(columns: int) -> None:
     x, w, bias = numbers(13, 784), numbers(784, columns), numbers(columns)
     found = []
-    for count in (1, 2, 3):
+    for count in (1, 2, 3, 7):
         with threads.limited(count):
             found.append(run(x, w, bias))
             rows = [run(row[None], w, bias) for row in x]

@@ -234,7 +234,8 @@ class Pipeline:
         finally:
             with self._changes.lock:  # other threads see `_inline` None only with the token free
                 self._inline = None
-                self.release_token(step)
+                step.credit.release(step)
+                self._changes.notify()
 
     def _run_now(self, step: Step) -> None:
         with self._device:

@@ -125,27 +125,23 @@ class Feeding:
 class Feeder:
     """The conversion of the argument of one parameter to a flat list of arrays."""
 
-    __slots__ = ("_devices", "_job", "_name", "_placeholders")
+    __slots__ = ("_devices", "_dtype", "_job", "_name", "_placeholders", "_shape")
 
     def __init__(self, job: str, name: str, placeholders: object, devices: int) -> None:
         self._job = job
         self._name = name
         self._placeholders = placeholders
         self._devices = devices
+        self._shape = self._dtype = None
+        if isinstance(placeholders, PlaceholderSpec) and placeholders.kind == "numpy":
+            self._shape, self._dtype = placeholders.shape, placeholders.dtype.numpy
 
     def collect(self, value: object, arrays: list[Array]) -> None:
-        """Append the arrays of a fed value."""
-        spec = self._placeholders
-        if (
-            isinstance(spec, PlaceholderSpec)
-            and spec.kind == "numpy"
-            and type(value) is np.ndarray
-            and value.shape == spec.shape
-            and value.dtype == spec.dtype.numpy
-        ):
+        """Append the arrays of a fed value; usually, it is an array of the placeholder's type."""
+        if type(value) is np.ndarray and value.shape == self._shape and value.dtype == self._dtype:
             arrays.append(value)
         else:
-            self._walk(spec, value, self._name, arrays)
+            self._walk(self._placeholders, value, self._name, arrays)
 
     def _walk(self, spec: Any, value: Any, path: str, arrays: list[Any]) -> None:
         if isinstance(spec, PlaceholderSpec):
