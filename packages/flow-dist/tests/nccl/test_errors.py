@@ -361,6 +361,24 @@ def test_an_asynchronous_error() -> None:
     assert not run(2, body).violations
 
 
+def test_the_end_of_a_communicator_is_no_failure() -> None:
+    """The guard may run while a process frees its communicators one after another."""
+
+    def body(rank: Rank) -> None:
+        (launch,) = rank.bind(SUM)
+        launch()
+        guard = Guard(rank.groups, poll=60)
+        for communicator in rank.groups.communicators:
+            communicator.destroy()
+        guard.check()
+        assert VERDICT.error is None
+        with pytest.raises(LaunchError, match="freed"):
+            launch()
+        guard.close()
+
+    assert not run(2, body).violations
+
+
 def test_the_end_of_the_job_frees_a_waiting_device() -> None:
     """One rank waits on its device for another one that never comes, and the job is stopped."""
     ended: list[int] = []

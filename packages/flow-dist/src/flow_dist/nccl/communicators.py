@@ -76,6 +76,7 @@ class Communicator:
         ends: handles of the local devices.
         exchanges: names of the exchanges that use the communicator.
         error: the reason why the communicator cannot be used any more, else None.
+        freed: whether the reason is that the communicator was freed, which is no failure.
         busy: a lock that is held during NCCL calls.
     """
 
@@ -84,7 +85,14 @@ class Communicator:
     ends: dict[Device, Any] = field(default_factory=dict)
     exchanges: list[str] = field(default_factory=list)
     error: FlowError | None = None
+    freed: bool = False
     busy: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def failure(self) -> FlowError | None:
+        """The error, unless it says that the communicator was freed."""
+        error = self.error  # read first, because another thread sets it last
+        return None if self.freed else error
 
     def rank(self, device: Device) -> int:
         """Return the rank of a member."""
@@ -137,6 +145,7 @@ class Communicator:
         """Free the communicator after its work is done."""
         with self.busy:
             if self.error is None:
+                self.freed = True
                 self.error = LaunchError("using a communicator", found="one that was freed")
                 for end in self.ends.values():
                     self.library.destroy(end)

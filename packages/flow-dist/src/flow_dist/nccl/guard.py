@@ -50,7 +50,7 @@ class Guard:
         if VERDICT.error is not None:
             self._groups.abort(_stopped(str(VERDICT.error)))
         self._groups.poll()
-        error = next((c.error for c in self._groups.communicators if c.error is not None), None)
+        error = next(filter(None, (c.failure for c in self._groups.communicators)), None)
         if error is not None and VERDICT.error is None:
             VERDICT.error = error  # ends waits for other processes
 
