@@ -240,6 +240,7 @@ class Plan:
         variables: the buffer of each variable, by name.
         shards: for each physical variable that is a part of a logical variable, by its name: the
             name of the logical variable, and the region of the part.
+        notes: facts about the compilation, by name, which reports show.
         ledger: every transfer between devices and every change of a layout.
         actors: names of the actors, in the direction of the data flow.
         registers: the registers between the actors.
@@ -310,6 +311,7 @@ class Plan:
             ("devices", self._devices()),
             ("bytes of arenas", f"{sum(a.nbytes for a in self.arenas):,}"),
             ("bytes across devices per step", f"{self.bytes_per_step:,}"),
+            *((name, str(text)) for name, text in self.notes.items()),
         )
 
     def _devices(self) -> str:

@@ -83,6 +83,7 @@ def compile_plan(request: CompileRequest) -> Compiled:
         memory_limit=request.limits.memory,
         is_resident=_residency(request, physical),
         sharing=sharing.replicas,
+        classes={devices[0]: len(devices) for devices in physical.classes},
     )
     plan, lowering = _timed(
         "lower", len(graph), lambda: lower(graph, request.registry, inputs, request.job, options)

@@ -8,9 +8,11 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.base.thread_budget import Budget
 from flow_core.comm.exchange import BOXING, Exchange, devices_of_task, exchange_of, exchanges
 from flow_core.comm.gathers import GatherPlan, gather_plans
 from flow_core.compiler.request import Compiled
+from flow_core.frontend.session.session import default_session
 from flow_core.plan import ArenaPlan, Buffer, Plan, Task
 from flow_core.sharding.topology import Device
 
@@ -58,10 +60,13 @@ def compiled(
     micro_batches: int = 1,
     mode: str | None = None,
     view: Callable[[], Any] = flow.scope.consistent_view,
+    cores: int = 0,
 ) -> Compiled:
     """Compile a training job for all devices, or for the given devices and one of each class."""
     flow.clear_default_session()
     flow.config.machine_num(2)
+    if cores:
+        default_session().budget = Budget(cores, "the test")
     config = flow.function_config()
     config.share_replicas(False)
     config.default_logical_view(view())
@@ -224,6 +229,17 @@ def test_all_devices_may_be_asked_for() -> None:
     everything = frozenset(ALL)
     assert restricted(part.plan, everything) == restricted(whole.plan, everything)
     assert part.plan.ledger == whole.plan.ledger
+
+
+@pytest.mark.parametrize("case", ["data", "uneven grid", "pipeline"])
+def test_kernels_have_as_many_threads_as_in_a_plan_of_all_devices(case: str) -> None:
+    body, scope, rows, *more = CASES[case]
+    found = []
+    for cores in (4, 32):
+        for devices in (None, (), (ALL[3],)):
+            plan = compiled(body, scope, rows << 16, devices, *more, cores=cores).plan
+            found.append(plan.cores.kernels)
+    assert found == [1, 1, 1, 4, 4, 4]
 
 
 def test_the_number_of_tasks_does_not_depend_on_the_number_of_devices() -> None:

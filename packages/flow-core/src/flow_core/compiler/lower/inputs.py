@@ -16,6 +16,7 @@ from flow_core.compiler.schedule.op_costs import OpCosts
 from flow_core.costs.model import DEFAULT, CostModel
 from flow_core.ir.graph import NO_ATTRS, AttrValue, Graph, Op
 from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
+from flow_core.sharding.topology import Device
 
 LEAVES = ("input", "variable")
 """Types of ops that have no kernel because the runtime provides their outputs."""
@@ -58,6 +59,8 @@ class CompileOptions:
         batching: whether one launch may compute the rows of several devices.
         postpone: whether stages of a pipeline may compute gradients of weights later, which takes
             memory.
+        classes: the number of devices of each class, by its first device, in a graph that has ops
+            of some devices only; empty for other graphs.
     """
 
     seed: int = 0
@@ -76,6 +79,7 @@ class CompileOptions:
     ahead: int | None = None
     batching: bool = True
     postpone: bool = True
+    classes: Mapping[Device, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def lower(
     find_open_mp()
     graph = protected(graph, kernels.ops, options.sharing)
     costs = OpCosts(graph, kernels.ops, options.costs, options.recording)
-    threads = kernel_threads(costs, options.budget)
+    threads = kernel_threads(costs, options.budget, options.classes)
     derived = frozenset() if options.recording else derived_ops(graph, kernels.ops)
     constant = constant_ops(graph, kernels.ops) | derived
     given = Inputs(graph, kernels, options, threads, constant, derived)

@@ -12,7 +12,7 @@ from flow_core.compiler.schedule.streams import LONG
 from flow_core.costs.model import HOST
 from flow_core.ir.graph import Op
 from flow_core.plugins.specs import KernelSpec
-from flow_core.sharding.topology import Placement
+from flow_core.sharding.topology import Device, Placement
 
 SPIN = 5e-3
 """The seconds that a kernel of another library loses to the threads of BLAS.
@@ -59,7 +59,7 @@ def divided(
     return divide(budget, streams, computes=bool(users), foreign=lost > gain, kernels=kernels)
 
 
-def kernel_threads(costs: OpCosts, budget: Budget) -> int:
+def kernel_threads(costs: OpCosts, budget: Budget, classes: Mapping[Device, int]) -> int:
     """Return the number of threads of a kernel, which is the same in all processes of a host.
 
     All devices of one type compute concurrently and divide the cores among them.  For short ops,
@@ -69,17 +69,20 @@ def kernel_threads(costs: OpCosts, budget: Budget) -> int:
     Args:
         costs: the costs of the ops of the physical graph, with the devices of all processes.
         budget: the cores of the process.
+        classes: the number of devices of each class, by its first device; empty if the graph has
+            ops of all devices.
     """
-    found: dict[str, set[Placement]] = {}
+    found: dict[str, dict[Placement, int]] = {}
     seconds, count = 0.0, 0
     for op in costs.graph.ops.values():
         type_ = op.placement.device_type
         computes = op.type != BOXING and type_ not in costs.accelerators
         if computes and not costs.specs[op.type].host:
-            found.setdefault(type_, set()).add(op.placement)
-            seconds += costs.seconds(op)
-            count += 1
-    devices = max(map(len, found.values()), default=1)
+            alike = classes.get(op.placement.device(0), 0) if classes else 1
+            found.setdefault(type_, {})[op.placement] = alike
+            seconds += alike * costs.seconds(op)
+            count += alike
+    devices = max((sum(of_type.values()) for of_type in found.values()), default=1)
     return budget.per_device(devices) if devices == 1 or seconds >= LONG * count else 1
 
 

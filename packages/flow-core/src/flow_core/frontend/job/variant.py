@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from flow_core.annotations import JobSignature
@@ -152,15 +153,22 @@ class Variant:
         kept = None if entry is None or self.compiled is not None else entry.find()
         if is_kept_by_all(world, build, kept) and kept is not None:
             record(build, kept)
-            self.compiled = kept
             self._warn(kept.logical, build.train_requests)
-            return kept
+            return self._noted(kept)
         selection = SharedSelection(world, build)
         compiled = self.compile(selection)
         selection.finish(compiled.physical.signatures)
         check_same_plan(world, build, compiled)
         if entry is not None:
             entry.keep(compiled)
+        return self._noted(compiled)
+
+    def _noted(self, compiled: Compiled) -> Compiled:
+        """Note in the plan why a process of several has compiled all devices of the job."""
+        if self.own.reason:
+            notes = {**compiled.plan.notes, "compiled for all devices": self.own.reason}
+            compiled = replace(compiled, plan=replace(compiled.plan, notes=notes))
+        self.compiled = compiled
         return compiled
 
     def _warn(self, graph: Graph, requests: Sequence[TrainRequest]) -> None:
