@@ -13,7 +13,7 @@ bytes are in the same stream or ordered by waits; no memory is reused while a ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from flow_core.base.dtypes import uint8
 from flow_core.base.errors import GraphError, OutOfMemoryError
 from flow_core.base.hazards import Access, find_waits
 from flow_core.base.philox import op_seed
+from flow_core.base.shapes import Shape
 from flow_core.base.thread_pools import find_open_mp
 from flow_core.comm.exchange import BOXING
 from flow_core.compiler.lower.inputs import (
@@ -175,6 +176,7 @@ def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
         tasks=tuple(tasks),
         feeds=feeds,
         fed=tuple(fed.values()),
+        fed_shapes=_covered(fed.values(), len(inputs)),
         fetches=fetches,
         variables=variables,
         actors=ACTORS,
@@ -197,6 +199,15 @@ def _fed(graph: Graph, inputs: Sequence[str]) -> dict[str, tuple[int, Region]]:
         region: Any = op.attrs.get("region", whole)
         found[op.name] = (position[str(op.attrs.get("of", op.name))], region)
     return dict(sorted(found.items(), key=lambda item: item[1][0]))
+
+
+def _covered(fed: Iterable[tuple[int, Region]], count: int) -> tuple[Shape, ...]:
+    """Return the shapes of fed arrays, from their regions on all devices; () for unread ones."""
+    found: list[Shape] = [()] * count
+    for position, region in fed:
+        ends = tuple([end for _, end in region])
+        found[position] = tuple(map(max, ends, found[position] or ends))
+    return tuple(found)
 
 
 def _with_waits(
