@@ -5,6 +5,7 @@ one per device.  The receivers of a sender then differ only in their factor and 
 sender, so that it is enough to count them.
 
 >>> from flow_core.costs.links import Link
+>>> from flow_core.sharding.topology import Placement, devices_of
 >>> links = LinkModel((Link("wire", "all", 0.0, 2.0),))
 >>> devices = devices_of(Placement.parse("gpu", "0:0-3"))
 >>> gather = Outer(devices, devices, np.array([2, 2, 1, 1]), np.array([1, 1, 1, 1]))
