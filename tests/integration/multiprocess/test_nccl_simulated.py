@@ -141,9 +141,13 @@ def feeds() -> Any:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_plan_on_two_gpus_computes_what_it_does_on_two_cpus(ordered: bool) -> None:
-    """Each rank binds and runs its part; from the second step on it replays one graph."""
+def test_a_plan_on_two_gpus_computes_what_it_does_on_two_cpus(ordered: bool, parts: bool) -> None:
+    """Each rank binds and runs its part; from the second step on it replays one graph.
+
+    The plan has all devices, or describes exchanges for the device of the rank.
+    """
     before = list(sessions._default)
     on_cpu = job_on("cpu")
     on_cpu.executable()
@@ -151,14 +155,18 @@ def test_a_plan_on_two_gpus_computes_what_it_does_on_two_cpus(ordered: bool) -> 
     initial = {name: session.value(name) for name in session.declared}
     wanted = [on_cpu(*fed) for fed in feeds()]
     job = job_on("gpu")
-    plan, registry = job.plan(), job.active_session().registry
+    registry = job.active_session().registry
+    plans = [
+        job.compile_classes(Device("gpu", 0, i)).plan if parts else job.plan() for i in range(2)
+    ]
+    assert all(bool(plan.classes) == parts for plan in plans)
     sessions._default[:] = before
     results: list[Any] = []
     fabric = Fabric()
 
     def body(world: Any) -> None:
         gpu, groups = rank(fabric, world)
-        made: list[Any] = []
+        made, plan = list[Any](), plans[world.rank]
 
         def comm(devices: Any) -> Comm:
             made.append(NcclComm(devices, groups, ordered=ordered))

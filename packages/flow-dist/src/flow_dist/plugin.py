@@ -27,7 +27,12 @@ def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
         binds_parts=True,
     )
     nccl = CommSpec(
-        "nccl", ("gpu",), "flow_dist.nccl.comm:bootstrap", "flow_dist.nccl.comm:NcclComm", 10
+        "nccl",
+        ("gpu",),
+        "flow_dist.nccl.comm:bootstrap",
+        "flow_dist.nccl.comm:NcclComm",
+        priority=10,
+        binds_parts=True,
     )
     staged = CommSpec(
         "mpi_staged",
@@ -36,6 +41,7 @@ def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
         "flow_dist.nccl.staged:MpiStagedComm",
         priority=-10,
         world="flow_dist.mpi.world:world",
+        binds_parts=True,
     )
     return (mpi, staged) if config.emulate_gpus else (mpi, nccl, staged)
 

@@ -481,6 +481,19 @@ class Meetings:
         self.size = size
         self.barrier = threading.Barrier(size, timeout=PATIENCE)
         self.told: list[tuple[str, bytes]] = [("", b"")] * size
+        self.lock = threading.Lock()
+        self.parts: dict[tuple[int, ...], Meetings] = {}
+
+    def among(self, ranks: tuple[int, ...]) -> Meetings:
+        """The meetings of some ranks."""
+        with self.lock:
+            return self.parts.setdefault(ranks, Meetings(len(ranks)))
+
+    def abort(self) -> None:
+        """End all meetings, as a rank has failed."""
+        with self.lock:
+            for meetings in (self, *self.parts.values()):
+                meetings.barrier.abort()
 
 
 @dataclass
@@ -499,10 +512,17 @@ class FakeWorld:
         return device.index % self.size
 
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
-        self.meetings.told[self.rank] = what, text
-        self.meetings.barrier.wait()
-        told = tuple(self.meetings.told)
-        self.meetings.barrier.wait()
+        return self._gather(self.meetings, self.rank, text, what)
+
+    def gather_among(self, ranks: Sequence[int], text: bytes, what: str) -> tuple[bytes, ...]:
+        order = tuple(sorted(ranks))
+        return self._gather(self.meetings.among(order), order.index(self.rank), text, what)
+
+    def _gather(self, meetings: Meetings, place: int, text: bytes, what: str) -> tuple[bytes, ...]:
+        meetings.told[place] = what, text
+        meetings.barrier.wait()
+        told = tuple(meetings.told)
+        meetings.barrier.wait()
         if len({what for what, _ in told}) != 1:
             raise Violation(f"ranks came to different meetings: {told}")
         return tuple(text for _, text in told)
@@ -517,7 +537,7 @@ def on_ranks(size: int, body: Callable[[FakeWorld], None]) -> None:
             body(FakeWorld(rank, meetings))
         except BaseException as error:
             errors[rank] = error
-            meetings.barrier.abort()
+            meetings.abort()
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:

@@ -152,7 +152,8 @@ def test_a_verdict_ends_the_wait_for_a_rank() -> None:
         described = rank.groups._describe(DEVICES, copiers(rank))
         rank.world.gather(b"", "start")
         if rank.world.rank:
-            rank.world.gather(
+            rank.world.gather_among(
+                (0, 1),
                 str(described).replace("'", '"').encode(),
                 "connecting 2 devices by NCCL: gpu:0:0, gpu:0:1",
             )

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from flow_core.base.shapes import Shape
 from flow_core.compiler.checks import check_placements
 from flow_core.compiler.distribute.physical_graph import (
     Physical,
@@ -94,10 +93,7 @@ def compile_plan(request: CompileRequest) -> Compiled:
     stages = Stages(optimized, graph, timings, physical)
     return Compiled(
         request=request,
-        plan=replace(
-            _annotated(plan, physical, parts, _regions(request, optimized, physical)),
-            fed_shapes=tuple([_fed_shape(optimized, name) for name in inputs]),
-        ),
+        plan=_annotated(plan, physical, parts, _regions(request, optimized, physical), inputs),
         inputs=inputs,
         variables=_variables(optimized, physical.layouts),
         shared=sharing.decided,
@@ -145,19 +141,23 @@ def _regions(request: CompileRequest, graph: Graph, physical: Physical) -> dict[
     return found
 
 
-def _fed_shape(graph: Graph, name: str) -> Shape:
-    """Return the shape of a fed array; () if the graph does not read it."""
-    return graph.types[name][0].shape if name in graph.types else ()
-
-
-def _annotated(plan: Plan, physical: Physical, parts: int, regions: Mapping[str, Region]) -> Plan:
-    """Return the plan with records of its shards, regions, micro-batches and ledger."""
+def _annotated(
+    plan: Plan,
+    physical: Physical,
+    parts: int,
+    regions: Mapping[str, Region],
+    inputs: Sequence[str],
+) -> Plan:
+    """Return the plan with records of its shards, regions, micro-batches, ledger and classes."""
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}
     ledger = tuple(map(_transfer, physical.ledger))
+    plan = replace(plan, shards=shards, regions=regions, micro_batches=parts, ledger=ledger)
+    if not physical.classes or physical.problem is None:
+        return plan
+    types = physical.problem.graph.types
+    shapes = tuple([types[name][0].shape if name in types else () for name in inputs])
     classes = {str(devices[0]): len(devices) for devices in physical.classes}
-    return replace(
-        plan, shards=shards, regions=regions, micro_batches=parts, ledger=ledger, classes=classes
-    )
+    return replace(plan, classes=classes, fed_shapes=shapes)
 
 
 def _transfer(entry: BoxingEntry) -> Transfer:

@@ -38,7 +38,7 @@ from flow_core.sharding.topology import Device, Placement
 
 _log = logging.getLogger("flow_core")
 
-FORMAT = "flow kept plan 1"
+FORMAT = "flow kept plan 2"
 """The name and version of the format, which are part of the keys."""
 
 

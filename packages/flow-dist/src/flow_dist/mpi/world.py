@@ -9,7 +9,7 @@ import itertools
 import json
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from typing import Any
 
@@ -202,6 +202,13 @@ class MpiWorld(World):
         request = self._collectives.Iallgatherv(sent, [*spread, _byte()])
         self._complete(request, what)
         return tuple(texts[end - n : end].tobytes() for n, end in zip(sizes, ends, strict=True))
+
+    def gather_among(self, ranks: Collection[int], text: bytes, what: str) -> tuple[bytes, ...]:
+        """All-gather a text over some processes, of which this is one, in rank order."""
+        others = sorted({*ranks} - {self.rank})
+        with WATCH.site(what, "collective", ranks=ranks, lane="collectives"):
+            found = self.peer_group(ranks).swap(dict.fromkeys(others, text), others)
+        return tuple([text if rank == self.rank else found[rank] for rank in sorted(ranks)])
 
     def gather_json(self, value: object) -> list[Any]:
         """All-gather a JSON value over all processes."""

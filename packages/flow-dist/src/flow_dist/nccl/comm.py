@@ -22,7 +22,6 @@ from flow_core.authoring.backends import (
     Meter,
     Scratch,
     Steps,
-    World,
     check_arrays,
     sent_by,
     strided,
@@ -33,7 +32,7 @@ from flow_dist.control.watch import WATCH
 from flow_dist.control.watch import Site as Place
 from flow_dist.mpi.lazy import bootstrap as join_processes
 from flow_dist.mpi.lazy import membership
-from flow_dist.nccl.communicators import Communicator, Communicators
+from flow_dist.nccl.communicators import Communicator, Communicators, Processes
 from flow_dist.nccl.guard import Guard
 from flow_dist.nccl.library import NcclStatus, load_library, probe_nccl, statuses
 from flow_dist.nccl.stages import Call, Site, Stage, stages_of
@@ -64,7 +63,7 @@ def bootstrap() -> Available | Unavailable:
 @cache
 def process_communicators() -> Communicators:
     """Return the communicators of this process, shared by all plans, and start their guard."""
-    joined: World | None = None
+    joined: Processes | None = None
     if not membership().alone:
         from flow_dist.mpi import world
 
@@ -134,11 +133,11 @@ class NcclComm(Comm):
         check_arrays(exchange, self.local, inputs, outputs)
         check_types(exchange)
         site = self._site(exchange, inputs, outputs)
-        communicator = None
-        if exchange.links():  # otherwise, no data leaves a device
-            communicator = self._groups.get(site.devices, site.copiers)
         if not site.copiers:
             return ()
+        communicator = None
+        if next(exchange.moves(), None):  # otherwise, no data leaves a device
+            communicator = self._groups.get(site.devices, site.copiers)
         stages = stages_of(exchange, site, self._ordered)
         counts = self._counts(exchange, stages, site)
         launches = tuple(self._launches(exchange, stages, site, communicator, counts))

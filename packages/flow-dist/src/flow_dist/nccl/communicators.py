@@ -1,8 +1,8 @@
 """NCCL communicators: one per group of devices, created on first use and shared by all plans.
 
-All processes take part in the creation of every communicator, in the same order, even if they own
-no member, because a host collective distributes the unique id.  The same collective first compares
-versions and GPUs, because NCCL would report mismatches only as "invalid usage".
+The processes that own a member take part in the creation of a communicator, all in the same order:
+they tell each other the unique id.  Thereby they first compare versions and GPUs, because NCCL
+would report mismatches only as "invalid usage".
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from flow_core.authoring.backends import DeviceCopier, World
 from flow_core.authoring.specs import Device
@@ -168,6 +168,13 @@ def _end_quietly(library: Library) -> None:
         library.group_end()
 
 
+class Processes(World, Protocol):
+    """The processes of a program, some of which can gather texts."""
+
+    def gather_among(self, ranks: Collection[int], text: bytes, what: str) -> tuple[bytes, ...]:
+        """All-gather a text over some processes, in rank order; each of them calls this."""
+
+
 class Communicators:
     """All communicators of a process.
 
@@ -179,7 +186,7 @@ class Communicators:
         library: NCCL.
     """
 
-    def __init__(self, library: Library, world: World | None) -> None:
+    def __init__(self, library: Library, world: Processes | None) -> None:
         self.library, self._world = library, world
         self._communicators: dict[Devices, Communicator] = {}
 
@@ -196,8 +203,8 @@ class Communicators:
         """The communicators created so far."""
         return tuple(self._communicators.values())
 
-    def get(self, devices: Devices, copiers: Mapping[Device, DeviceCopier]) -> Communicator | None:
-        """Return the communicator for some devices; None if none of the devices is local.
+    def get(self, devices: Devices, copiers: Mapping[Device, DeviceCopier]) -> Communicator:
+        """Return the communicator for some devices, of which this process owns one.
 
         Args:
             devices: the members, in rank order.
@@ -209,21 +216,20 @@ class Communicators:
         """
         if devices not in self._communicators:
             self._communicators[devices] = self._create(devices, copiers)
-        communicator = self._communicators[devices]
-        return communicator if communicator.ends else None
+        return self._communicators[devices]
 
     def _create(self, devices: Devices, copiers: Mapping[Device, DeviceCopier]) -> Communicator:
         what = f"connecting {len(devices)} devices by NCCL: {', '.join(map(str, devices))}"
         with self._named(what):
             mine = self._describe(devices, copiers)
-        texts = [json.dumps(mine).encode()]
+        texts: Sequence[bytes] = [json.dumps(mine).encode()]
+        members = sorted({self.owner(device) for device in devices})
         if self._world is not None:
-            texts = list(self._world.gather(texts[0], what))
-        descriptions = [json.loads(text) for text in texts]
+            texts = self._world.gather_among(members, texts[0], what)
+        descriptions = {rank: json.loads(text) for rank, text in zip(members, texts, strict=True)}
         check_members(what, descriptions)
-        unique_id = next(bytes.fromhex(process["id"]) for process in descriptions if process["id"])
+        unique_id = bytes.fromhex(descriptions[self.owner(devices[0])]["id"])
         communicator = Communicator(devices, self.library)
-        members = {rank for rank, process in enumerate(descriptions) if process["places"]}
         with WATCH.site(what, "ncclCommInitRank", ranks=members, lane="collectives"):
             self._join(communicator, unique_id, copiers, what)
         return communicator
@@ -317,23 +323,27 @@ class _Background:
         return self._result
 
 
-def check_members(what: str, descriptions: Sequence[Mapping[str, Any]]) -> None:
+def check_members(what: str, descriptions: Mapping[int, Mapping[str, Any]]) -> None:
     """Reject members that NCCL would not connect.
+
+    Args:
+        what: the attempted operation.
+        descriptions: the description of each process that owns a member, by rank.
 
     Raises:
         LaunchError: the versions of NCCL differ, or two devices of the program are the same GPU.
     """
-    versions = {process["version"] for process in descriptions if process["places"]}
+    versions = {process["version"] for process in descriptions.values()}
     if len(versions) > 1:
         rows = (
             f"rank {rank} on {process['host']}: {version_text(process['version'])}"
-            for rank, process in enumerate(descriptions)
+            for rank, process in descriptions.items()
         )
         raise LaunchError(
             what, found=f"different versions of NCCL: {'; '.join(rows)}", allowed="one version"
         )
     owners: dict[str, str] = {}
-    for rank, process in enumerate(descriptions):
+    for rank, process in descriptions.items():
         for device, place in process["places"].items():
             text = f"{device} of rank {rank}"
             other = owners.setdefault(place, text)

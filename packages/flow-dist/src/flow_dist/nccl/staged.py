@@ -7,7 +7,7 @@ performs them: batches that CPUs read, ops that run on the CPU, and devices of o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from flow_core.authoring.backends import Comm, DevicePair, Exchange, Launch, StagedComm
@@ -29,6 +29,13 @@ class MpiStagedComm(StagedComm):
         super().__init__("mpi_staged", hosts, hosts.staging, shares=False)
         self._direct = _direct([device for device in devices if device.type == "gpu"])
 
+    def wanted(self, devices: Collection[Device]) -> Collection[Device] | None:
+        """Return the devices whose blocks an exchange must list; all for NCCL."""
+        return None if self._goes_direct(devices) else super().wanted(devices)
+
+    def _goes_direct(self, devices: Collection[Device]) -> bool:
+        return self._direct is not None and {device.type for device in devices} == {"gpu"}
+
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> tuple[Launch, ...]:
@@ -37,7 +44,7 @@ class MpiStagedComm(StagedComm):
         Raises:
             PlanError: the arrays do not match the exchange.
         """
-        if self._direct is not None and {device.type for device in exchange.devices} == {"gpu"}:
+        if self._direct is not None and self._goes_direct(exchange.devices):
             return tuple(self._direct.bind(exchange, inputs, outputs))
         return super().bind(exchange, inputs, outputs)
 

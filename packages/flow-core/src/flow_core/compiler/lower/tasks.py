@@ -176,7 +176,7 @@ def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
         tasks=tuple(tasks),
         feeds=feeds,
         fed=tuple(fed.values()),
-        fed_shapes=_covered(fed.values(), len(inputs)),
+        fed_shapes=_fed_shapes(fed.values(), len(inputs)),
         fetches=fetches,
         variables=variables,
         actors=ACTORS,
@@ -201,13 +201,13 @@ def _fed(graph: Graph, inputs: Sequence[str]) -> dict[str, tuple[int, Region]]:
     return dict(sorted(found.items(), key=lambda item: item[1][0]))
 
 
-def _covered(fed: Iterable[tuple[int, Region]], count: int) -> tuple[Shape, ...]:
-    """Return the shapes of fed arrays, from their regions on all devices; () for unread ones."""
-    found: list[Shape] = [()] * count
-    for position, region in fed:
-        ends = tuple([end for _, end in region])
-        found[position] = tuple(map(max, ends, found[position] or ends))
-    return tuple(found)
+def _fed_shapes(fed: Iterable[tuple[int, Region]], count: int) -> tuple[Shape, ...]:
+    """Return the shapes of fed arrays whose regions all devices together need."""
+    shapes: list[Shape] = [()] * count
+    for index, region in fed:
+        ends = tuple([high for _, high in region])
+        shapes[index] = tuple(map(max, ends, shapes[index] or ends))
+    return tuple(shapes)
 
 
 def _with_waits(
