@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
 from flow_core.authoring.specs import Available, Unavailable
 from flow_core.base.errors import described, install_command
@@ -72,8 +71,6 @@ def lines(major: int) -> Iterator[str]:
         yield f"NVRTC: {version}, for compute capability {ends}"
     except nvrtc.NvrtcError as error:
         yield f"NVRTC: does not load: {error.found}"
-    with suppress(ImportError, OSError):  # CuPy finds the library in its wheel
-        importlib.import_module("cupy_backends.cuda.libs.cublas")
     try:
         CublasLt(major)
         yield f"cuBLASLt: loads, of CUDA {major}"

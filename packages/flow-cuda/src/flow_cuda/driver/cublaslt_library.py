@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import sys
+from contextlib import suppress
 from ctypes import byref, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
@@ -41,21 +43,31 @@ class CublasLtError(FlowError):
     """The error for a status of cuBLASLt other than success."""
 
 
+def _library(major: int) -> ctypes.CDLL:
+    """Load the library by its name or, if no search path has it, from NVIDIA's wheel."""
+    windows = sys.platform == "win32"
+    name = f"cublasLt64_{major}.dll" if windows else f"libcublasLt.so.{major}"
+    try:
+        return ctypes.CDLL(name)
+    except OSError:
+        with suppress(ImportError, RuntimeError):  # RuntimeError: no wheel has it, either
+            pathfinder = importlib.import_module("cuda.pathfinder")
+            pathfinder.load_nvidia_dynamic_lib("cublasLt")
+        return ctypes.CDLL(name)  # which is found without a search path once it is loaded
+
+
 class CublasLt:
     """The cuBLASLt of a CUDA major version.
 
     Args:
-        major: the CUDA major version, which is in the name of the library file. CuPy has usually
-            loaded the file; loading it by name then needs no search path.
+        major: the CUDA major version, which is in the name of the library file.
 
     Raises:
         OSError: the library is not installed.
     """
 
     def __init__(self, major: int) -> None:
-        windows = sys.platform == "win32"
-        name = f"cublasLt64_{major}.dll" if windows else f"libcublasLt.so.{major}"
-        library = ctypes.CDLL(name)
+        library = _library(major)
         self._functions = {key: getattr(library, f"cublasLt{key}") for key in SIGNATURES}
         for key, types in SIGNATURES.items():
             self._functions[key].argtypes = types
