@@ -158,6 +158,8 @@ def install(name: str, uv: str, wheels: str) -> Row:
     """
     given = sets()["installs"][name]
     words = [uv, "pip", "install", "--python", sys.executable, "--find-links", wheels]
+    own = {wheel.name.partition("-")[0].replace("_", "-") for wheel in Path(wheels).glob("*.whl")}
+    words += [f"--refresh-package={package}" for package in sorted(own)]  # built anew each time
     done = subprocess.run([*words, "flow-core[cli]", *given[0]], stderr=subprocess.PIPE, text=True)
     row: Row = {"name": name, "python": python_version(), "modules": 0, "megabytes": 0}
     if done.returncode:
