@@ -113,7 +113,7 @@ def resident():
 
 
 def join(devices):
-    """Make this process the last one of a group with a process per device."""
+    """Make this process the last of a program that has one process per device."""
     from types import SimpleNamespace
 
     from flow_core.plugins import host
@@ -249,6 +249,8 @@ def main():
         print(checkout)
         for name in options.workloads:
             counts = [n for n in devices if name != "pipeline" or n % STAGES == 0]
+            if options.bind:  # a process of its own has all devices, and no classes
+                counts = [n for n in counts if n > 1]
             if len(layers) > 1:
                 cases = [(name, devices[0], n) for n in layers]
                 table(name, cases, lambda c: c[2], checkout, options)
