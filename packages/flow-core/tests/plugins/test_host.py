@@ -111,6 +111,12 @@ def test_hook_may_return_nothing(result: object) -> None:
         ("flow_register_ops", [OpSpec("", ("x",), like_input)], "OpSpec.type", "non-empty"),
         ("flow_register_kernels", [KernelSpec("a", "cpu", "nowhere")], "load", "module:attribute"),
         ("flow_register_devices", [DeviceSpec("a", None, "a:b")], "probe", "callable"),  # type: ignore[arg-type]
+        (
+            "flow_register_devices",
+            [DeviceSpec("a", "a:b", "a:c", host_fallback="on")],
+            "host_fallback is 'on'",
+            "one of off, warn, silent",
+        ),
         ("flow_register_passes", [PassSpec("a", "late", "a:B")], "'late'", "logical, train, lower"),
         ("flow_register_checkpoint_formats", [FormatSpec("a", "x", "a:b")], "can_open", "callable"),  # type: ignore[arg-type]
         ("flow_register_exporters", [ExporterSpec("a", "write")], "load", "module:attribute"),

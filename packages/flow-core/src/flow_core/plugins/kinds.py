@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flow_core.base.alignment import ALIGNMENT
+from flow_core.base.config import HOST_FALLBACK
 from flow_core.base.errors import PluginResultError, shown
 from flow_core.plugins.exporters import ExporterSpec
 from flow_core.plugins.records import Origin
@@ -46,6 +47,7 @@ class Kind:
         optional_calls: fields that are callables or None.
         tuples: fields that are tuples of texts.
         alignments: fields that are alignments in bytes.
+        choices: fields that are one of some words.
     """
 
     hook: str
@@ -61,6 +63,7 @@ class Kind:
     optional_calls: tuple[str, ...] = ()
     tuples: tuple[str, ...] = ()
     alignments: tuple[str, ...] = ()
+    choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 KINDS: tuple[Kind, ...] = (
@@ -75,6 +78,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "flow_register_devices", "devices", DeviceSpec, "device", "type",
         lazy=("probe", "driver"), alignments=("alignment",),
+        choices=(("host_fallback", HOST_FALLBACK),),
     ),
     Kind(
         "flow_register_comms", "comms", CommSpec, "comm",
@@ -93,7 +97,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "flow_register_passes", "passes", PassSpec, "pass", lazy=("load",),
-        tuples=("before", "after"),
+        tuples=("before", "after"), choices=(("stage", STAGES),),
     ),
     Kind(
         "flow_register_checkpoint_formats", "formats", FormatSpec, "checkpoint format",
@@ -153,8 +157,8 @@ def _rules(kind: Kind) -> Iterable[tuple[str, Callable[[object], object], str]]:
         yield field, _is_alignment, f"a power of two, at least {ALIGNMENT}"
     if kind.spec is FormatSpec:
         yield "file", _is_optional_file, "a file name with a suffix, or None"
-    if kind.spec is PassSpec:
-        yield "stage", STAGES.__contains__, f"one of {', '.join(STAGES)}"
+    for field, words in kind.choices:
+        yield field, words.__contains__, f"one of {', '.join(words)}"
 
 
 def _is_alignment(value: object) -> bool:
