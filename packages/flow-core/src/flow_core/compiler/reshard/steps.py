@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.shapes import Shape, num_elements
+from flow_core.comm.described import is_covered
 from flow_core.comm.pieces import Piece
 from flow_core.comm.roles import own_parts
 from flow_core.compiler.reshard.groups import Even, Group, Groups, Own, Reduced, nearest, rooted
@@ -274,7 +275,8 @@ class _Listed(Groups):
         devices = devices_of(step.target.placement)
         for rank in made:
             found.setdefault(owner[devices[rank]], []).append(rank)
-        short = {rank for rank in made if not _is_filled(step, rank, pieces[rank])}
+        regions = {rank: step.target.region(step.shape, rank) for rank in made}
+        short = {rank for rank in made if not is_covered(pieces[rank], regions[rank])}
         self._groups = [_group(step, pieces, targets, short) for targets in found.values()]
         self.sources, self.targets = (
             np.full(end.placement.size, -1, np.int64) for end in (step.source, step.target)
@@ -390,12 +392,6 @@ def _is_all_gather(step: ReshardStep, pieces: AllPieces, targets: Sequence[int])
     members = {*(receivers[t] for t in targets), *(senders[s] for s, _ in given)}
     one_each = len(given) == len({s for s, _ in given})
     return one_each and all(n == len(members) - 1 for n in remote.values())
-
-
-def _is_filled(step: ReshardStep, rank: int, pieces: Sequence[Piece]) -> bool:
-    """Return whether the copied pieces of a target rank cover its part."""
-    filled = sum(num_elements(region_shape(p.region)) for p in pieces if p.first)
-    return filled == num_elements(region_shape(step.target.region(step.shape, rank)))
 
 
 def _is_whole(layout: TensorLayout) -> bool:
