@@ -490,7 +490,7 @@ class Meetings:
             return self.parts.setdefault(ranks, Meetings(len(ranks)))
 
     def abort(self) -> None:
-        """End all meetings, as a rank has failed."""
+        """End all waits, because a rank has failed."""
         with self.lock:
             for meetings in (self, *self.parts.values()):
                 meetings.barrier.abort()

@@ -18,7 +18,7 @@ PAGE = 64
 
 
 def _joined(launches: Sequence[Launch]) -> Iterator[Launch]:
-    """Yield the launches, with those that one call can run in order replaced by that call."""
+    """Yield the launches; consecutive ones that can be joined are one launch."""
     for join, group in groupby(launches, lambda launch: getattr(launch, "join", None)):
         run = tuple(group)
         yield from run if join is None or len(run) == 1 else (join(run),)

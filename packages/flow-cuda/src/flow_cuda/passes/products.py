@@ -74,7 +74,7 @@ class _Joins:
     # ------------------------------------------------------------------------------- rewrites
 
     def join_bias(self, product: Op) -> None:
-        """Join a product with its bias and activation."""
+        """Fuse a product with its bias and activation."""
         add = self.rewriter.only_reader(product.output(), "bias_add")
         if add is None or add.inputs[0] != product.output() or add.attrs["axis"] % 2 != 1:
             return

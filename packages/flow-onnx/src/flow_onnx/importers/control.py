@@ -85,7 +85,7 @@ def _moved(n: Node, x: Blob, axis: int, is_reverse: bool) -> Blob:
 
 
 def _placed(n: Node, x: Blob, axis: int, is_reverse: bool) -> Blob:
-    """Return stacked results with their positions on another axis."""
+    """Return stacked results with the axis of the positions moved to another place."""
     (axis,) = n.axes([axis], len(x.shape), "scan_output_axes")
     rest = range(1, len(x.shape))
     return transposed(_turned(x, is_reverse), (*rest[:axis], 0, *rest[axis:]))

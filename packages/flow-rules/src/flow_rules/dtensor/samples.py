@@ -1,4 +1,4 @@
-"""Samples of ATen ops: the calls that PyTorch's own samples of its functions make."""
+"""Samples of ATen ops: the calls that are made by the sample inputs of PyTorch's own tests."""
 
 from __future__ import annotations
 
