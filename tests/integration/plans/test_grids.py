@@ -161,12 +161,7 @@ def test_other_processes_take_the_grid_of_rank_0(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(searching, "grids", grid_only)
     job, told = job_on("cpu", "0:0-3", selector="greedy"), list[bytes]()
     problem = problem_of(job)
-    job.config.sbp_selector("grids")
-
-    class Build:
-        name, config = "job", job.config
-
-    ours, theirs = (SharedSelection(Rank(rank, told), Build)(problem) for rank in (0, 1))  # type: ignore[arg-type]
+    ours, theirs = (SharedSelection(Rank(rank, told), "job", "grids")(problem) for rank in (0, 1))  # type: ignore[arg-type]
     assert theirs.hierarchy == ours.hierarchy == (2, 2)
     assert theirs.signatures == ours.signatures
     assert theirs.layouts == ours.layouts

@@ -88,7 +88,7 @@ def test_a_plan_that_fits_runs_and_devices_hold_what_is_theirs() -> None:
 @pytest.mark.slow
 def test_another_plan_must_do_with_what_is_left() -> None:
     with emulated(4, memory=8 * MIB):
-        first, second = make_job(), make_job(batch=4096)
+        first, second = make_job(), make_job(batch=4096, memory_search="off")
         first(np.ones((64, 256), np.float32))
         with pytest.raises(OutOfMemoryError) as caught:
             second.plan()
@@ -98,27 +98,22 @@ def test_another_plan_must_do_with_what_is_left() -> None:
 
 @pytest.mark.slow
 @pytest.mark.representative(r"\[20000-", "a limit below every form")
-@pytest.mark.parametrize(
-    ("limit", "fits", "others"),
-    [(4_000_000, ("in parts:", "by cost"), ()), (20_000, (), ("by cost", "again"))],
-)
-def test_a_refusal_names_owners_and_the_forms_that_fit(
-    limit: int, fits: tuple[str, ...], others: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(("limit", "fits"), [(4_000_000, True), (20_000, False)])
+def test_a_refusal_names_owners_and_the_forms_that_fit(limit: int, fits: bool) -> None:
     with emulated(4, memory=limit), pytest.raises(OutOfMemoryError) as caught:
-        make_job().plan()
+        make_job(memory_search="off").plan()
     error = caught.value
     assert "l0-weight" in error.found
     assert "a variable" in error.found
     assert __file__ in error.found
     assert error.hint is not None
     first, *lines = error.hint.split("\n")
-    for text in fits:
-        (line,) = (line for line in lines if text in line)
-        assert not line.endswith(" bytes")
-    for text in others:
-        assert any(text in line and line.endswith(" bytes") for line in lines)
-    assert first.startswith(f"{len(fits) + 1} forms fit" if fits else "no other form")
+    if fits:
+        assert "fit with other settings" in first
+        assert any("in parts: " in line and 'memory_search("on")' in line for line in lines)
+    else:
+        assert "the smallest of" in first
+        assert lines[0].endswith(" bytes")
 
 
 @pytest.mark.slow
@@ -130,7 +125,7 @@ def test_the_form_that_is_named_fits() -> None:
 
 
 @pytest.mark.slow
-def test_the_optimum_gives_up_time_for_memory() -> None:
+def test_layouts_for_less_memory() -> None:
     """Rows are split where they are many, until the weights have to be split."""
     with emulated(4, memory=64 * MIB):
         roomy = make_job("optimal", 1024, 512)
@@ -140,15 +135,10 @@ def test_the_optimum_gives_up_time_for_memory() -> None:
     with emulated(4, memory=needed - 64):
         tight = make_job("optimal", 1024, 512)
         assert max(held(tight).values()) < needed
-        other = tight.compile().physical.report
+        searched = tight.compile().searched
         tight(np.ones((1024, 512), np.float32))
-    assert other is not None
-    assert "times its price" in other.method
-    assert _seconds(other.cost) >= _seconds(report.cost)
-
-
-def _seconds(cost: Any) -> int:
-    return int(cost.communication + cost.compute + cost.buckets)
+    assert searched is not None
+    assert "layouts" in searched.kinds
 
 
 @pytest.mark.slow

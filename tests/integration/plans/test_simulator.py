@@ -23,11 +23,11 @@ from flow_core.costs.links import Link, LinkModel
 from flow_core.costs.model import DEFAULT, CostModel, DeviceModel
 from flow_core.costs.topology_file import read_topology, topology_text
 from flow_core.frontend.session.session import default_session
-from flow_core.observe.simulator.clock import Step, simulate_step
+from flow_core.costs.clock import Step, simulate_step
 from flow_core.observe.simulator.memory import memory_of
 from flow_core.observe.simulator.probe import probe
 from flow_core.observe.simulator.report import Simulated, critical_lines, trace_events
-from flow_core.observe.simulator.tasks import TaskCosts
+from flow_core.costs.task_costs import TaskCosts
 from flow_core.observe.simulator.what_if import what_if
 from flow_core.plan import Task
 

@@ -389,7 +389,7 @@ def fit(
     """Show what a job's step holds in memory, and the fastest forms of the job that fit.
 
     The devices need not exist, and no step runs unless --measure runs one.  If the job does not
-    fit, it is compiled with layouts by cost, with weights and optimizer states in parts, with
+    fit, it is compiled with other layouts, with weights and optimizer states in parts, with
     activations computed again, in micro-batches, and with several of these.  SCRIPT.PY is imported
     as by `flow plan`.  Exits with status 1 if no form fits.
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # load the compiler only if needed
     from flow_core.costs.model import CostModel
     from flow_core.frontend.job.function import AnyJob
     from flow_core.observe.simulator.report import Simulated
-    from flow_core.observe.simulator.tasks import TaskCosts
+    from flow_core.costs.task_costs import TaskCosts
     from flow_core.sharding.topology import Device
 
 
@@ -76,10 +76,10 @@ def run(target: str, args: Sequence[str], options: Options) -> None:
 
 def simulated(job: AnyJob, options: Options, show_progress: Progress) -> Simulated:
     """Compile a job, measure its kernels if the cost model asks for that, and simulate a step."""
-    from flow_core.observe.simulator.clock import simulate_step
+    from flow_core.costs.clock import simulate_step
     from flow_core.observe.simulator.memory import memory_of
     from flow_core.observe.simulator.report import Simulated
-    from flow_core.observe.simulator.tasks import TaskCosts
+    from flow_core.costs.task_costs import TaskCosts
     from flow_core.observe.simulator.what_if import what_if
 
     session = job.active_session()
@@ -117,7 +117,7 @@ def with_kernels(
     """Return the cost model with the measured kernels of a job; measure those not kept on disk."""
     from flow_core.comm.exchange import BOXING
     from flow_core.costs.kept_kernels import keep_kernels, read_kernels
-    from flow_core.observe.simulator.tasks import measured_kernels
+    from flow_core.observe.simulator.measured_kernels import measured_kernels
 
     registry = job.active_session().registry
     hosted = [t for t in costs.plan.tasks if t.type != BOXING and costs.is_hosted(t.device)]

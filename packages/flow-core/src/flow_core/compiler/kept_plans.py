@@ -20,14 +20,14 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from flow_core.base.alignment import aligned
 from flow_core.base.decoding import INTEGERS, Decoder, Mismatch, parsed
 from flow_core.base.disk_cache import DiskCache, user_folder
 from flow_core.base.dtypes import BY_NAME
-from flow_core.base.errors import DeviceUnavailableError, GraphError, UnsupportedError
+from flow_core.base.errors import GraphError, UnsupportedError
 from flow_core.base.formats.columns import Columns, Leaf
 from flow_core.compiler.compile import compile_plan, gc_paused
 from flow_core.compiler.digest import request_digest
+from flow_core.compiler.limits import fits
 from flow_core.compiler.request import Compiled, CompileRequest, HostedOp, Limits, Stages
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.ir.graph import Attrs, TensorType, tensor_type
@@ -97,7 +97,7 @@ class Entry:
     def find(self) -> Compiled | None:
         """Return the compiled job; None if there is no plan, or if it exceeds the limits."""
         kept = self.plans.decoded(self.key, decoded)
-        if kept is None or not _fits(kept.plan, self.request):
+        if kept is None or not fits(kept.plan, self.request):
             return None
         request = replace(self.request, hosted=kept.hosted)
         return Compiled(
@@ -131,30 +131,6 @@ class Entry:
 def _stages(request: CompileRequest) -> Stages:
     """Compile a job again; the plan, which is known to fit, does not depend on the limits."""
     return compile_plan(replace(request, limits=Limits(request.limits.machines))).stages()
-
-
-def _fits(plan: Plan, request: CompileRequest) -> bool:
-    """Return whether a plan keeps the limits of a request; if not, compilation tells the reason."""
-    limits, registry = request.limits, request.registry
-    needed = {arena.device: arena.nbytes for arena in plan.arenas}
-    try:
-        for device in needed:
-            registry.require_device(device.type, device.index + 1, None)
-    except DeviceUnavailableError:
-        return False
-    for name, position in plan.variables.items():
-        buffer = plan.buffers[position]
-        variable, region = plan.shards.get(name, (name, None))
-        held = limits.held.get(variable, {})
-        if region is not None and held.get(buffer.device) not in (None, region):
-            return False
-        if buffer.home is None and buffer.device not in held:
-            needed[buffer.device] += aligned(buffer.type.nbytes)
-    allowed = {device: limits.memory(device) for device in needed}
-    return all(
-        device.machine < limits.machines and (most is None or needed[device] <= most)
-        for device, most in allowed.items()
-    )
 
 
 @gc_paused()

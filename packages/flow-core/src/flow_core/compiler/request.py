@@ -10,6 +10,7 @@ from flow_core.base.errors import SourceLine
 from flow_core.compiler.distribute.physical_graph import Physical
 from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.compiler.reshard.planner import TensorLayout
+from flow_core.compiler.searched import Searched
 from flow_core.compiler.select import Selector
 from flow_core.ir.graph import Graph, Value
 from flow_core.passes.base import Pass, PassTiming
@@ -134,6 +135,7 @@ class Compiled:
             later must respect.
         stages: a function that returns the graphs between the stages; if the plan was kept on disk,
             the function compiles the job again when it is called first.
+        searched: the search for this form of the job; None if the job fits as it is.
     """
 
     request: CompileRequest
@@ -143,6 +145,7 @@ class Compiled:
     shared: Mapping[str, bool]
     owners: Mapping[str, Owned]
     stages: Callable[[], Stages] = field(repr=False, compare=False)
+    searched: Searched | None = None
 
     @property
     def logical(self) -> Graph:

@@ -204,7 +204,8 @@ def document(job: AnyJob, hints: int = 0) -> PlanDocument:
     """
     compiled = job.compile()
     graph = compiled.optimized_logical if compiled.layouts else compiled.graph
-    report = compiled.physical.report
+    report, searched = compiled.physical.report, compiled.searched
+    selection = () if report is None else (*report.rows(), ("model", compiled.plan.costs))
     doc = PlanDocument(
         job=job.name,
         kind=job.kind,
@@ -216,7 +217,7 @@ def document(job: AnyJob, hints: int = 0) -> PlanDocument:
         },
         passes=tuple(_pass_rows(compiled)),
         plan=compiled.plan,
-        selection=() if report is None else (*report.rows(), ("model", compiled.plan.costs)),
+        selection=(*selection, *(() if searched is None else searched.rows())),
         fast=fast_products(
             compiled.request.registry, {op.placement.device_type for op in graph.ops.values()}
         ),

@@ -186,6 +186,7 @@ FLOAT32_OPS = "mixed_precision_float32_ops"
 QAT = ("enable_quantization_aware_training", "enable_qat")
 STOP_MOVING = "qat.moving_min_max_stop_update_after_iters"
 MICRO_BATCHES = "train.num_gradient_accumulation_steps"
+MEMORY_SEARCH = "memory_search"
 
 PSEUDO_HALF = "cudnn_conv_enable_pseudo_half"
 TRUE_HALF = ("cudnn_conv_enable_true_half", "enable_true_half_config_when_conv")
@@ -255,7 +256,13 @@ EFFECTIVE: tuple[Setting, ...] = (
         "the algorithm of SBP selection on several devices",
         _one_of(SELECTORS),
     ),
-    Setting("sbp_selector_seconds", 10.0, "search budget of the optimal selector", _seconds),
+    Setting("sbp_selector_seconds", 10.0, "search budget of the optimal selector, and of forms that fit", _seconds),
+    Setting(
+        MEMORY_SEARCH,
+        "on",
+        "which forms to search for a job that does not fit into its devices",
+        _one_of(("off", "on", "micro_batches")),
+    ),
     Setting("share_replicas", True, "whether devices with shared memory share replicas", _switch),
     MATH_MODE,
     Setting("check_feeds", None, "how often processes compare their feeds", _one_of(CHECK_FEEDS)),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 
+from flow_core.base.errors import OutOfMemoryError
 from flow_core.base.planning import is_planning
 from flow_core.compiler.kept_plans import Entry
 from flow_core.compiler.request import Compiled, CompileRequest
-from flow_core.compiler.select import Selector
 from flow_core.frontend.job.compile_request import compile_request
+from flow_core.frontend.job.forms.agreement import Agreement
+from flow_core.frontend.job.forms.source import Source
 from flow_core.frontend.job.host_fallback import announce, compile_with_fallback
-from flow_core.frontend.job.memory_fallback import compile_within_memory
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.ir.graph import Value
 from flow_core.sharding.topology import Device
@@ -22,29 +22,51 @@ def compile_graph(
     results: Sequence[Value],
     inputs: Sequence[str],
     effects: bool = True,
-    select: Selector | None = None,
     devices: Collection[Device] | None = None,
     plan_cache: int = 0,
+    retrace: Callable[[int], Source] | None = None,
+    agreement: Agreement | None = None,
 ) -> Compiled:
     """Compile a job, or find its plan on disk; `record` what jobs compiled later must respect.
 
+    If the job does not fit into its devices, the plan is that of its cheapest form that fits.
+
     Args:
-        build, results, inputs, effects, select, devices: see `compile_request`.
+        build, results, inputs, effects, devices: see `compile_request`.
         plan_cache: the maximum size of all plans on disk in bytes, 0 if the job is compiled anyway.
+        retrace: traces the job in a number of micro-batches; None if it cannot be traced again.
+        agreement: what several processes agree on; None in a single process.
 
     Raises:
-        OutOfMemoryError: no plan fits; the error names variants of the job that would fit.
+        OutOfMemoryError: no form fits; the error says which forms were searched.
         KernelNotFoundError: kernels are missing, and ops may not run on the CPU instead.
     """
 
-    def request(changed: JobBuild) -> CompileRequest:
-        return compile_request(changed, results, inputs, effects, select, devices)
+    def request(source: Source) -> CompileRequest:
+        return compile_request(
+            source.build, source.values, source.inputs, effects, devices
+        )
 
-    if select is None:
-        find = partial(_kept_or_compiled, limit=plan_cache)
-        compiled = compile_within_memory(build, request, find)
-    else:
-        compiled = compile_with_fallback(request(build))
+    def keep(request: CompileRequest, compiled: Compiled) -> None:
+        entry = Entry.of(request, plan_cache)
+        if entry is not None:
+            entry.keep(compiled)
+
+    source = Source(build, results, inputs)
+    try:
+        if agreement is not None:
+            compiled = agreement.compiled(request(source))
+        else:
+            compiled = _kept_or_compiled(request(source), plan_cache)
+    except OutOfMemoryError as error:
+        from flow_core.frontend.job.forms.within_memory import Steps, cheapest_form
+
+        if agreement is None:
+            steps = Steps(retrace, request, compile_with_fallback)
+        else:
+            steps = Steps(retrace, request, agreement.compiled, agreement.form)
+        speaks = agreement is None or agreement.speaks
+        compiled = cheapest_form(source, steps, error, keep, speaks)
     record(build, compiled)
     return compiled
 

@@ -9,7 +9,6 @@ from typing import Any
 from flow_core.base.errors import JobError, nearest
 from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.compiler.request import CompileRequest, Limits
-from flow_core.compiler.select import Selector
 from flow_core.frontend.config.function_config import (
     FLOAT32_OPS,
     HALF,
@@ -45,7 +44,6 @@ def compile_request(
     results: Sequence[Value],
     inputs: Sequence[str],
     effects: bool = True,
-    select: Selector | None = None,
     devices: Collection[Device] | None = None,
 ) -> CompileRequest:
     """Return the request to compile a job.
@@ -57,7 +55,6 @@ def compile_request(
         results: values to fetch at each step.
         inputs: names of the ``input`` ops in the order in which arrays are fed to them.
         effects: whether to keep ops that only have side effects.
-        select: the selector of SBP signatures; None for the selector that the job's settings name.
         devices: the devices that the plan has tasks for, in addition to the devices that stand for
             their classes; None for all devices.
     """
@@ -78,7 +75,7 @@ def compile_request(
         share_replicas=bool(config.get("share_replicas"))
         and session.settings.emulate_gpu_memory is None,
         may_host=hosting_types(build),
-        selector=select or str(config.get("sbp_selector")),
+        selector=str(config.get("sbp_selector")),
         selector_seconds=float(config.get("sbp_selector_seconds")),
         micro_batches=micro_batches(config, build.kind),
         devices=devices,
@@ -140,11 +137,11 @@ def _owners_in_other_jobs(build: JobBuild, compiles: bool) -> dict[str, Owned]:
     """
 
     def owned(job: SessionJob) -> Mapping[str, Owned]:
-        if job.name == build.name or job.kind != "train" or not optimizer_placement(job.config):
+        if job.name == build.name or job.kind != "train":
             return {}
-        if compiles:
+        if compiles and optimizer_placement(job.config):
             job.compile()
-        return job.owners
+        return job.owners  # also of a job that was sharded to fit into its devices
 
     return {name: place for found in build.session.each(owned) for name, place in found.items()}
 

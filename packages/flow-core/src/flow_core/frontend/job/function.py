@@ -29,7 +29,6 @@ from flow_core.base.planning import end_script, is_planning
 from flow_core.compiler.request import Compiled
 from flow_core.device import AgreedJob
 from flow_core.frontend.config.function_config import FunctionConfig, default_placement
-from flow_core.frontend.job.compile import compile_graph
 from flow_core.frontend.job.differentiate import STEP_VARIABLE, differentiate
 from flow_core.frontend.job.eager import evaluate_blob
 from flow_core.frontend.job.feeding import Feeding, Shapes
@@ -205,19 +204,36 @@ class JobFunction(Generic[P, R]):
         Raises:
             FlowError: the job cannot be traced with these settings.
         """
+        return self._retraced(
+            config, self._feed().declared if feeds is None else self._feed().shapes(feeds)
+        )
+
+    def _retraced(
+        self,
+        config: FunctionConfig,
+        shapes: Shapes,
+        signature: JobSignature | None = None,
+        before: GraphBuilder | None = None,
+    ) -> Variant:
+        """Trace the job again, without any effect on the job and its session.
+
+        Args:
+            config: the settings.
+            shapes: the shapes of arrays.
+            signature: the placeholders; None for those of the job.
+            before: as for `retraced`.
+        """
         session = self.active_session()
         with session.compiling:
             declared = dict(session.declared)
             try:
+                build = self._build(session, config)
+                build.before = before
                 return Variant(
-                    session,
-                    self.function,
-                    self.signature,
-                    self._build(session, config),
-                    lambda: self._build(session, config),
-                    self._feed().declared if feeds is None else self._feed().shapes(feeds),
-                    lambda *_: None,
-                )
+                    session, self.function, signature or self.signature, build,
+                    lambda: self._build(session, config), shapes, lambda *_: None,
+                    lambda other: self._retraced(other, shapes, signature, before),
+                )  # fmt: skip
             finally:
                 session.declared = declared
 
@@ -240,8 +256,7 @@ class JobFunction(Generic[P, R]):
         """
         variant, session = self._variant(), self.active_session()
         with session.compiling:
-            traced, values = variant.traced, variant.fetches.values
-            return compile_graph(traced.build, values, traced.inputs, devices=devices)
+            return variant.compile_classes(devices)
 
     def compile_scaled(self, factor: int, devices: Collection[Device] | None = None) -> Compiled:
         """Compile the job for batches of another size, without any effect on the job's plan.
@@ -252,19 +267,10 @@ class JobFunction(Generic[P, R]):
         """
         session, signature = self.active_session(), self.signature.scaled(factor)
         with session.compiling:
-            declared = dict(session.declared)
-            try:
-                build = self._build(session)
-                build.before = self.prepare().build.builder if factor != 1 else None
-                shapes = Feeding(self.name, signature, build.default_placement.size).declared
-                variant = Variant(
-                    session, self.function, signature, build, lambda: self._build(session), shapes,
-                    lambda *_: None,
-                )  # fmt: skip
-                traced, values = variant.traced, variant.fetches.values
-                return compile_graph(traced.build, values, traced.inputs, devices=devices)
-            finally:
-                session.declared = declared
+            before = self.prepare().build.builder if factor != 1 else None
+            size = (default_placement(self.config) or session.default_placement).size
+            shapes = Feeding(self.name, signature, size).declared
+            return self._retraced(self.config, shapes, signature, before).compile_classes(devices)
 
     @property
     def compiled(self) -> Compiled | None:
@@ -312,14 +318,10 @@ class JobFunction(Generic[P, R]):
                 build = self._build(session)
                 build.fed, build.step = fed, self._step
                 variant = Variant(
-                    session,
-                    self.function,
-                    self.signature,
-                    build,
-                    lambda: self._build(session),
-                    wanted,
-                    self._check_kind,
-                )
+                    session, self.function, self.signature, build,
+                    lambda: self._build(session), wanted, self._check_kind,
+                    lambda config: self._retraced(config, wanted),
+                )  # fmt: skip
                 self._variants[wanted] = variant
                 self._drop_oldest()
             self._variants.move_to_end(wanted)

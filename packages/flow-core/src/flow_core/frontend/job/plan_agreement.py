@@ -37,10 +37,10 @@ class SharedSelection:
     integer-programming library, might find another selection.
     """
 
-    def __init__(self, world: World, build: JobBuild) -> None:
+    def __init__(self, world: World, job: str, selector: str) -> None:
         self._world = world
-        self._selector = SELECTORS[str(build.config.get("sbp_selector"))]
-        self._what = f"selecting the SBP signatures of job {build.name!r}"
+        self._selector = SELECTORS[selector]
+        self._what = f"selecting the SBP signatures of job {job!r}"
         self._exchanged = False
 
     def __call__(self, problem: Problem) -> Selection:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
+from warnings import catch_warnings, simplefilter
 
 from flow_core.annotations import JobSignature
 from flow_core.base.arrays import Array
+from flow_core.base.errors import CompatibilityWarning, JobError, ZeroWeightsWarning
 from flow_core.compiler.compile import gc_paused
 from flow_core.compiler.kept_plans import Entry
 from flow_core.compiler.replicas import updated_variables
 from flow_core.compiler.request import Compiled
-from flow_core.compiler.select import Selector
+from flow_core.frontend.config.function_config import FunctionConfig
 from flow_core.frontend.job.compile import compile_graph, record
 from flow_core.frontend.job.compile_request import compile_request
 from flow_core.frontend.job.differentiate import differentiate, log_notes
 from flow_core.frontend.job.feeding import Shapes, StagingBuffers
 from flow_core.frontend.job.fetches import Fetches
+from flow_core.frontend.job.forms.agreement import Agreement
+from flow_core.frontend.job.forms.source import Source
 from flow_core.frontend.job.micro_batches import trace_micro_batch
-from flow_core.frontend.job.plan_agreement import (
-    SharedSelection,
-    check_same_plan,
-    is_kept_by_all,
-)
+from flow_core.frontend.job.plan_agreement import check_same_plan, is_kept_by_all
 from flow_core.frontend.job.progress import stage
 from flow_core.frontend.job.zero_weights import warn_of_zero_weights
 from flow_core.frontend.session.own_devices import OwnDevices, own_devices
@@ -32,6 +32,7 @@ from flow_core.frontend.trace.job_build import JobBuild, Kind, TrainRequest
 from flow_core.ir.graph import Graph
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
+from flow_core.sharding.topology import Device
 
 
 class Variant:
@@ -48,6 +49,8 @@ class Variant:
         fresh: a function that returns another empty graph of the job.
         shapes: the shapes.
         check_kind: a function that is called with the session and the kind of the traced job.
+        again: a function that traces the job with other settings, without any effect on the
+            session.
 
     Attributes:
         shapes: the shapes.
@@ -67,31 +70,89 @@ class Variant:
         fresh: Callable[[], JobBuild],
         shapes: Shapes,
         check_kind: Callable[[Session, Kind], None],
+        again: Callable[[FunctionConfig], Variant],
     ) -> None:
         self.session, self.shapes = session, shapes
+        self._again, self._others = again, dict[int, Variant]()
         with stage(build.name, "tracing"), gc_paused():
             self.traced = trace_micro_batch(function, signature, shapes, build, fresh)
         self.traced.build.fed = None
         check_kind(session, self.traced.build.kind)
         self.fetches = Fetches(self.traced, differentiate(self.traced))
+        self._own_values = len(self.fetches.values)
         self.compiled: Compiled | None = None
         self.executable: Executable | None = None
         self.staging = StagingBuffers()
 
-    def compile(self, select: Selector | None = None) -> Compiled:
-        """Compile the job if that has not been done; return it with its plan."""
+    def compile(self, agreement: Agreement | None = None) -> Compiled:
+        """Compile the job if that has not been done; return it with its plan.
+
+        Args:
+            agreement: what several processes agree on; None in a single process.
+        """
+        if self.compiled is not None and agreement is not None:
+            agreement.already(self.compiled)
         if self.compiled is None:
             build, session = self.traced.build, self.session
             devices = self.own.devices
             alone = session.world is None and not session.eager
             size = session.settings.plan_cache if alone else 0
             with session.compiling, stage(build.name, "compiling"):
-                self.compiled = self.compiled or compile_graph(
-                    build, self.fetches.values, self.traced.inputs, select=select,
-                    devices=devices, plan_cache=size,
-                )  # fmt: skip
-                self._warn(self.compiled.logical, build.train_requests)
+                if self.compiled is None:
+                    self.compiled = compile_graph(
+                        build, self.fetches.values, self.traced.inputs, devices=devices,
+                        plan_cache=size, retrace=self._in_micro_batches, agreement=agreement,
+                    )  # fmt: skip
+                    self._take_form(self.compiled.request.micro_batches)
+                self._warn(self.compiled.logical, self.traced.build.train_requests)
         return self.compiled
+
+    def compile_classes(self, devices: Collection[Device] | None) -> Compiled:
+        """Compile the job for given devices and one of each class, without any effect on it.
+
+        Args:
+            devices: the devices; None for a plan of all devices.
+        """
+        build, values, inputs = self.traced.build, self.fetches.values, self.traced.inputs
+        return compile_graph(
+            build, values, inputs, devices=devices, retrace=self._in_micro_batches
+        )
+
+    def _in_micro_batches(self, parts: int) -> Source:
+        """Trace the job in a number of micro-batches, and keep it in case that it is chosen."""
+        other = self._others[parts] = self.in_micro_batches(parts)
+        return other.source
+
+    def in_micro_batches(self, parts: int) -> Variant:
+        """Trace the job in a number of micro-batches.
+
+        Raises:
+            FlowError: the job cannot be traced so.
+            CompatibilityWarning: its loss would not be that of the whole batch.
+        """
+        if len(self.fetches.values) != self._own_values:
+            raise JobError(
+                f"tracing job {self.traced.build.name!r} in {parts} micro-batches",
+                found="a report that reads other values than those that the job returns",
+            )
+        config = self.traced.build.config.copy()
+        config.train.num_gradient_accumulation_steps(parts)
+        with catch_warnings():
+            simplefilter("error", CompatibilityWarning)
+            simplefilter("ignore", ZeroWeightsWarning)
+            return self._again(config)
+
+    @property
+    def source(self) -> Source:
+        """The job as the search for its forms takes it."""
+        return Source(self.traced.build, self.fetches.values, self.traced.inputs)
+
+    def _take_form(self, parts: int) -> None:
+        """Return from now on what the compiled form returns, if it has other micro-batches."""
+        other = self._others.pop(parts, None)
+        if other is not None:
+            self.traced, self.fetches = other.traced, other.fetches
+        self._others.clear()
 
     def bind(self, step: Array, ready: Callable[[Session, Plan], None]) -> Executable:
         """Compile the job in all processes, and bind the plan, if that has not been done.
@@ -155,11 +216,9 @@ class Variant:
             record(build, kept)
             self._warn(kept.logical, build.train_requests)
             return self._noted(kept)
-        selection = SharedSelection(world, build)
-        compiled = self.compile(selection)
-        selection.finish(compiled.physical.signatures)
-        check_same_plan(world, build, compiled)
-        if entry is not None:
+        compiled = self.compile(Agreement(world, build.name))
+        check_same_plan(world, self.traced.build, compiled)
+        if entry is not None and compiled.searched is None:
             entry.keep(compiled)
         return self._noted(compiled)
 

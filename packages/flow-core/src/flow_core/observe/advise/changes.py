@@ -17,20 +17,19 @@ from flow_core.frontend.config.function_config import (
     FunctionConfig,
     default_placement,
     micro_batches,
-    optimizer_placement,
 )
 from flow_core.frontend.config.precision import multiplies_half
 from flow_core.frontend.job.function import AnyJob
-from flow_core.frontend.job.memory_fallback import OPTIMIZER_MODE
+from flow_core.frontend.job.forms.table import MICRO, ON_ONE_DEVICE, STATES
+from flow_core.frontend.job.forms.table import Change as Setting
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.ir.graph import Value
 from flow_core.observe.advise.edits import Edit, text_of
 from flow_core.observe.advise.statements import Source
-from flow_core.passes.optimizer_placement import MODES
 from flow_core.sharding.topology import Placement
 
-COUNTS = (2, 4, 8)
-"""By what the number of micro-batches is multiplied."""
+MOST_PARTS = 8
+"""The largest factor on the number of micro-batches."""
 
 MEGABYTES = (1, 4, 64)
 """The sizes of buckets of gradients that are tried."""
@@ -146,9 +145,11 @@ class Program:
 
     def _micro_batches(self) -> Iterator[Change]:
         now = micro_batches(self.job.config, self.build.kind)
-        for count in COUNTS if self.build.kind == "train" else ():
-            name = f"{now * count} micro-batches"
-            yield self._setting("micro-batches", name, MICRO_BATCHES, now * count)
+        for change in MICRO.levels:
+            count = change.micro_batches
+            if change.make(self.build) is not None and count <= MOST_PARTS:
+                name = f"{now * count} micro-batches"
+                yield self._setting(MICRO.name, name, MICRO_BATCHES, now * count)
 
     def _precision(self) -> Iterator[Change]:
         registry, ops = self.job.active_session().registry, self.build.builder.ops.values()
@@ -156,12 +157,10 @@ class Program:
             yield self._setting("precision", "mixed precision", MIXED, True)
 
     def _sharded(self) -> Iterator[Change]:
-        taken = optimizer_placement(self.job.config) is not None
-        if taken or self.build.kind != "train" or not self.is_distributed:
-            return
-        names = ("weights and states on one device each", "weights and optimizer states in parts")
-        for mode, name in zip(MODES, names, strict=True):
-            yield self._setting("sharded states", name, OPTIMIZER_MODE, mode)
+        changes: tuple[Setting, ...] = (ON_ONE_DEVICE, *STATES.levels)
+        for change in changes:
+            if change.setting is not None and change.make(self.build) is not None:
+                yield self._setting("sharded states", change.name, *change.setting)
 
     def _buckets(self) -> Iterator[Change]:
         entries = self.compiled.plan.ledger

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 
 from flow_core.base.errors import CompatibilityWarning, FlowWarning
+from flow_core.compiler.limits import needed_bytes
 from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.frontend.job.compile_request import compile_request
 from flow_core.frontend.job.function import AnyJob
@@ -16,9 +17,8 @@ from flow_core.frontend.job.host_fallback import compile_with_fallback
 from flow_core.frontend.job.variant import Variant
 from flow_core.observe.advise.changes import Change, Program
 from flow_core.observe.advise.edits import Edit, edited
-from flow_core.observe.memory.parts import device_bytes
-from flow_core.observe.simulator.clock import simulate_step
-from flow_core.observe.simulator.tasks import TaskCosts
+from flow_core.costs.clock import simulate_step
+from flow_core.costs.task_costs import TaskCosts
 from flow_core.observe.summary.screen import place
 from flow_core.observe.tables import Row, Table, count_bytes, duration
 
@@ -137,7 +137,7 @@ def _numbers(job: AnyJob, compiled: Compiled) -> Numbers:
     session, plan = job.active_session(), compiled.plan
     recording = compiled.request.options.recording
     costs = TaskCosts(plan, session.registry.ops, session.costs, recording)
-    needed = max(device_bytes(plan).values())
+    needed = max(needed_bytes(plan).values())
     return Numbers(simulate_step(costs).seconds, needed, plan.bytes_per_step)
 
 

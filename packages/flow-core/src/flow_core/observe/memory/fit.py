@@ -1,38 +1,26 @@
 """``flow fit``: the memory of a job's step, and the forms of the job that fit into a device.
 
-A form is the job with changes that trade time for memory: those that the error of a job that does
-not fit names (`flow_core.frontend.job.memory_fallback`), and micro-batches.  All plans are for
-devices that share no memory.
+The forms are those of `flow_core.frontend.job.forms`, whether or not the program allows them.  All
+plans are for devices that share no memory.
 """
 
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import chain, combinations
 
-from flow_core.base.errors import (
-    CompatibilityWarning,
-    FlowError,
-    JobError,
-    OutOfMemoryError,
-    ZeroWeightsWarning,
-)
+from flow_core.base.errors import JobError
 from flow_core.compiler.request import Compiled, CompileRequest
-from flow_core.frontend.config.function_config import MICRO_BATCHES, micro_batches
 from flow_core.frontend.job.compile_request import compile_request
+from flow_core.frontend.job.forms.search import AS_IT_IS, Form, Search, Steps
+from flow_core.frontend.job.forms.source import Source
+from flow_core.frontend.job.forms.table import KINDS, consent
 from flow_core.frontend.job.function import AnyJob
 from flow_core.frontend.job.host_fallback import compile_with_fallback
-from flow_core.frontend.job.memory_fallback import CHANGES, Change, changed_job, cheapest
-from flow_core.frontend.job.variant import Variant
-from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.frontend.trace.move import device_count, moved
-from flow_core.observe.measure import arranged
 from flow_core.observe.memory.measured import MeasuredMemory, measure_memory
-from flow_core.observe.memory.parts import DeviceMemory, device_bytes, device_memory
-from flow_core.observe.summary.op_times import task_seconds
+from flow_core.observe.memory.parts import DeviceMemory, device_memory
 from flow_core.observe.summary.screen import LINE, NAME, WIDTH, place
 from flow_core.observe.tables import (
     Row,
@@ -43,50 +31,41 @@ from flow_core.observe.tables import (
     share,
     shortened,
 )
-from flow_core.plan import Plan
 from flow_core.sharding.topology import Device
 
-COUNTS = (2, 4, 8, 16)
-"""The numbers of micro-batches that are tried."""
+SECONDS = 60.0
+"""The budget of the search, in nominal seconds."""
 
-SAVING = 0.05
-"""The part of the memory below which more micro-batches save too little to go on."""
-
-LARGEST, REFUSED = 3, 3
-"""The largest number of rows of a kind of contents, and of forms that do not fit."""
+LARGEST, REFUSED, FITTING = 3, 3, 8
+"""The largest number of rows of a kind of contents, of forms that do not fit, and that do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """A job with some changes.
+class FormRow:
+    """A form of a job.
 
     Attributes:
-        changes: short names of the changes; none for the job as it is.
+        changes: the names of its changes; none for the job as it is.
         how: what to change in the program.
-        nbytes: the bytes of the device that needs most.
+        settings: the settings that allow a job to take this form by itself, if they are needed.
+        nbytes: the bytes of the device that has the least room.
         variables: the bytes of the variables of that device.
         seconds: the predicted duration of a step.
         fits: whether each device has enough memory.
-        price: the factor on the price of memory with which layouts were chosen, as a job does by
-            itself that would not fit otherwise.
     """
 
     changes: tuple[str, ...]
     how: tuple[str, ...]
+    settings: tuple[str, ...]
     nbytes: int
     variables: int
     seconds: float
     fits: bool
-    price: float = 1.0
 
     @property
     def name(self) -> str:
         """The changes in words."""
-        chosen = (SMALLER,) if self.price > 1 else ()
-        return ", ".join((*self.changes, *chosen)) or "as it is"
-
-
-SMALLER = "layouts chosen for less memory"
+        return ", ".join(self.changes) or "as it is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +79,7 @@ class Fit:
         memory: the memory of the device that needs most, for the job as it is.
         forms: the job as it is, followed by the other forms: those that fit before those that do
             not, the fastest first.
-        notes: why micro-batches were not tried.
+        notes: why some forms were not tried.
         measured: the memory of a step of the job as it is, if it was measured.
     """
 
@@ -110,7 +89,7 @@ class Fit:
     devices: tuple[str, ...]
     limit: int
     memory: DeviceMemory
-    forms: tuple[Form, ...]
+    forms: tuple[FormRow, ...]
     notes: tuple[str, ...] = ()
     measured: MeasuredMemory | None = None
 
@@ -146,39 +125,45 @@ def fit(
     Raises:
         JobError: the job is placed on several devices, and `devices` is another number.
     """
-    forms = _Forms(job, limit, devices, progress)
-    return forms.result(measures)
+    return _Fitting(job, limit, devices, progress).result(measures)
 
 
-class _Forms:
-    """The forms of a job, as far as they are compiled."""
+class _Fitting:
+    """The search for the forms of a job that fit into devices with a limited memory."""
 
     def __init__(
         self, job: AnyJob, limit: int, devices: int | None, progress: Callable[[str], object]
     ) -> None:
         self.job, self.limit, self.devices, self.progress = job, limit, devices, progress
-        self.notes: list[str] = []
-        self.variants = {1: job.traced_with(job.config)}
-        self.builds = {1: self._spread(self.variants[1].traced.build)}
+        self.variant = job.traced_with(job.config)
+        self.source = self._spread(self.variant.source)
+        steps = Steps(self._in_micro_batches, self._request, compile_with_fallback, progress)
+        self.search = Search(self.source, steps)
 
     def result(self, measures: bool) -> Fit:
-        build = self.builds[1]
+        build = self.source.build
         self.progress("compiling the job as it is")
-        compiled = self._compiled(self._request(1, build), prices=True)
-        first = self._form(compiled, 1, ())
-        needed = device_bytes(compiled.plan)
-        most = max(self._limited(compiled.plan), key=needed.__getitem__)
-        others = [] if first.fits else [*self._others(first)]
+        request = self._request(self.source)
+        limits = replace(request.limits, memory=lambda _: None)
+        compiled = compile_with_fallback(replace(request, limits=limits))
+        first = self.search.form(AS_IT_IS)
+        assert first is not None  # it was just compiled
+        if not first.fits:
+            self.search.run(KINDS, SECONDS, prune=False)
+        others = [form for form in self.search.tried if form is not first]
         others.sort(key=lambda form: (not form.fits, form.seconds if form.fits else form.nbytes))
+        notes = [*self.search.notes]
+        if self.search.left:
+            notes.append(f"{self.search.left} forms, which would have taken too long to compile")
         return Fit(
             job=self.job.name,
             kind=build.kind,
             line=str(self.job.line or ""),
             devices=tuple(str(arena.device) for arena in compiled.plan.arenas),
             limit=self.limit,
-            memory=device_memory(compiled, build, most),
-            forms=(first, *others),
-            notes=tuple(self.notes),
+            memory=device_memory(compiled, build, Device.parse(first.device)),
+            forms=tuple(map(self._row, (first, *others))),
+            notes=tuple(notes),
             measured=self._measured(compiled) if measures else None,
         )
 
@@ -188,60 +173,14 @@ class _Forms:
         self.job.prepare()  # declares the variables
         return measure_memory(session, compiled)
 
-    def _others(self, first: Form) -> Iterator[Form]:
-        """Yield the other forms; a set of changes gets more micro-batches until it fits."""
-        sets = chain.from_iterable(combinations(CHANGES, n) for n in range(len(CHANGES) + 1))
-        for changes in sets:
-            form: Form | None = None if changes else first
-            for count in COUNTS if form else (1, *COUNTS):
-                if (form and form.variables > self.limit) or not self._trace(count):
-                    break
-                before, form = form, self._try(count, changes)
-                if form is None:
-                    break
-                yield form
-                if form.fits or (before and form.nbytes > (1 - SAVING) * before.nbytes):
-                    break
+    def _in_micro_batches(self, parts: int) -> Source:
+        return self._spread(self.variant.in_micro_batches(parts).source)
 
-    def _try(self, count: int, changes: Sequence[Change]) -> Form | None:
-        """Compile a form; return None if the changes are not applicable to the job."""
-        changed = changed_job(self.builds[count], changes)
-        if changed is None:
-            return None
-        names = [change.name for change in changes]
-        self.progress(f"compiling with {', '.join([*names, f'{count} micro-batches'])}")
-        try:
-            compiled = self._compiled(self._request(count, changed), prices=count == 1)
-        except FlowError:
-            return None
-        return self._form(compiled, count, changes)
-
-    def _trace(self, count: int) -> bool:
-        """Trace the job for a number of micro-batches; return whether its losses are the same."""
-        if count in self.variants:
-            return True
-        parts = micro_batches(self.job.config, self.builds[1].kind)
-        if self.notes or self.builds[1].kind != "train":
-            return False
-        config = self.job.config.copy()
-        config.train.num_gradient_accumulation_steps(count * parts)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", CompatibilityWarning)
-                warnings.simplefilter("ignore", ZeroWeightsWarning)
-                self.variants[count] = self.job.traced_with(config)
-        except (FlowError, CompatibilityWarning) as error:
-            reason = str(error).splitlines()
-            self.notes.append(f"{count * parts} micro-batches: {' '.join(reason[:2])}")
-            return False
-        self.builds[count] = self._spread(self.variants[count].traced.build)
-        return True
-
-    def _spread(self, build: JobBuild) -> JobBuild:
+    def _spread(self, source: Source) -> Source:
         """Distribute a job that is placed on one device over several devices."""
-        used = device_count(build)
+        used = device_count(source.build)
         if self.devices is None or self.devices == used:
-            return build
+            return source
         if used > 1:
             raise JobError(
                 f"fitting job {self.job.name!r} into {self.devices} devices",
@@ -249,65 +188,31 @@ class _Forms:
                 found=f"a job that is placed on {used} devices",
                 allowed=f"--devices {used}, or a job on one device",
             )
-        return moved(build, self.devices)
+        return replace(source, build=moved(source.build, self.devices))
 
-    def _request(self, count: int, build: JobBuild) -> CompileRequest:
-        variant: Variant = self.variants[count]
-        request = compile_request(build, variant.fetches.values, variant.traced.inputs)
-        return replace(request, share_replicas=False, shared={})
-
-    def _compiled(self, request: CompileRequest, prices: bool) -> Compiled:
-        """Compile a form; with `prices`, by layouts of less memory if that makes it fit."""
-        unlimited = replace(request, limits=replace(request.limits, memory=lambda _: None))
-        compiled = compile_with_fallback(unlimited)
-        if not prices or self._fits(compiled.plan):
-            return compiled
-        limited = set(self._limited(compiled.plan))
+    def _request(self, source: Source) -> CompileRequest:
+        """Return a request for devices of which only accelerators, if there are any, have limits."""
+        request = compile_request(source.build, source.values, source.inputs)
+        types = {op.placement.device_type for op in request.graph.ops.values()}
+        limited = types - {"cpu"} or types
 
         def memory(device: Device) -> int | None:
-            return self.limit if device in limited else None
+            return self.limit if device.type in limited else None
 
-        try:
-            return cheapest(replace(request, limits=replace(request.limits, memory=memory)))
-        except OutOfMemoryError:
-            return compiled
+        limits = replace(request.limits, memory=memory, held={})
+        return replace(request, share_replicas=False, shared={}, limits=limits)
 
-    def _limited(self, plan: Plan) -> list[Device]:
-        """Return the devices whose memory is limited: CPUs only if there are no others."""
-        devices = [arena.device for arena in plan.arenas]
-        return [device for device in devices if device.type != "cpu"] or devices
-
-    def _fits(self, plan: Plan) -> bool:
-        needed = device_bytes(plan)
-        return all(needed[device] <= self.limit for device in self._limited(plan))
-
-    def _form(self, compiled: Compiled, count: int, changes: Sequence[Change]) -> Form:
-        plan = compiled.plan
-        needed = device_bytes(plan)
-        most = max(self._limited(plan), key=needed.__getitem__)
-        (arena,) = (arena.nbytes for arena in plan.arenas if arena.device == most)
-        names = [change.name for change in changes]
-        how = [change.text for change in changes]
-        if count > 1:
-            parts = count * micro_batches(self.job.config, self.builds[1].kind)
-            names.append(f"{parts} micro-batches")
-            how.append(f"function_config.{MICRO_BATCHES}({parts})")
-        return Form(
-            changes=tuple(names),
-            how=tuple(how),
-            nbytes=needed[most],
-            variables=needed[most] - arena,
-            seconds=step_seconds(plan),
-            fits=self._fits(plan),
-            price=compiled.request.memory_price,
+    def _row(self, form: Form) -> FormRow:
+        settings = dict.fromkeys(consent(self.source.build, kind) for kind in form.kinds)
+        return FormRow(
+            changes=form.changes,
+            how=form.how,
+            settings=tuple(filter(None, settings)),
+            nbytes=form.nbytes,
+            variables=form.variables,
+            seconds=form.seconds,
+            fits=form.fits,
         )
-
-
-def step_seconds(plan: Plan) -> float:
-    """Return the predicted duration of a step whose streams run side by side, in seconds."""
-    predicted = dict(enumerate(task_seconds(plan)))
-    beside = replace(plan, workers=max(2, len(plan.streams)))
-    return max((span.stop for span in arranged(beside, predicted)), default=0.0)
 
 
 # --------------------------------------------------------------------------------------- report
@@ -323,7 +228,6 @@ def _tables(found: Fit) -> Iterator[Table]:
     memory, first = found.memory, found.forms[0]
     over = memory.nbytes - found.limit
     verdict = f"{count_bytes(abs(over))} {'more than' if over > 0 else 'below'}"
-    verdict += f", with {SMALLER}" if first.price > 1 else ""
     yield Table(
         f"{found.kind} job {found.job!r} at {place(found.line)} needs "
         f"{count_bytes(memory.nbytes)} on {memory.device}, {verdict} {count_bytes(found.limit)}",
@@ -342,9 +246,11 @@ def _tables(found: Fit) -> Iterator[Table]:
     refused = [form for form in found.forms[1:] if not form.fits][:REFUSED]
     columns = ("form", "bytes", "predicted step", "")
     if fitting:
-        rows = tuple(_row(form, first) for form in fitting)
+        rows = tuple(_row(form, first) for form in fitting[:FITTING])
+        more = len(fitting) - FITTING
+        rows += ((f"and {more:,} more", "", "", ""),) if more > 0 else ()
         yield Table("forms that fit, the fastest first", columns, rows)
-        yield Table("how to get the first one", (), tuple((text,) for text in fitting[0].how))
+        yield Table("how to get the first one", (), tuple((text,) for text in _how(fitting[0])))
     else:
         rows = tuple(_row(form, first) for form in refused)
         yield Table("no form that was tried fits; the smallest ones", columns, rows)
@@ -378,7 +284,14 @@ def _parts(memory: DeviceMemory) -> Iterator[Row]:
             start = ("", "", "")
 
 
-def _row(form: Form, first: Form) -> Row:
+def _how(form: FormRow) -> Iterator[str]:
+    yield from form.how
+    if form.changes:
+        allowed = f", once {' and '.join(form.settings)} allows it" if form.settings else ""
+        yield f"or none of it: a call of the job takes the fastest form that fits{allowed}"
+
+
+def _row(form: FormRow, first: FormRow) -> Row:
     slower = 100 * (form.seconds / first.seconds - 1) if first.seconds else 0.0
     return (
         form.name,

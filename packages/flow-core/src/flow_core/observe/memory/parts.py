@@ -65,14 +65,6 @@ class DeviceMemory:
         return {kind: sums[kind] for kind in KINDS if sums[kind]}
 
 
-def device_bytes(plan: Plan) -> dict[Device, int]:
-    """Return the bytes of arena and variables that each device of a plan needs."""
-    found = {arena.device: arena.nbytes for arena in plan.arenas}
-    for buffer in _variables(plan).values():
-        found[buffer.device] += aligned(buffer.type.nbytes)
-    return found
-
-
 def device_memory(compiled: Compiled, build: JobBuild, device: Device) -> DeviceMemory:
     """Return what the memory of a device of a compiled job holds at the peak of a step.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from flow_core.observe.simulator.clock import Span, Step
+from flow_core.costs.clock import Span, Step
 from flow_core.sharding.topology import Device
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flow_core.base.formats.trace_file import MICRO, Event, arrow_event, name_event, span_event
 from flow_core.comm.exchange import BOXING
-from flow_core.observe.simulator.clock import Lane, Step
+from flow_core.costs.clock import Lane, Step
 from flow_core.observe.simulator.memory import Memory
 from flow_core.observe.simulator.what_if import Case
 from flow_core.observe.summary.screen import place

@@ -1,26 +1,18 @@
-"""The seconds of the tasks of a plan, by a cost model, and the measurement of its kernels."""
+"""The seconds of the tasks of a plan, by a cost model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
 from flow_core.comm.exchange import BOXING
-from flow_core.compiler.request import Compiled
 from flow_core.costs.exchanges import Ends, exchange_cost
 from flow_core.costs.model import HOST, CostModel, DeviceModel, Work, kernel_key
-from flow_core.frontend.job.function import AnyJob
 from flow_core.ir.graph import TensorType
-from flow_core.observe.measure import measure
 from flow_core.plan import Plan, Task
 from flow_core.plugins.specs import OpSpec
-from flow_core.runtime.timed import CpuTimedExecutable, TimedExecutable
 from flow_core.sharding.topology import Device
-
-STEPS = 40
-"""The largest number of steps in which kernels are measured."""
-
 
 @dataclass(frozen=True, slots=True)
 class TaskCosts:
@@ -95,27 +87,3 @@ class TaskCosts:
 
     def _device(self, task: Task) -> DeviceModel:
         return self.model.device(HOST if self.is_hosted(task.device) else task.device.type)
-
-
-def measured_kernels(
-    job: AnyJob,
-    compiled: Compiled,
-    costs: TaskCosts,
-    show: Callable[[str], object] = lambda _: None,
-) -> dict[str, float]:
-    """Run a few steps of a plan on random inputs; return the seconds of its kernels by key.
-
-    The session's variables are not changed.  The shortest time of each task counts, which other
-    programs on the machine delay least, of kernels with one thread the CPU time; kernels with
-    equal keys cost the median of their tasks.
-    """
-    hosted = all(costs.is_hosted(arena.device) for arena in costs.plan.arenas)
-    alone = hosted and costs.threads == 1 and costs.plan.workers <= 1
-    kind = CpuTimedExecutable if alone else TimedExecutable
-    steps = measure(job, 0, show, min, compiled, STEPS, kind)
-    found: dict[str, list[float]] = {}
-    for span in steps.spans:
-        task = costs.plan.tasks[span.task]
-        if task.type != BOXING:
-            found.setdefault(costs.key(task), []).append(span.seconds)
-    return {key: median(seconds) for key, seconds in found.items()}

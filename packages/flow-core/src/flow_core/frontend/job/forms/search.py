@@ -1,0 +1,463 @@
+"""The search for the cheapest form of a job that fits into the memory of its devices.
+
+Forms are combinations of the changes of `flow_core.frontend.job.forms.table`.  Each is compiled,
+and its step is simulated.  A change that only adds work is made only to a form that does not fit,
+whose time is a lower bound on that of the changed form.  The form with the least bound is compiled
+next, until no bound is below the time of the best form that fits (best-first branch and bound), or
+the budget is spent.  If none fits by then, changes are added one by one until one does.
+
+The budget counts work, as that of the SBP selection does, so that the result does not depend on the
+speed of the machine.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from flow_core.base.errors import CompatibilityWarning, FlowError, OutOfMemoryError
+from flow_core.compiler.limits import fits, needed_bytes
+from flow_core.compiler.replicas import may_share
+from flow_core.compiler.request import Compiled, CompileRequest
+from flow_core.compiler.searched import Searched
+from flow_core.costs.clock import simulate_step
+from flow_core.costs.task_costs import TaskCosts
+from flow_core.frontend.config.function_config import micro_batches
+from flow_core.frontend.job.forms.source import Source
+from flow_core.frontend.job.forms.table import (
+    GRIDS,
+    KINDS,
+    LAYOUTS,
+    MICRO,
+    RECOMPUTED,
+    STATES,
+    Change,
+    Kind,
+)
+from flow_core.frontend.trace.job_build import JobBuild
+from flow_core.ir.graph import Graph
+
+Levels = tuple[int, ...]
+"""The level of each kind of change of a form, in the order of `KINDS`."""
+
+AS_IT_IS: Levels = (0,) * len(KINDS)
+
+SAVING = 0.02
+"""The part of the memory that a change must save for others to be added to it."""
+
+TASK = 250_000
+"""The nanoseconds of work that the budget counts for compiling and simulating a task or an op."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of a job that was compiled.
+
+    Attributes:
+        levels: the levels of its changes.
+        changes: the names of its changes.
+        how: what to write in the program.
+        kinds: the kinds of its changes.
+        device: the device that has the least room, as text.
+        nbytes: the bytes that this device needs.
+        variables: those of them that variables need.
+        limit: the bytes that it has; None for no limit.
+        seconds: the predicted time of a step, with all devices side by side.
+        fits: whether each device has enough memory.
+        work: the nanoseconds that the budget counts for it.
+        compiled: the compiled job, if the form fits and was not beaten.
+    """
+
+    levels: Levels
+    changes: tuple[str, ...]
+    how: tuple[str, ...]
+    kinds: tuple[Kind, ...]
+    device: str
+    nbytes: int
+    variables: int
+    limit: int | None
+    seconds: float
+    fits: bool
+    work: int
+    compiled: Compiled | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The changes in words."""
+        return ", ".join(self.changes) or "as it is"
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """How a search takes a job through the stages.
+
+    Attributes:
+        retrace: traces the job in a number of micro-batches; None if it cannot be traced again.
+        request: returns the request to compile a job.
+        compiled: compiles a request.
+        agreed: returns a form with the numbers on which all processes agree.
+        show: is called with a text before each form.
+    """
+
+    retrace: Callable[[int], Source] | None
+    request: Callable[[Source], CompileRequest]
+    compiled: Callable[[CompileRequest], Compiled]
+    agreed: Callable[[Form], Form] = lambda form: form
+    show: Callable[[str], object] = lambda _: None
+
+
+def step_seconds(compiled: Compiled) -> float:
+    """Return the predicted time of a step of a plan whose devices run side by side."""
+    plan, request = compiled.plan, compiled.request
+    options = request.options
+    costs = TaskCosts(plan, request.registry.ops, options.costs, options.recording)
+    return simulate_step(costs, max(1, len(plan.arenas))).seconds
+
+
+class Search:
+    """A search for forms of a job; see the module's docstring.
+
+    Args:
+        source: the job as it is.
+        steps: how to trace and compile it.
+
+    Attributes:
+        tried: the forms that were compiled.
+        notes: why some forms were not tried.
+        left: the number of forms that were not compiled because the budget was spent.
+    """
+
+    def __init__(self, source: Source, steps: Steps) -> None:
+        self._steps = steps
+        self._sources: dict[int, Source | None] = {1: source}
+        self._parts = micro_batches(source.build.config, source.build.kind)
+        self._spent = 0
+        self._known: dict[Levels, Form | None] = {}
+        self._bound = 0.0
+        self.notes: list[str] = []
+        self.left = 0
+
+    @property
+    def tried(self) -> list[Form]:
+        """The forms that were compiled, in that order."""
+        return [form for form in self._known.values() if form is not None]
+
+    @property
+    def fitting(self) -> list[Form]:
+        """The forms that fit, the cheapest first."""
+        found = [form for form in self.tried if form.fits]
+        return sorted(found, key=lambda form: (form.seconds, form.nbytes))
+
+    def run(
+        self, kinds: Collection[Kind], seconds: float, prune: bool = True
+    ) -> Form | None:
+        """Return the cheapest form that fits, None if none was found.
+
+        Args:
+            kinds: the kinds of changes to combine.
+            seconds: the budget, in nominal seconds.
+            prune: whether to omit forms that cannot be cheaper than one that fits.
+        """
+        queue = _Queue(self._most(kinds))
+        self._spent = self.left = 0
+        while (entry := queue.pop()) is not None:
+            best = next(iter(self.fitting), None)
+            if best is not None and prune and entry.bound >= best.seconds:
+                break
+            if self._spent > seconds * 1e9:
+                self.left, self._bound = len(queue) + 1, entry.bound
+                return best or self._first(queue.ladder())
+            self._extend(queue, entry)
+        found = next(iter(self.fitting), None)
+        self._bound = found.seconds if found else 0.0
+        return found
+
+    def _most(self, kinds: Collection[Kind]) -> Levels:
+        """Return the strongest level of each kind that is applicable to the job."""
+        source = self._sources[1]
+        return tuple(
+            next((n for n in range(len(kind.levels), 0, -1) if kind.changed(source.build, n)), 0)
+            if source is not None and kind in kinds
+            else 0
+            for kind in KINDS
+        )
+
+    def _extend(self, queue: _Queue, entry: _Entry) -> None:
+        """Compile a form, and add those to the queue that may follow it."""
+        form, before = self.form(entry.levels), entry.before
+        if form is None:
+            queue.skip(entry)
+        elif not form.fits:
+            saves = before is None or form.nbytes <= (1 - SAVING) * before.nbytes
+            room = form.limit is None or form.variables <= form.limit
+            queue.follow(form, saves and room and not self._has_twin(form))
+
+    def _has_twin(self, form: Form) -> bool:
+        """Return whether an earlier form with other layouts has the same numbers."""
+        layouts = (KINDS.index(GRIDS), KINDS.index(LAYOUTS))
+
+        def key(form: Form) -> tuple[object, ...]:
+            others = [n for i, n in enumerate(form.levels) if i not in layouts]
+            return *others, form.nbytes, form.variables, form.seconds
+
+        known = {key(other) for other in self.tried if other is not form}
+        return key(form) in known
+
+    def _first(self, ladder: Iterator[Levels]) -> Form | None:
+        """Return the first form that fits."""
+        forms = (self.form(levels) for levels in ladder)
+        return next((form for form in forms if form is not None and form.fits), None)
+
+    def form(self, levels: Levels) -> Form | None:
+        """Compile a form; None if its changes are not applicable to the job."""
+        if levels not in self._known:
+            self._known[levels] = self._compiled(levels)
+            for beaten in self.fitting[1:]:
+                self._known[beaten.levels] = replace(beaten, compiled=None)
+        return self._known[levels]
+
+    def _compiled(self, levels: Levels) -> Form | None:
+        source = self._source(levels)
+        changed = None if source is None else _changed(source.build, levels)
+        if source is None or changed is None:
+            return None
+        build, made = changed
+        names = tuple(self._name(change) for _, change in made)
+        self._steps.show(f"compiling {', '.join(names) or 'the job as it is'}")
+        prices = max((change.prices for _, change in made), default=(1.0,))
+        try:
+            request = self._steps.request(replace(source, build=build))
+            form = self._cheapest_price(levels, made, request, prices)
+        except FlowError as error:
+            if levels == AS_IT_IS:
+                raise
+            self._note(names, error)
+            return None
+        how = tuple(self._text(change) for _, change in made)
+        return replace(form, changes=names, how=how)
+
+    def _cheapest_price(
+        self,
+        levels: Levels,
+        made: Sequence[tuple[Kind, Change]],
+        request: CompileRequest,
+        prices: Sequence[float],
+    ) -> Form:
+        """Return a form with the lowest price of memory that makes it fit, or with the highest."""
+
+        def at(price: float) -> Form:
+            planned, compiled = self._plan(replace(request, memory_price=price))
+            found = self._steps.agreed(_form(levels, made, planned, compiled))
+            self._spent += found.work
+            return found
+
+        *lower, highest = prices
+        form = at(highest)
+        found = (at(price) for price in lower) if form.fits else ()
+        return next((milder for milder in found if milder.fits), form)
+
+    def _plan(self, request: CompileRequest) -> tuple[Compiled, Compiled | None]:
+        """Compile a request without its limits, and with them unless the plan exceeds them.
+
+        Where devices share no memory, the first plan has only one device of each class.
+        """
+        graph, several = request.graph, request.devices is None
+        by_class = several and _is_distributed(graph) and not may_share(request, graph)
+        unlimited = replace(
+            request,
+            limits=replace(request.limits, memory=lambda _: None),
+            devices=() if by_class else request.devices,
+        )
+        found = self._steps.compiled(unlimited)
+        found = replace(found, request=replace(found.request, limits=request.limits))
+        is_fitting = fits(found.plan, request)
+        if is_fitting and not by_class:
+            return found, found
+        if is_fitting or found.plan.micro_batches > 1:  # the order of pipelines depends on limits
+            try:
+                return found, self._steps.compiled(request)
+            except OutOfMemoryError:
+                pass
+        return found, None
+
+    def _source(self, levels: Levels) -> Source | None:
+        """Return the job, traced in the micro-batches of a form."""
+        level = levels[KINDS.index(MICRO)]
+        count = MICRO.levels[level - 1].micro_batches if level else 1
+        if count not in self._sources:
+            self._sources[count] = self._traced(count * self._parts)
+        return self._sources[count]
+
+    def _traced(self, parts: int) -> Source | None:
+        if self._steps.retrace is None:
+            return None
+        try:
+            return self._steps.retrace(parts)
+        except (FlowError, CompatibilityWarning) as error:
+            self._note((f"{parts} micro-batches",), error)
+            return None
+
+    def _note(self, names: Sequence[str], error: Exception) -> None:
+        reason = " ".join(str(error).splitlines()[:2])
+        self.notes.append(f"{', '.join(names)}: {reason}")
+
+    def _name(self, change: Change) -> str:
+        parts = change.micro_batches * self._parts
+        return f"{parts} micro-batches" if change.micro_batches > 1 else change.name
+
+    def _text(self, change: Change) -> str:
+        if change.micro_batches > 1 and change.setting is not None:
+            return f"function_config.{change.setting[0]}({change.micro_batches * self._parts})"
+        return change.text
+
+    def report(self, form: Form, kinds: Collection[Kind]) -> Searched:
+        """Return the report on a form that the search among some kinds of changes has found."""
+        others = [other for other in self.fitting if other is not form]
+        return Searched(
+            form=form.name,
+            how=form.how,
+            device=form.device,
+            nbytes=form.nbytes,
+            limit=form.limit or 0,
+            seconds=form.seconds,
+            kinds=tuple(
+                kind.name for kind, most in zip(KINDS, self._most(kinds), strict=True) if most
+            ),
+            tried=len(self.tried),
+            fitting=len(others) + 1,
+            left=self.left,
+            bound=min(self._bound, form.seconds),
+            runner_up=(others[0].name, others[0].seconds) if others else None,
+        )
+
+
+def _form(
+    levels: Levels,
+    made: Sequence[tuple[Kind, Change]],
+    planned: Compiled,
+    compiled: Compiled | None,
+) -> Form:
+    """Return a form with the numbers of its plan, and the plan to run if it fits."""
+    plan, limits = planned.plan, planned.request.limits
+    needed = needed_bytes(plan, limits.held)
+    allowed = {device: limits.memory(device) for device in needed}
+    limited = [device for device in needed if allowed[device] is not None] or [*needed]
+    device = max(limited, key=lambda d: needed[d] - (allowed[d] or 0))
+    (arena,) = (arena.nbytes for arena in plan.arenas if arena.device == device)
+    return Form(
+        levels=levels,
+        changes=(),
+        how=(),
+        kinds=tuple(dict.fromkeys(kind for kind, _ in made)),
+        device=str(device),
+        nbytes=needed[device],
+        variables=needed[device] - arena,
+        limit=allowed[device],
+        seconds=step_seconds(planned),
+        fits=compiled is not None,
+        work=TASK * (len(plan.tasks) + len(planned.request.graph)),
+        compiled=compiled,
+    )
+
+
+def _changed(build: JobBuild, levels: Levels) -> tuple[JobBuild, list[tuple[Kind, Change]]] | None:
+    """Return a job with the changes of a form; None if one of them is not applicable."""
+    made: list[tuple[Kind, Change]] = []
+    for kind, level in zip(KINDS, levels, strict=True):
+        found = kind.changed(build, level)
+        if found is None:
+            return None
+        build = found[0]
+        made += ((kind, change) for change in found[1])
+    return build, made
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Entry:
+    """A form to compile.
+
+    Attributes:
+        bound: a lower bound on its time.
+        number: the order of entries with equal bounds.
+        levels: its levels.
+        last: the position of the kind that was changed last.
+        before: the form without that change.
+    """
+
+    bound: float
+    number: int
+    levels: Levels
+    last: int = -1
+    before: Form | None = field(default=None, compare=False)
+
+
+class _Queue:
+    """The forms to compile, those with the least bounds first.
+
+    Args:
+        most: the strongest level of each kind.
+    """
+
+    def __init__(self, most: Levels) -> None:
+        self._most = most
+        self._heap = [_Entry(0.0, 0, AS_IT_IS)]
+        self._seen = {AS_IT_IS}
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def pop(self) -> _Entry | None:
+        """Remove and return the form with the least bound; None if there is none."""
+        return heapq.heappop(self._heap) if self._heap else None
+
+    def follow(self, form: Form, adds_work: bool) -> None:
+        """Add the forms with one more change than one that does not fit.
+
+        Args:
+            form: the form.
+            adds_work: whether to add changes that only add work.
+        """
+        for i, change in self._next(form.levels):
+            if change.adds_work:
+                if adds_work:
+                    self._add(form.levels, i, form.seconds, form)
+            elif not _has_work(form.levels):
+                self._add(form.levels, i, 0.0, form)
+
+    def skip(self, entry: _Entry) -> None:
+        """Add the next level of the kind of which a level is not applicable to the job."""
+        for i, change in self._next(entry.levels):
+            if i == entry.last:
+                bound = entry.bound if change.adds_work else 0.0
+                self._add(entry.levels, i, bound, entry.before)
+
+    def _next(self, levels: Levels) -> Iterator[tuple[int, Change]]:
+        for i, kind in enumerate(KINDS):
+            if levels[i] < self._most[i]:
+                yield i, kind.levels[levels[i]]
+
+    def _add(self, levels: Levels, i: int, bound: float, before: Form | None) -> None:
+        following = (*levels[:i], levels[i] + 1, *levels[i + 1 :])
+        if following not in self._seen:
+            heapq.heappush(self._heap, _Entry(bound, len(self._seen), following, i, before))
+            self._seen.add(following)
+
+    def ladder(self) -> Iterator[Levels]:
+        """Yield forms of which each needs less memory than the one before, as a rule."""
+        levels = list(AS_IT_IS)
+        for kind in (STATES, RECOMPUTED, MICRO, LAYOUTS, GRIDS):
+            i = KINDS.index(kind)
+            for level in range(1, self._most[i] + 1):
+                levels[i] = level
+                yield tuple(levels)
+
+
+def _is_distributed(graph: Graph) -> bool:
+    return any(op.placement.size > 1 for op in graph.ops.values())
+
+
+def _has_work(levels: Levels) -> bool:
+    """Return whether a form has a change that only adds work."""
+    pairs = zip(KINDS, levels, strict=True)
+    return any(level and kind.levels[level - 1].adds_work for kind, level in pairs)
