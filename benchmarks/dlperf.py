@@ -43,8 +43,11 @@ def whole(*shape):
 
 
 def resnet50(batch):
-    @flow.global_function(type="train")
-    def job(x: tp.Numpy.Placeholder((batch, 3, 224, 224)), y: whole(batch)) -> tp.Numpy:
+    config = flow.function_config()
+    config.default_logical_view(flow.scope.mirrored_view())  # batch norms of each device
+
+    @flow.global_function(type="train", function_config=config)
+    def job(x: tp.Numpy.Placeholder((batch, 3, 224, 224)), y: whole(batch)) -> tp.ListNumpy:
         loss = networks.resnet50(x, y)
         flow.optimizer.SGD(0.1, momentum=0.9).minimize(loss)
         return loss
@@ -74,7 +77,7 @@ def simulated(network, batch, devices):
     flow.config.machine_num(max(1, devices // EACH))
     flow.config.gpu_device_num(min(devices, EACH))
     job = {"resnet50": resnet50, "bert": bert}[network](batch * devices)
-    compiled = job.compile_classes()
+    compiled = job.compile_classes() if network == "bert" else job.compile()
     session, options = job.active_session(), compiled.request.options
     costs = TaskCosts(compiled.plan, session.registry.ops, session.costs, options.recording)
     return batch * devices / simulate_step(costs).seconds

@@ -22,10 +22,10 @@ import oneflow.typing as tp
 from flow_core.authoring.op_rules import like_input
 from flow_core.authoring.specs import KernelSpec, OpSpec, emit
 from flow_core.base.config import Settings
-from flow_core.costs.model import DEFAULT
-from flow_core.frontend.session import session as sessions
 from flow_core.costs.clock import simulate_step
+from flow_core.costs.model import DEFAULT
 from flow_core.costs.task_costs import TaskCosts
+from flow_core.frontend.session import session as sessions
 from flow_core.plugins.host import load_plugins
 
 ROWS, WIDTH = 16, 256

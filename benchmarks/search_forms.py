@@ -10,11 +10,9 @@ Each form by hand is tried without and with activations computed again in each l
 cheaper of those that fit counts.
 """
 
-import argparse
 import os
 import tempfile
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 TOPOLOGY = """
@@ -47,16 +45,11 @@ os.environ.setdefault("FLOW_TOPOLOGY", str(Path(_folder.name, "cluster.toml")))
 os.environ.setdefault("ONEFLOW_EMULATE_GPUS", "8")
 os.environ.setdefault("FLOW_PLAN_CACHE", "0")
 
-import networks
-from networks import cross_entropy
+import networks  # noqa: E402 - the settings above precede it
+from networks import cross_entropy  # noqa: E402
 
-import oneflow as flow
-import oneflow.typing as tp
-from flow_core.base.errors import FlowError
-from flow_core.frontend.job.compile_request import compile_request
-from flow_core.frontend.job.forms.search import AS_IT_IS, Search, Steps
-from flow_core.frontend.job.forms.table import GRIDS, LAYOUTS, RECOMPUTED, STATES
-from flow_core.frontend.job.host_fallback import compile_with_fallback
+import oneflow as flow  # noqa: E402
+import oneflow.typing as tp  # noqa: E402
 
 LIMIT = 32 << 30
 EACH = 8
@@ -190,7 +183,9 @@ class Layers:
             mixed = flow.reshape(networks.attention(q, k, v, mask, heads), (-1, width))
             x = self.added(name + "o", x, mixed)
             y = self.cast(self.norm(name + "ln2", x), "B")
-            return self.added(name + "down", x, flow.math.gelu(self.columns(name + "up", y, 4 * width)))
+            return self.added(
+                name + "down", x, flow.math.gelu(self.columns(name + "up", y, 4 * width))
+            )
 
 
 def transformer(hand, devices, layers, width, heads, batch, length, vocabulary):

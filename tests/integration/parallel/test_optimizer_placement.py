@@ -20,11 +20,11 @@ from parallel_forms import (
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.errors import ConfigError
+from flow_core.costs.clock import simulate_step
+from flow_core.costs.task_costs import TaskCosts
 from flow_core.frontend.session import variable_storage as memory
 from flow_core.frontend.session.session import default_session
 from flow_core.frontend.session.variable_storage import initial_value
-from flow_core.costs.clock import simulate_step
-from flow_core.costs.task_costs import TaskCosts
 from flow_core.sharding.topology import Device
 
 MODES = ("non_distributed", "distributed_split")

@@ -19,15 +19,15 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.formats import trace_file
 from flow_core.comm.exchange import BOXING
+from flow_core.costs.clock import Step, simulate_step
 from flow_core.costs.links import Link, LinkModel
 from flow_core.costs.model import DEFAULT, CostModel, DeviceModel
+from flow_core.costs.task_costs import TaskCosts
 from flow_core.costs.topology_file import read_topology, topology_text
 from flow_core.frontend.session.session import default_session
-from flow_core.costs.clock import Step, simulate_step
 from flow_core.observe.simulator.memory import memory_of
 from flow_core.observe.simulator.probe import probe
 from flow_core.observe.simulator.report import Simulated, critical_lines, trace_events
-from flow_core.costs.task_costs import TaskCosts
 from flow_core.observe.simulator.what_if import what_if
 from flow_core.plan import Task
 

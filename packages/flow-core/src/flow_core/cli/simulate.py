@@ -19,9 +19,9 @@ from flow_core.cli.scripts import job_of
 if TYPE_CHECKING:  # load the compiler only if needed
     from flow_core.compiler.request import Compiled
     from flow_core.costs.model import CostModel
+    from flow_core.costs.task_costs import TaskCosts
     from flow_core.frontend.job.function import AnyJob
     from flow_core.observe.simulator.report import Simulated
-    from flow_core.costs.task_costs import TaskCosts
     from flow_core.sharding.topology import Device
 
 
@@ -77,9 +77,9 @@ def run(target: str, args: Sequence[str], options: Options) -> None:
 def simulated(job: AnyJob, options: Options, show_progress: Progress) -> Simulated:
     """Compile a job, measure its kernels if the cost model asks for that, and simulate a step."""
     from flow_core.costs.clock import simulate_step
+    from flow_core.costs.task_costs import TaskCosts
     from flow_core.observe.simulator.memory import memory_of
     from flow_core.observe.simulator.report import Simulated
-    from flow_core.costs.task_costs import TaskCosts
     from flow_core.observe.simulator.what_if import what_if
 
     session = job.active_session()

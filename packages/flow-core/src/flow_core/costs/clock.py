@@ -16,8 +16,8 @@ from itertools import pairwise
 from flow_core.base.errors import PlanError
 from flow_core.comm.exchange import BOXING
 from flow_core.costs.events import EventLoop, InOrder
-from flow_core.ir.order import Dependencies
 from flow_core.costs.task_costs import TaskCosts
+from flow_core.ir.order import Dependencies
 from flow_core.plan import Task
 from flow_core.sharding.topology import Device
 

@@ -14,6 +14,7 @@ from flow_core.plan import Plan, Task
 from flow_core.plugins.specs import OpSpec
 from flow_core.sharding.topology import Device
 
+
 @dataclass(frozen=True, slots=True)
 class TaskCosts:
     """The costs of the tasks of a plan.

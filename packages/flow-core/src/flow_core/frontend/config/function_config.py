@@ -256,7 +256,12 @@ EFFECTIVE: tuple[Setting, ...] = (
         "the algorithm of SBP selection on several devices",
         _one_of(SELECTORS),
     ),
-    Setting("sbp_selector_seconds", 10.0, "search budget of the optimal selector, and of forms that fit", _seconds),
+    Setting(
+        "sbp_selector_seconds",
+        10.0,
+        "search budget of the optimal selector, and of forms that fit",
+        _seconds,
+    ),
     Setting(
         MEMORY_SEARCH,
         "on",

@@ -43,9 +43,7 @@ def compile_graph(
     """
 
     def request(source: Source) -> CompileRequest:
-        return compile_request(
-            source.build, source.values, source.inputs, effects, devices
-        )
+        return compile_request(source.build, source.values, source.inputs, effects, devices)
 
     def keep(request: CompileRequest, compiled: Compiled) -> None:
         entry = Entry.of(request, plan_cache)
@@ -59,7 +57,8 @@ def compile_graph(
         else:
             compiled = _kept_or_compiled(request(source), plan_cache)
     except OutOfMemoryError as error:
-        from flow_core.frontend.job.forms.within_memory import Steps, cheapest_form
+        from flow_core.frontend.job.forms.search import Steps
+        from flow_core.frontend.job.forms.within_memory import cheapest_form
 
         if agreement is None:
             steps = Steps(retrace, request, compile_with_fallback)

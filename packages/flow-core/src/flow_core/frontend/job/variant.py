@@ -114,9 +114,7 @@ class Variant:
             devices: the devices; None for a plan of all devices.
         """
         build, values, inputs = self.traced.build, self.fetches.values, self.traced.inputs
-        return compile_graph(
-            build, values, inputs, devices=devices, retrace=self._in_micro_batches
-        )
+        return compile_graph(build, values, inputs, devices=devices, retrace=self._in_micro_batches)
 
     def _in_micro_batches(self, parts: int) -> Source:
         """Trace the job in a number of micro-batches, and keep it in case that it is chosen."""

@@ -19,9 +19,9 @@ from flow_core.frontend.config.function_config import (
     micro_batches,
 )
 from flow_core.frontend.config.precision import multiplies_half
-from flow_core.frontend.job.function import AnyJob
 from flow_core.frontend.job.forms.table import MICRO, ON_ONE_DEVICE, STATES
 from flow_core.frontend.job.forms.table import Change as Setting
+from flow_core.frontend.job.function import AnyJob
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.ir.graph import Value
 from flow_core.observe.advise.edits import Edit, text_of

@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass, replace
 from flow_core.base.errors import CompatibilityWarning, FlowWarning
 from flow_core.compiler.limits import needed_bytes
 from flow_core.compiler.request import Compiled, CompileRequest
+from flow_core.costs.clock import simulate_step
+from flow_core.costs.task_costs import TaskCosts
 from flow_core.frontend.job.compile_request import compile_request
 from flow_core.frontend.job.function import AnyJob
 from flow_core.frontend.job.host_fallback import compile_with_fallback
 from flow_core.frontend.job.variant import Variant
 from flow_core.observe.advise.changes import Change, Program
 from flow_core.observe.advise.edits import Edit, edited
-from flow_core.costs.clock import simulate_step
-from flow_core.costs.task_costs import TaskCosts
 from flow_core.observe.summary.screen import place
 from flow_core.observe.tables import Row, Table, count_bytes, duration
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from flow_core.base.errors import JobError
 from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.frontend.job.compile_request import compile_request
-from flow_core.frontend.job.forms.search import AS_IT_IS, Form, Search, Steps
+from flow_core.frontend.job.forms.search import Form, Search, Steps
 from flow_core.frontend.job.forms.source import Source
 from flow_core.frontend.job.forms.table import KINDS, consent
 from flow_core.frontend.job.function import AnyJob
@@ -137,7 +137,7 @@ class _Fitting:
         self.job, self.limit, self.devices, self.progress = job, limit, devices, progress
         self.variant = job.traced_with(job.config)
         self.source = self._spread(self.variant.source)
-        steps = Steps(self._in_micro_batches, self._request, compile_with_fallback, progress)
+        steps = Steps(self._in_micro_batches, self._request, compile_with_fallback, show=progress)
         self.search = Search(self.source, steps)
 
     def result(self, measures: bool) -> Fit:
@@ -146,11 +146,11 @@ class _Fitting:
         request = self._request(self.source)
         limits = replace(request.limits, memory=lambda _: None)
         compiled = compile_with_fallback(replace(request, limits=limits))
-        first = self.search.form(AS_IT_IS)
-        assert first is not None  # it was just compiled
+        self.search.run((), SECONDS)
+        first, *_ = self.search.tried
         if not first.fits:
             self.search.run(KINDS, SECONDS, prune=False)
-        others = [form for form in self.search.tried if form is not first]
+        others = [form for form in self.search.tried if form.levels != first.levels]
         others.sort(key=lambda form: (not form.fits, form.seconds if form.fits else form.nbytes))
         notes = [*self.search.notes]
         if self.search.left:
@@ -191,7 +191,7 @@ class _Fitting:
         return replace(source, build=moved(source.build, self.devices))
 
     def _request(self, source: Source) -> CompileRequest:
-        """Return a request for devices of which only accelerators, if there are any, have limits."""
+        """Return a request in which only accelerators, if there are any, have limits."""
         request = compile_request(source.build, source.values, source.inputs)
         types = {op.placement.device_type for op in request.graph.ops.values()}
         limited = types - {"cpu"} or types
@@ -240,10 +240,10 @@ def _tables(found: Fit) -> Iterator[Table]:
     )
     if found.measured:
         yield Table("measured in a step", MEASURED, tuple(_measured_rows(found.measured)))
-    if len(found.forms) == 1 and not found.notes:
+    if first.fits and not found.notes:
         return
     fitting = [form for form in found.forms if form.fits]
-    refused = [form for form in found.forms[1:] if not form.fits][:REFUSED]
+    refused = [form for form in found.forms[1:] if not form.fits][:REFUSED] or [first]
     columns = ("form", "bytes", "predicted step", "")
     if fitting:
         rows = tuple(_row(form, first) for form in fitting[:FITTING])

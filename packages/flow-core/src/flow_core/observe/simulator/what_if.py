@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from flow_core.base.errors import FlowError
 from flow_core.comm.exchange import BOXING
-from flow_core.costs.model import CostModel
 from flow_core.costs.clock import Step, simulate_step
+from flow_core.costs.model import CostModel
 from flow_core.plan import Plan
 from flow_core.sharding.topology import Device
 

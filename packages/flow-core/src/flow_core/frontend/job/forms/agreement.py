@@ -44,13 +44,12 @@ class Agreement:
             FlowError: the compilation has failed in this process or in another one.
         """
         selection = SharedSelection(self._world, self._job, str(request.selector))
-        found, failed = None, None
         try:
             found = compile_with_fallback(replace(request, selector=selection))
         except FlowError as error:
-            failed = error
-        self._finish(selection, {} if found is None else found.physical.signatures, failed)
-        assert found is not None
+            self._finish(selection, {}, error)
+            raise
+        self._finish(selection, found.physical.signatures, None)
         return found
 
     def already(self, compiled: Compiled) -> None:
@@ -73,11 +72,9 @@ class Agreement:
         large = failed.nbytes if isinstance(failed, OutOfMemoryError) else None
         found = [None if failed is None else [str(failed), large]]
         gathered = self._world.gather(json.dumps(found).encode(), what)
-        if failed is not None:
-            raise failed
         for rank, text in enumerate(gathered):
             (outcome,) = json.loads(text)
-            if outcome is not None:
+            if outcome is not None and failed is None:
                 raise _of_another(self._job, rank, *outcome)
 
     def form(self, form: Form) -> Form:

@@ -149,9 +149,7 @@ class Search:
         found = [form for form in self.tried if form.fits]
         return sorted(found, key=lambda form: (form.seconds, form.nbytes))
 
-    def run(
-        self, kinds: Collection[Kind], seconds: float, prune: bool = True
-    ) -> Form | None:
+    def run(self, kinds: Collection[Kind], seconds: float, prune: bool = True) -> Form | None:
         """Return the cheapest form that fits, None if none was found.
 
         Args:

@@ -159,7 +159,9 @@ def _trains(build: JobBuild) -> JobBuild | None:
 
 
 def _with_setting(name: str, setting: str, value: Any, make: Make, **more: Any) -> Change:
-    return Change(name, f"function_config.{setting}({_text(value)})", make, (setting, value), **more)
+    return Change(
+        name, f"function_config.{setting}({_text(value)})", make, (setting, value), **more
+    )
 
 
 def _text(value: Any) -> str:
@@ -223,9 +225,7 @@ RECOMPUTED = Kind(
             f"{_SCOPE} blocks of the first half of the network",
             _recomputed(0.5),
         ),
-        Change(
-            "activations computed again", f"{_SCOPE} blocks of the network", _recomputed(1.0)
-        ),
+        Change("activations computed again", f"{_SCOPE} blocks of the network", _recomputed(1.0)),
     ),
     keeps_bits=True,
 )
