@@ -10,9 +10,11 @@ Each form by hand is tried without and with activations computed again in each l
 cheaper of those that fit counts.
 """
 
+import argparse
 import os
 import tempfile
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 TOPOLOGY = """
@@ -50,6 +52,11 @@ from networks import cross_entropy  # noqa: E402
 
 import oneflow as flow  # noqa: E402
 import oneflow.typing as tp  # noqa: E402
+from flow_core.base.errors import FlowError  # noqa: E402
+from flow_core.frontend.job.compile_request import compile_request  # noqa: E402
+from flow_core.frontend.job.forms.search import Search, Steps  # noqa: E402
+from flow_core.frontend.job.forms.table import GRIDS, LAYOUTS, RECOMPUTED, STATES  # noqa: E402
+from flow_core.frontend.job.host_fallback import compile_with_fallback  # noqa: E402
 
 LIMIT = 32 << 30
 EACH = 8
@@ -214,3 +221,128 @@ def transformer(hand, devices, layers, width, heads, batch, length, vocabulary):
         return loss
 
     return job
+
+
+def of_images(hand, devices):
+    """Return a job of ResNet-50 with 32 images per device."""
+    return plain(hand, devices, networks.resnet50, ((3, 224, 224), flow.float), ((), flow.int32))
+
+
+def of_clicks(hand, devices):
+    """Return a job of a wide and deep network with 1,024 rows per device."""
+    return plain(
+        hand, devices, networks.wide_deep, ((13,), flow.float), ((2,), flow.int32),
+        ((26,), flow.int32), ((1,), flow.float), each=1024,
+    )  # fmt: skip
+
+
+def plain(hand, devices, network, *inputs, each=32):
+    """Return a job of a network that has no hints of its own."""
+    use = Layers(hand, devices)
+
+    def body(*blobs):
+        with use.stage(0):
+            result = network(*(use.cast(blob, "B") for blob in blobs))
+            flow.optimizer.Adam(1e-3, do_bias_correction=True).minimize(result)
+        return result
+
+    names = [f"x{i}" for i in range(len(inputs))]
+    scope = {"body": body}
+    exec(f"def job({', '.join(names)}): return body({', '.join(names)})", scope)
+    scope["job"].__annotations__ = {
+        name: tp.Numpy.Placeholder((each * devices, *shape), dtype=dtype)
+        for name, (shape, dtype) in zip(names, inputs, strict=True)
+    } | {"return": tp.Numpy}
+    return flow.global_function(type="train", function_config=hand.config())(scope["job"])
+
+
+SIZES = {"gpt": (24, 2048, 16, 4, 1024, 50304), "bert": (24, 1024, 16, 8, 512, 30522)}
+"""Layers, width, heads, samples per device, length and vocabulary of transformers."""
+
+
+def network_of(name, layers):
+    """Return a function that makes the job of a form, and whether it has tensor parallelism."""
+    if name in SIZES:
+        depth, width, heads, each, length, words = SIZES[name]
+
+        def job(hand, devices):
+            batch = each * devices
+            return transformer(hand, devices, layers or depth, width, heads, batch, length, words)
+
+        return job, True
+    return {"resnet50": of_images, "wide_deep": of_clicks}[name], False
+
+
+# ------------------------------------------------------------------------------------- the table
+
+
+def searched(make, hand, devices, kinds=(), seconds=0.0):
+    """Return the search for forms of a job, which has compiled the job as it is."""
+    flow.clear_default_session()
+    flow.config.machine_num(max(1, devices // EACH))
+    flow.config.gpu_device_num(min(devices, EACH))
+    job = make(hand, devices)
+    variant = job.traced_with(job.config)
+
+    def request(source):
+        found = compile_request(source.build, source.values, source.inputs, devices=())
+        limits = replace(found.limits, memory=lambda d: LIMIT if d.type == "gpu" else None)
+        return replace(found, limits=limits, share_replicas=False)
+
+    retrace = lambda parts: variant.in_micro_batches(parts).source  # noqa: E731
+    search = Search(variant.source, Steps(retrace, request, compile_with_fallback))
+    search.run(kinds, seconds)
+    return search
+
+
+def by_hand(make, hand, devices):
+    """Return the cheaper of a form and of one with activations computed again that fit."""
+    found = []
+    for form in (hand, replace(hand, again=True)):
+        (tried,) = searched(make, form, devices).tried
+        found.append(tried)
+        if tried.fits or make in (of_images, of_clicks):
+            break
+    return min(found, key=lambda form: (not form.fits, form.seconds))
+
+
+def row(name, form, note=""):
+    fits = "" if form.fits else " (does not fit)"
+    return f"| {name}{note} | {form.seconds * 1e3:,.1f} ms | {form.nbytes / 2**30:.1f} GiB{fits} |"
+
+
+def compare(case, layers, seconds):
+    name, devices = case.split(":")
+    make, tensor = network_of(name, layers)
+    count = int(devices)
+    started = time.perf_counter()
+    kinds = (GRIDS, LAYOUTS, STATES, RECOMPUTED)
+    search = searched(make, FREE, count, kinds, seconds)
+    spent = time.perf_counter() - started
+    best = search.fitting[0] if search.fitting else search.tried[0]
+    print(f"\n{name} on {count} devices: {len(search.tried)} forms in {spent:.0f} s\n")
+    print("| form | step | memory | by the search's |\n|---|---|---|---|")
+    print(f"{row('search: ' + best.name, best)} 1.00 |", flush=True)
+    for title, hand in hands(count, tensor, count >= 2 * EACH).items():
+        try:
+            form = by_hand(make, hand, count)
+        except FlowError as error:
+            print(f"| {title} | {str(error).splitlines()[0]} | | |", flush=True)
+        else:
+            print(f"{row(title, form)} {form.seconds / best.seconds:.2f} |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "cases", nargs="*", default=["gpt:16", "bert:16", "resnet50:16", "wide_deep:16"]
+    )
+    parser.add_argument("--layers", type=int, help="layers of transformers")
+    parser.add_argument("--seconds", type=float, default=60.0, help="budget of the search")
+    options = parser.parse_args()
+    for case in options.cases:
+        compare(case, options.layers, options.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
+from launching import run_script
 from parallel_forms import emulated
 
 import oneflow as flow
@@ -282,3 +287,16 @@ def test_later_jobs_follow_states_that_were_divided() -> None:
 def test_the_table() -> None:
     assert [change.micro_batches for change in MICRO.levels] == list(COUNTS)
     assert all(kind.levels for kind in KINDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("search", ["on", "micro_batches"])
+def test_processes_agree_on_the_form(search: str) -> None:
+    """Two processes, each of which compiles its own devices, take the form of one process."""
+    script = Path(__file__).parents[2] / "helpers" / "programs" / "run_within_memory.py"
+    limits = {"ONEFLOW_EMULATE_GPUS": "4", "ONEFLOW_EMULATE_GPU_MEMORY": "350000"}
+    one = processes.run([sys.executable, script, search], env={**os.environ, **limits}, check=True)
+    two = run_script(2, script, search, **limits)
+    assert two.returncode == 0, two.stderr
+    assert "as it is" not in one.stdout
+    assert two.stdout == one.stdout
