@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from flow_core.base.errors import OutOfMemoryError
 from flow_core.base.planning import is_planning
@@ -45,27 +46,23 @@ def compile_graph(
     def request(source: Source) -> CompileRequest:
         return compile_request(source.build, source.values, source.inputs, effects, devices)
 
-    def keep(request: CompileRequest, compiled: Compiled) -> None:
-        entry = Entry.of(request, plan_cache)
-        if entry is not None:
-            entry.keep(compiled)
-
+    find = partial(_kept_or_compiled, limit=plan_cache)
     source = Source(build, results, inputs)
     try:
         if agreement is not None:
             compiled = agreement.compiled(request(source))
         else:
-            compiled = _kept_or_compiled(request(source), plan_cache)
+            compiled = find(request(source))
     except OutOfMemoryError as error:
         from flow_core.frontend.job.forms.search import Steps
         from flow_core.frontend.job.forms.within_memory import cheapest_form
 
         if agreement is None:
-            steps = Steps(retrace, request, compile_with_fallback)
+            steps = Steps(retrace, request, find)
         else:
-            steps = Steps(retrace, request, agreement.compiled, agreement.form)
+            steps = Steps(retrace, request, agreement.compiled, agreement.form, alone=False)
         speaks = agreement is None or agreement.speaks
-        compiled = cheapest_form(source, steps, error, keep, speaks)
+        compiled = cheapest_form(source, steps, error, speaks)
     record(build, compiled)
     return compiled
 

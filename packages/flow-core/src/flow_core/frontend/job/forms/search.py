@@ -97,6 +97,7 @@ class Steps:
         request: returns the request to compile a job.
         compiled: compiles a request.
         agreed: returns a form with the numbers on which all processes agree.
+        alone: whether there is a single process.
         show: is called with a text before each form.
     """
 
@@ -104,6 +105,7 @@ class Steps:
     request: Callable[[Source], CompileRequest]
     compiled: Callable[[CompileRequest], Compiled]
     agreed: Callable[[Form], Form] = lambda form: form
+    alone: bool = True
     show: Callable[[str], object] = lambda _: None
 
 
@@ -272,7 +274,8 @@ class Search:
         is_fitting = fits(found.plan, request)
         if is_fitting and not by_class:
             return found, found
-        if is_fitting or found.plan.micro_batches > 1:  # the order of pipelines depends on limits
+        ordered = found.plan.micro_batches > 1 and self._steps.alone
+        if is_fitting or ordered:  # the order of a pipeline depends on the limits
             try:
                 return found, self._steps.compiled(request)
             except OutOfMemoryError:

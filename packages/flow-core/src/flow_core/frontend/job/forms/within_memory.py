@@ -8,11 +8,11 @@ settings would allow a form that fits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flow_core.base.errors import OutOfMemoryError
-from flow_core.compiler.request import Compiled, CompileRequest
+from flow_core.compiler.request import Compiled
 from flow_core.frontend.job.forms.search import Form, Search, Steps
 from flow_core.frontend.job.forms.source import Source
 from flow_core.frontend.job.forms.table import KINDS, Kind, consent
@@ -33,7 +33,6 @@ def cheapest_form(
     source: Source,
     steps: Steps,
     refused: OutOfMemoryError,
-    keep: Callable[[CompileRequest, Compiled], object],
     speaks: bool = True,
 ) -> Compiled:
     """Return the cheapest form of a job that fits, with the report on the search.
@@ -42,7 +41,6 @@ def cheapest_form(
         source: the job, which does not fit as it is.
         steps: how to trace and compile it.
         refused: the error about the job as it is.
-        keep: is called with the request and the plan that were found.
         speaks: whether to log the form.
 
     Raises:
@@ -56,15 +54,13 @@ def cheapest_form(
         hint = "\n".join(_advice(source, search, allowed))
         raise refused.with_context(hint=hint) from None
     report = search.report(found, allowed)
-    compiled = replace(found.compiled, searched=report)
-    keep(compiled.request, compiled)
     if speaks:
         _log.warning(
             "job %r needs %s bytes as it is, and runs in another form that fits: %s; "
             "`flow plan --full` prints the search",
             build.name, f"{refused.nbytes:,}", found.name,
         )  # fmt: skip
-    return compiled
+    return replace(found.compiled, searched=report)
 
 
 def _advice(source: Source, search: Search, allowed: Sequence[Kind]) -> Iterator[str]:
