@@ -166,7 +166,7 @@ def test_a_loop_ends_at_the_call_that_fails(failing: int) -> None:
 
 
 def test_a_scan_in_one_call_has_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop with dropout and its gradient, whose step numbers continue those of the step before."""
+    """A loop with dropout, whose numbers continue those of the step before, and its gradient."""
     seen, x = [], np.random.default_rng(0).normal(size=(6, 4, 8)).astype(np.float32)
 
     def counted(loop: Loop) -> Call:

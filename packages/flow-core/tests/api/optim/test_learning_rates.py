@@ -170,7 +170,8 @@ def test_fractions_of_steps_are_refused(make: Any) -> None:
 
 def test_whole_numbers_of_steps_may_be_floats() -> None:
     decay = api.CosineScheduler(0.1, 3e2).learning_rate_decay_conf
-    assert decay == ("cosine", 300, 0.0) and isinstance(decay[1], int)
+    assert decay == ("cosine", 300, 0.0)
+    assert isinstance(decay[1], int)
 
 
 def test_step_is_an_int64() -> None:

@@ -33,7 +33,7 @@ def repeated(loop: Loop) -> Call:
     order = make.new("long[]", [loop.order.start, len(loop.order), loop.order.step])
     pairs = [*loop.elements, *loop.results[0], *loop.results[1]]
     rows = [(pointer("void *", a), pointer("char *", s), a.nbytes) for a, s in pairs]
-    two = [joined(body) for body in loop.bodies]
+    two = [joined(body) for body in loop.bodies]  # type: ignore[arg-type]  # they are calls
     return call(
         "run_positions", order, make.new("Element[]", rows), len(loop.elements),
         len(loop.results[0]), table(two), pointer("int64_t *", loop.step),

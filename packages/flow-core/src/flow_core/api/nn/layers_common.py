@@ -33,8 +33,8 @@ def layer_name(name: str) -> str:
     if not isinstance(name, DefaultName):
         return name
     unnamed, scope = current_job("use of a layer").unnamed_layers, current_scope()
-    found, allowed = "a layer without a name", 'a name: its variables are shared by name: name="..."'
-    check(not scope.reuse, "...", found, allowed)
+    allowed = 'name="...", by which layers share variables'
+    check(not scope.reuse, "*", "a layer without a name", allowed)
     full = scope.prefix + name
     unnamed[full] += 1
     earlier = unnamed[full] - 1

@@ -61,13 +61,15 @@ def _bind(ctx: BindContext) -> Sequence[Launch]:
                 launches.append(partial(np.copyto, target[i], results[i]))
         return launches, [*zip(results[carries:], ctx.outputs[carries:], strict=True)]
 
-    bodies, results = zip(bound(0), bound(1), strict=True)
+    (first, of_first), (second, of_second) = bound(0), bound(1)
     elements = [*zip(slots[carries:], ctx.inputs[carries:stop], strict=True)]
     order = positions(ctx.attrs["length"], ctx.attrs["reverse"])
     begin = zip(places[len(order) % 2], ctx.inputs, strict=False)
     return (
-        *(partial(np.copyto, place, first) for place, first in begin),
-        repeated(Loop(order, elements, bodies, results, step, ctx.step)),
+        *(partial(np.copyto, place, start) for place, start in begin),
+        repeated(
+            Loop(order, elements, (first, second), (of_first, of_second), step, ctx.step)
+        ),
     )
 
 
