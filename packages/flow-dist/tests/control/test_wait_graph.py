@@ -78,7 +78,9 @@ class Layout:
         if 0 <= p - way < self.stages:
             yield Action(f"{kind} to {p}", tuple(sorted((source, own))))
         if self.tensor > 1:
-            yield Action(f"{kind} sum {p}", tuple(self.rank(d, other, p) for other in range(self.tensor)))
+            yield Action(
+                f"{kind} sum {p}", tuple(self.rank(d, other, p) for other in range(self.tensor))
+            )
         if 0 <= p + way < self.stages:
             ends = tuple(sorted((own, target)))
             waits = not (self.buffered or self.interleaved)  # else two senders wait for each other
@@ -116,11 +118,17 @@ class Job:
         for n in range(layout.size):
             self.board.joined(n, "h", "::1", 0.0)
             step = layout.step(n)
-            todo = [(action, len(step) * s + i) for s in range(self.STEPS) for i, action in enumerate(step)]
+            todo = [
+                (action, len(step) * s + i)
+                for s in range(self.STEPS)
+                for i, action in enumerate(step)
+            ]
             self.ranks.append(Simulated(Watch(), todo))
             for action in step:
                 site = self.ranks[n].watch.site
-                self.ranks[n].sites[action] = site(action.op, "x", ranks=action.ranks, at=action.op, lane=action.team[1])
+                self.ranks[n].sites[action] = site(
+                    action.op, "x", ranks=action.ranks, at=action.op, lane=action.team[1]
+                )
         todo = self.ranks[rank].todo
         self.action = todo[at][0]
         if fault == "skips":
@@ -211,7 +219,9 @@ def is_named(job: Job, text: str) -> bool:
         return bool(re.search(rf" waits? for rank {job.rank}, which waits for none$", text))
     op = rf"in '{job.action.op}' \([^)]*\)"
     if job.fault == "inside":
-        return bool(re.search(rf"; rank {job.rank} is {op}, which all its ranks have entered$", text))
+        return bool(
+            re.search(rf"; rank {job.rank} is {op}, which all its ranks have entered$", text)
+        )
     first = str(job.rank) if len(job.action.ranks) > 2 else ""  # of two, either may be wrong
     missing = re.search(rf"\brank \d+ {op} for rank {job.rank}\b", text)
     return missing is not None and f"ranks wait in a circle: rank {first}" in text

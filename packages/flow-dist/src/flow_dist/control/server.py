@@ -40,7 +40,7 @@ HANDSHAKE = 5.0
 """Seconds within which a connection must authenticate."""
 
 _REPORT_SECONDS = 0.3
-"""Seconds within which ranks can report their positions before they are stopped."""
+"""Seconds in which ranks can come to wait, and report so, before they are stopped."""
 
 
 class ControlServer:
@@ -111,6 +111,12 @@ class ControlServer:
     def has_open_ranks(self) -> bool:
         """Return whether a rank has neither disconnected nor said goodbye, and so may be silent."""
         return self._board.open > 0
+
+    @property
+    def has_lost_ranks(self) -> bool:
+        """Whether a rank has disconnected without a goodbye."""
+        ranks = dict(self._board.ranks).values()
+        return any(rank.gone is not None and rank.ended is None for rank in ranks)
 
     @property
     def hosts(self) -> dict[int, str]:
@@ -191,13 +197,19 @@ class ControlServer:
             overslept = time.monotonic() - asleep - rhythm
             if overslept > self.limits.beat:  # this process was suspended and received nothing
                 self._board.discount(overslept)
-        self._broadcast({"is": "where"})
-        await asyncio.sleep(_REPORT_SECONDS)
+        await self._locate_ranks()
         self._conclude()
         while True:  # also tell ranks that join late
             failure = self._verdict
             self._broadcast({"is": "stop", "message": failure.message if failure else ""})
             await asyncio.sleep(rhythm)
+
+    async def _locate_ranks(self) -> None:
+        """Let the ranks report where they are, until all of them have come to wait for others."""
+        began = time.monotonic()
+        while time.monotonic() - began < _REPORT_SECONDS and not self._board.all_wait(began):
+            self._broadcast({"is": "where"})
+            await asyncio.sleep(_REPORT_SECONDS / 20)
 
     async def _wait_for_event(self, seconds: float) -> None:
         """Wait until an event needs attention, but at most ``seconds``."""
@@ -263,9 +275,16 @@ class ControlServer:
         theirs = field(hello, "nonce", str)
         if not verify(self._token, "rank", hello.get("proof"), nonce, theirs):
             raise WireError("a connection", found="no proof of the job's token")
-        rank = self._register(hello, str(writer.get_extra_info("peername")[0]))
-        limits = {"beat": float(self.limits.beat), "silence": float(self.limits.silence)}
         proof = prove(self._token, "server", theirs, nonce)
+        try:
+            rank = self._register(hello, str(writer.get_extra_info("peername")[0]))
+        except WireError as error:
+            # an engine may restart a single rank while the others still end
+            again = self._listener.missing == 0
+            refusal = {"why": str(error.found), "allowed": str(error.allowed), "again": again}
+            writer.write(pack({"is": "refused", "proof": proof, **refusal}))
+            raise
+        limits = {"beat": float(self.limits.beat), "silence": float(self.limits.silence)}
         writer.write(pack({"is": "welcome", "proof": proof, **limits}))
         self._writers[rank] = writer
         self._start_if_all()
@@ -278,7 +297,7 @@ class ControlServer:
         if size != self._board.size or not 0 <= rank < size or rank in self._board.ranks:
             raise WireError(
                 "a rank that joins",
-                found=f"rank {rank} of {size} on {host}",
+                found=f"rank {rank} of {size} on {host:.60}",
                 allowed=f"each of the {self._board.size} ranks once",
             )
         known = address == host or ipaddress.ip_address(address).is_loopback

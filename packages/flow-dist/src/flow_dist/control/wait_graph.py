@@ -117,7 +117,9 @@ class WaitGraph:
         complete = dict.fromkeys(self._pending[n] for n in ends if n in self._pending)
         for waiters in map(self._waiters.__getitem__, complete):
             where = _place(self._ranks[waiters[0]])
-            texts.append(f"{_named(waiters, 'is', 'are')} {where}, which all its ranks have entered")
+            texts.append(
+                f"{_named(waiters, 'is', 'are')} {where}, which all its ranks have entered"
+            )
         rank = max(awaited or ends, key=lambda n: (self._direct_waiters(n), -n))
         return Cause(rank, "; ".join(texts))
 
