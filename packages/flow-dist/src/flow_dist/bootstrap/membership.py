@@ -128,7 +128,7 @@ def _read(engine: Engine, env: Mapping[str, str]) -> Membership | None:
             allowed="both of them or neither; variables of this launcher: "
             f"{', '.join(engine.variables)}",
         )
-    rank, size = (_number(name, env[name]) for name in (engine.rank, engine.size))
+    rank, size = (read_number(name, env[name]) for name in (engine.rank, engine.size))
     return Membership(
         rank,
         size,
@@ -150,7 +150,8 @@ def _is_allocation(engine: Engine, env: Mapping[str, str]) -> bool:
     return "SLURM_JOB_ID" in env and "SLURM_STEP_ID" not in env
 
 
-def _number(name: str, text: str) -> int:
+def read_number(name: str, text: str) -> int:
+    """Return the value of an environment variable that is a number.  Raises `LaunchError`."""
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
         allowed = f"a non-negative integer of at most {_DIGITS} digits"
         raise LaunchError(f"reading {name}", found=f"{text!r:.60}", allowed=allowed)
@@ -158,7 +159,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _optional(name: str, env: Mapping[str, str]) -> int | None:
-    return _number(name, env[name]) if name and env.get(name) else None
+    return read_number(name, env[name]) if name and env.get(name) else None
 
 
 def _check(ok: bool, source: str, found: str, allowed: str) -> None:
@@ -171,7 +172,7 @@ def _check_place(source: str, noun: str, rank: int, size: int) -> None:
     _check(0 <= rank < size, source, f"{noun} {rank} of {size}", f"0 to {size - 1}")
 
 
-_DIGITS = 9
+_DIGITS = 10
 _PORTS = range(1, 65535)  # the next port must exist, too
 
 JOINED: list[Membership] = []
@@ -209,7 +210,7 @@ def _master(env: Mapping[str, str]) -> tuple[str, int] | None:
     address, port = env.get("MASTER_ADDR"), env.get("MASTER_PORT")
     if not (address and port):
         return None
-    number = _number("MASTER_PORT", port)
+    number = read_number("MASTER_PORT", port)
     if number not in _PORTS:
         allowed = f"a port from {_PORTS[0]} to {_PORTS[-1]}: rank 0 listens on the next one"
         raise LaunchError("reading MASTER_PORT", found=port, allowed=allowed)

@@ -180,11 +180,6 @@ class Board:
         """
         return bool(self._unheard)
 
-    def all_wait(self, since: float) -> bool:
-        """Return whether all connected ranks have reported since a time, and wait for others."""
-        connected = [rank for rank in self.ranks.values() if rank.is_open]
-        return all(rank.heard > since and rank.position.place is not None for rank in connected)
-
     def check(self, now: float) -> bool:
         """Return whether the job has failed; keep only the first failure, which causes others."""
         alive = self._alive()

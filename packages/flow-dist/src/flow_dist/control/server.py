@@ -40,7 +40,7 @@ HANDSHAKE = 5.0
 """Seconds within which a connection must authenticate."""
 
 _REPORT_SECONDS = 0.3
-"""Seconds in which ranks can come to wait, and report so, before they are stopped."""
+"""Seconds within which ranks can report their positions before they are stopped."""
 
 
 class ControlServer:
@@ -197,19 +197,13 @@ class ControlServer:
             overslept = time.monotonic() - asleep - rhythm
             if overslept > self.limits.beat:  # this process was suspended and received nothing
                 self._board.discount(overslept)
-        await self._locate_ranks()
+        self._broadcast({"is": "where"})
+        await asyncio.sleep(_REPORT_SECONDS)
         self._conclude()
         while True:  # also tell ranks that join late
             failure = self._verdict
             self._broadcast({"is": "stop", "message": failure.message if failure else ""})
             await asyncio.sleep(rhythm)
-
-    async def _locate_ranks(self) -> None:
-        """Let the ranks report where they are, until all of them have come to wait for others."""
-        began = time.monotonic()
-        while time.monotonic() - began < _REPORT_SECONDS and not self._board.all_wait(began):
-            self._broadcast({"is": "where"})
-            await asyncio.sleep(_REPORT_SECONDS / 20)
 
     async def _wait_for_event(self, seconds: float) -> None:
         """Wait until an event needs attention, but at most ``seconds``."""
