@@ -18,8 +18,8 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 
 def _parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], DTypeLike], ...]:
-    """Return the workspace parts: keys and three numbers for each choice, two flags for each
-    choice, and the slots and the loads with one more element, for choices without a slot.
+    """Return the workspace parts: four numbers and two flags for each choice, and the slots and the
+    loads with one more element, for choices without a slot, and the first position of each expert.
     """
     groups, choices, tokens = query.inputs[0].shape
     experts, capacity = query.attrs["experts"], query.attrs["capacity"]
@@ -29,16 +29,16 @@ def _parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], DTypeLike], ...]:
         *[(each, np.bool_)] * 2,
         ((groups, experts * capacity + 1), np.int64),
         ((groups, choices, experts + 1), np.int64),
+        ((groups, experts + 1), np.int64),
     )
 
 
 def _expert_slots(ctx: BindContext) -> Sequence[Launch]:
     (chosen,), (slots, tokens, load) = ctx.inputs, ctx.outputs
-    keys, order, place, spare, flags, others, held, counts = carve(
-        ctx.workspace, *_parts(ctx.query)
-    )
-    groups, choices, count = chosen.shape
+    parts = carve(ctx.workspace, *_parts(ctx.query))
+    keys, order, place, spare, flags, others, held, counts, starts = parts
     experts, capacity = ctx.attrs["experts"], ctx.attrs["capacity"]
+    groups, _, count = chosen.shape
     none, position = experts * capacity, np.arange(keys.shape[1])
     return (
         partial(np.copyto, keys, chosen.reshape(keys.shape)),
@@ -50,7 +50,7 @@ def _expert_slots(ctx: BindContext) -> Sequence[Launch]:
         partial(keys.sort, axis=-1),
         call(np.bitwise_and, keys, np.array(0xFFFFFFFF), out=order),
         call(np.right_shift, keys, np.array(32), out=keys),
-        *_places(keys, position, place, spare, flags),
+        *_places(keys, position, counts, starts, place, spare),
         call(np.greater_equal, place, np.array(capacity), out=flags),
         call(np.equal, keys, np.array(experts), out=others),
         call(np.logical_or, flags, others, out=flags),
@@ -62,44 +62,48 @@ def _expert_slots(ctx: BindContext) -> Sequence[Launch]:
         *_put(held, keys, place, spare),
         partial(np.copyto, tokens.reshape(groups, none), held[:, :none], casting="same_kind"),
         partial(np.copyto, keys, np.array(-1), where=flags),
-        *_put(slots.reshape(order.shape), order, keys, spare),
+        *_put(place, order, keys, spare),
+        partial(np.copyto, slots, place.reshape(slots.shape), casting="same_kind"),
     )
 
 
 def _count(chosen: Array, spare: Array, counts: Array, load: Array) -> tuple[Launch, ...]:
     """Return launches that count how often each expert is chosen."""
     groups, choices, width = counts.shape
-    starts = np.arange(groups * choices).reshape(groups, choices, 1) * width
-    flat, ones = counts.reshape(-1), np.array(1)
+    rows = np.arange(groups * choices).reshape(groups, choices, 1) * width
     return (
         partial(counts.fill, 0),
-        call(np.add, chosen, starts, out=spare),
-        partial(np.add.at, flat, spare.reshape(-1), ones),
+        call(np.add, chosen, rows, out=spare),
+        partial(np.add.at, counts.reshape(-1), spare.reshape(-1), np.array(1)),
         partial(np.copyto, load, counts[..., :-1], casting="same_kind"),
     )
 
 
 def _places(
-    experts: Array, position: Array, place: Array, start: Array, first: Array
+    experts: Array, position: Array, counts: Array, starts: Array, place: Array, spare: Array
 ) -> tuple[Launch, ...]:
     """Return launches that number the choices of each expert, given the sorted experts."""
     if not place.size:
         return ()
     return (
-        partial(first[:, :1].fill, True),
-        call(np.not_equal, experts[:, 1:], experts[:, :-1], out=first[:, 1:]),
-        partial(start.fill, 0),
-        partial(np.copyto, start, position, where=first),
-        partial(np.maximum.accumulate, start, 1, start.dtype, start),
-        call(np.subtract, position, start, out=place),
+        partial(starts[:, 0].fill, 0),
+        partial(np.add.reduce, counts[..., :-1], axis=1, out=starts[:, 1:]),
+        partial(np.add.accumulate, starts, 1, starts.dtype, starts),
+        call(np.add, experts, _first_of_rows(starts), out=spare),
+        partial(np.take, starts.reshape(-1), spare, 0, place, "clip"),
+        call(np.subtract, position, place, out=place),
     )
+
+
+def _first_of_rows(table: Array) -> Any:
+    """Return the index of each row's first element in the flat table, as a column."""
+    return np.arange(len(table))[:, None] * table.shape[1]
 
 
 def _put(table: Array, columns: Array, values: Array, spare: Array) -> tuple[Launch, ...]:
     """Return launches that write a value to one column of its row for each element."""
-    starts = np.arange(len(table))[:, None] * table.shape[1]
     return (
-        call(np.add, columns, starts, out=spare),
+        call(np.add, columns, _first_of_rows(table), out=spare),
         partial(_write, table.reshape(-1), spare.reshape(-1), values.reshape(-1)),
     )
 
