@@ -33,7 +33,9 @@ def devices() -> Iterator[None]:
         yield
 
 
-def make_job(layout: str, half: str = "", selector: str = "greedy", **how: Any) -> Any:
+def make_job(
+    layout: str, half: str = "", selector: str = "greedy", before: bool = False, **how: Any
+) -> Any:
     """A train job of a mixture of experts; gives the loss of each token, and what was dropped."""
     devices, hierarchy, hint = LAYOUTS[layout]
     config = flow.function_config()
@@ -49,6 +51,8 @@ def make_job(layout: str, half: str = "", selector: str = "greedy", **how: Any) 
         with flow.scope.placement("gpu", devices, hierarchy):
             if hierarchy:
                 x = flow.hierarchical_parallel_cast(x, ["S(0)", "S(0)"])
+            if before:
+                x = flow.layers.layer_norm(x, name="before")
             found, balance_loss, dropped = flow.layers.mixture_of_experts(
                 x, EXPERTS, HIDDEN, gate_dtype=flow.double, name="moe", **{**hint, **how}
             )
@@ -107,11 +111,14 @@ MOVED = {
 
 
 @pytest.mark.parametrize("selector", ["greedy", "optimal"])
+@pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("layout", MOVED)
-def test_devices_exchange_rows_by_all_to_all(layout: str, selector: str) -> None:
-    plan = make_job(layout, selector=selector).plan()
+def test_devices_exchange_rows_by_all_to_all(layout: str, before: bool, selector: str) -> None:
+    plan = make_job(layout, selector=selector, before=before).plan()
     large = [entry for entry in plan.ledger if entry.nbytes and entry.value.startswith("moe-")]
     found = [f"{e.source} -> {e.target}" for e in large if e.steps == ("all_to_all",)]
-    assert [re.sub(r"gpu\[.*?\] ", "", text) for text in found] == MOVED[layout]
+    assert [re.sub(r"gpu\[.*?\] ", "", text) for text in found] == (
+        [*MOVED[layout], MOVED[layout][1]] if before else MOVED[layout]
+    )
     rest = {step for entry in large for step in entry.steps} - {"all_to_all"}
     assert rest <= {"all_reduce", "reduce"}  # of gradients, and of the number of dropped choices
