@@ -107,7 +107,7 @@ MOVED = {
         "(S(1), S(1)) -> (S(1), S(0))",
     ],
 }
-"""Layouts of rows (experts, rows, width): to the experts, back, and the gradients of the results."""
+"""Layouts of rows (experts, rows, width): to the experts, back, and gradients of results."""
 
 
 @pytest.mark.parametrize("selector", ["greedy", "optimal"])

@@ -1,5 +1,4 @@
-"""Kernels of argmax, of the slots of experts, and of updates of indexed rows, which sort the indices
-of a batch.
+"""Kernels of argmax, of slots of experts, and of updates of indexed rows, which sort their indices.
 
 Numbers are mapped to unsigned keys of the same order.
 """
@@ -133,9 +132,7 @@ def _expert_slots(ctx: BindContext) -> Iterator[Launch]:
     if groups:
         values = (Read(chosen), slots, tokens, load, *sizes)
         types = (c_type(ctx.query.inputs[0]),)
-        yield call(
-            "expert_slots", HEADER, types, *values, items=groups * experts, blocks=True
-        )
+        yield call("expert_slots", HEADER, types, *values, items=groups * experts, blocks=True)
 
 
 def _update_bytes(query: KernelQuery) -> int:

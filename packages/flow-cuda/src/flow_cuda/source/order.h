@@ -141,8 +141,8 @@ FN void expert_slots(const I *chosen, i32 *slots, i32 *tokens, i32 *load, i64 gr
                 bool fits = place < capacity;
                 if (own) slots[row + token] = fits ? (i32)(expert * capacity + place) : -1;
                 if (own && fits) tokens[b * capacity + place] = (i32)token;
-                bool nobody = found < 0 || found >= experts;
-                if (inside && nobody && expert == 0) slots[row + token] = -1;
+                bool unknown = found < 0 || found >= experts;
+                if (inside && unknown && expert == 0) slots[row + token] = -1;
             }
             if (threadIdx.x == 0) load[(group * choices + choice) * experts + expert] = (i32)(held - before);
         }

@@ -11,7 +11,7 @@ from flow_core.api.arguments import check_numbers, checker
 from flow_core.api.array.index import gather, top_k
 from flow_core.api.array.select import slice_v2
 from flow_core.api.array.shape import expand_dims, reshape, transpose
-from flow_core.api.math.binary import cast
+from flow_core.api.math.binary import cast, multiply
 from flow_core.api.math.comparison import maximum
 from flow_core.api.math.reduce import reduce_mean, reduce_sum
 from flow_core.api.nn.basic import softmax
@@ -195,10 +195,9 @@ def _combined(rows: BlobDef, slots: BlobDef, weights: BlobDef) -> BlobDef:
 def _balance_loss(shares: BlobDef, load: BlobDef, size: int) -> BlobDef:
     groups, _, number = load.shape
     first = reshape(slice_v2(load, [(None, None, None), (0, 1, 1)]), (groups, number))
-    fractions: Any = cast(first, shares.dtype) * (1 / max(size, 1))
-    products = emit_one("multiply", fractions, reduce_mean(shares, 1))
-    loss: Any = reduce_mean(reduce_sum(products, 1))
-    return loss * float(number)
+    fractions = multiply(cast(first, shares.dtype), 1 / max(size, 1))
+    products = multiply(fractions, reduce_mean(shares, 1))
+    return multiply(reduce_mean(reduce_sum(products, 1)), float(number))
 
 
 def _dropped(load: BlobDef, capacity: int) -> BlobDef:
