@@ -290,7 +290,7 @@ def test_the_table() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("search", "memory"), [("on", "330000"), ("micro_batches", "250000")])
+@pytest.mark.parametrize(("search", "memory"), [("on", "330000"), ("on", "170000")])
 def test_processes_agree_on_the_form(search: str, memory: str) -> None:
     """Two processes, each of which compiles its own devices, take the form of one process."""
     script = Path(__file__).parents[2] / "helpers" / "programs" / "run_within_memory.py"
