@@ -13,10 +13,11 @@ Jobs and their arguments: flow_core.frontend.job flow_core.frontend.config.funct
 Data sets, batches and readers: flow_data.batches flow_data.datasets flow_data.mnist
     flow_data.readers flow_data.decoders flow_data.records
 Layers: flow_core.api.nn.layers flow_core.api.nn.layers_norm flow_core.api.nn.layers_sequence
+    flow_core.api.nn.layers_experts
 Variables, initializers and regularizers: flow_core.frontend.session.variables
     flow_core.api.array.initializers flow_core.api.array.regularizers flow_core.api.array.assignment
 Activations, attention and norms: flow_core.api.nn.activation flow_core.api.nn.attention
-    flow_core.api.nn.basic flow_core.api.nn.group_norms
+    flow_core.api.nn.basic flow_core.api.nn.group_norms flow_core.api.nn.experts
 Convolution and pooling: flow_core.api.nn.conv flow_core.api.nn.pool
 Losses: flow_core.api.nn.losses flow_core.api.nn.ctc flow_core.api.nn.legacy_losses
     flow_core.api.nn.partial_fc

@@ -17,6 +17,7 @@ from flow_core.api.nn.attention import *
 from flow_core.api.nn.basic import *
 from flow_core.api.nn.conv import *
 from flow_core.api.nn.ctc import ctc_loss as _ctc_loss
+from flow_core.api.nn.experts import *
 from flow_core.api.nn.group_norms import *
 from flow_core.api.nn.losses import *
 from flow_core.api.nn.pool import *

@@ -26,6 +26,24 @@ class TestKernels(CudaKit):
     )
 
 
+@pytest.mark.representative(
+    r"test_(special_values|in_place|agrees_at_large_sizes)\[",
+    "what 16-bit types may do otherwise; nox -s exhaustive has all ops, also in integers",
+)
+class TestHalves(CudaKit):
+    """Kernels of each family in 16-bit types."""
+
+    dtypes = ("float16", "bfloat16")
+    ops = (
+        "adam_update", "argmax", "avg_pool_2d", "batch_matmul", "bias_add", "broadcast_add", "cast",
+        "concat", "conv_filter_grad", "cuda_reorder", "deconv2d", "dropout", "gather", "gelu_grad",
+        "layer_norm", "max_pool_2d_grad", "normalization", "reduce_max", "reduce_sum", "relu",
+        "softmax_grad", "sparse_softmax_cross_entropy", "unsorted_segment_sum",
+    )  # fmt: skip
+    test_every_kernel_is_compared = None  # TestKernels checks it
+    test_deviations_are_needed = None
+
+
 @pytest.mark.exhaustive
 class TestHalvesAndIntegers(CudaKit):
     dtypes = ("float16", "int32")

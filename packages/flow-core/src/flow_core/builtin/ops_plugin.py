@@ -12,7 +12,7 @@ FLOW_PLUGIN_API = "1.0"
 FAMILIES: tuple[str, ...] = (
     "math.unary", "nn.activation", "math.binary", "math.reduce", "math.convert", "math.matmul",
     "control.scan", "control.cond",
-    "nn.softmax", "nn.ctc_loss", "nn.norm", "nn.dropout", "nn.recurrent",
+    "nn.softmax", "nn.ctc_loss", "nn.norm", "nn.dropout", "nn.recurrent", "nn.experts",
     "nn.conv", "nn.pool", "nn.upsample", "array.shape", "array.pad", "array.select",
     "array.index", "array.scatter", "array.sort", "array.cumulative", "array.unique",
     "array.valid_rows", "array.binary_parts", "nn.partial_fc", "nn.quantize",

@@ -63,13 +63,14 @@ class Product:
         m, n, k: rows of c, columns of c, and the reduction dimension.
         transpose_a, transpose_b: whether a is stored as (k, m), and whether b is stored as (n, k).
         batch: number of products.
-        dtype: element type of a, b and c; 16-bit types are accumulated in float32.
+        dtype: element type of a and b; 16-bit types are accumulated in float32.
         alpha: scale factor.
         strides: elements between consecutive matrices of the batch, for a, b and c; 0 broadcasts.
         tf32: whether float32 may be rounded to TF32 (10 mantissa bits) for the tensor cores.
         leads: leading dimensions (elements between consecutive rows) of a, b and c; 0 for
             contiguous rows.
         epilogue: the operation fused into the product; one of `EPILOGUES`.
+        wide: whether c has the type in which products are accumulated, instead of ``dtype``.
     """
 
     m: int
@@ -84,6 +85,17 @@ class Product:
     tf32: bool = False
     leads: tuple[int, int, int] = (0, 0, 0)
     epilogue: str = ""
+    wide: bool = False
+
+    @property
+    def accumulated(self) -> str:
+        """The type in which products are accumulated."""
+        return as_dtype(self.dtype).accumulate.name
+
+    @property
+    def dtypes(self) -> tuple[str, str, str]:
+        """The element types of a, b and c."""
+        return self.dtype, self.dtype, self.accumulated if self.wide else self.dtype
 
 
 EPILOGUES = ("", "bias", "relu_bias", "gelu_bias", "sum_a", "sum_b")
@@ -115,15 +127,15 @@ def product_access(p: Product, o: Operands) -> Access:
     >>> product_access(Product(2, 3, 4, False, False, "float32"), Operands(0, 100, 200)).reads
     ((0, 32), (100, 148))
     """
-    size = as_dtype(p.dtype).itemsize
+    sizes = [as_dtype(dtype).itemsize for dtype in p.dtypes]
     stored = (
         (p.k, p.m) if p.transpose_a else (p.m, p.k),
         (p.n, p.k) if p.transpose_b else (p.k, p.n),
     )
     shapes = (*stored, (p.m, p.n))
     spans: list[Span] = []
-    for start, (rows, columns), lead, step in zip(
-        (o.a, o.b, o.c), shapes, p.leads, p.strides, strict=True
+    for start, (rows, columns), lead, step, size in zip(
+        (o.a, o.b, o.c), shapes, p.leads, p.strides, sizes, strict=True
     ):
         last = (p.batch - 1) * step + (rows - 1) * (lead or columns) + columns
         spans.append((start, start + last * size))
@@ -131,7 +143,7 @@ def product_access(p: Product, o: Operands) -> Access:
     if o.bias:
         count = p.m if p.epilogue == "sum_a" else p.n
         made = "sum" in p.epilogue
-        (writes if made else reads).append((o.bias, o.bias + count * size))
+        (writes if made else reads).append((o.bias, o.bias + count * sizes[2]))
     if o.workspace:
         writes.append((o.workspace, o.workspace + o.workspace_bytes))
     return Access(tuple(reads), tuple(writes))

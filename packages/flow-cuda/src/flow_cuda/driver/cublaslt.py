@@ -102,8 +102,8 @@ class LtProducts:
         self, product: Product, operands: Operands, places: Sequence[int]
     ) -> Planned | None:
         p, library = product, self._library
-        wide = np.float64 if p.dtype == "float64" else np.float32
-        desc = library.matmul_desc_create(compute_type(p), TYPES[np.dtype(wide).name])
+        wide = np.dtype(p.accumulated)
+        desc = library.matmul_desc_create(compute_type(p), TYPES[wide.name])
         self._set_product(desc, TRANSA, np.int32(p.transpose_b))
         self._set_product(desc, TRANSB, np.int32(p.transpose_a))
         self._set_product(desc, EPILOGUE, np.uint32(CODES[p.epilogue]))
@@ -119,7 +119,8 @@ class LtProducts:
 
     def _layout(self, product: Product, shape: tuple[int, int], which: int) -> int:
         lead = product.leads[which] or shape[0]
-        made: int = self._library.matrix_layout_create(TYPES[product.dtype], *shape, lead)
+        kind = TYPES[product.dtypes[which]]
+        made: int = self._library.matrix_layout_create(kind, *shape, lead)
         if product.batch > 1:
             for attr, number in (
                 (BATCH_COUNT, np.int32(product.batch)),

@@ -157,16 +157,16 @@ class CupyHardware:
 
     def _cublas_product(self, stream: Stream, p: Product, o: Operands) -> None:
         """Compute the transposed product with cuBLAS, whose matrices are column-major."""
-        wide = np.float64 if p.dtype == "float64" else np.float32
-        alpha, beta = np.array(p.alpha, wide), np.array(0, wide)
-        kind, (lead_a, lead_b, lead_c) = TYPES[p.dtype], p.leads
+        alpha, beta = np.array(p.alpha, p.accumulated), np.array(0, p.accumulated)
+        kind_a, kind_b, kind_c = (TYPES[dtype] for dtype in p.dtypes)
+        lead_a, lead_b, lead_c = p.leads
         self._cublas.setStream(self._blas, stream.ptr)
         self._cublas.gemmStridedBatchedEx(
             self._blas, int(p.transpose_b), int(p.transpose_a), p.n, p.m, p.k,
             alpha.ctypes.data,
-            o.b, kind, lead_b or (p.k if p.transpose_b else p.n), p.strides[1],
-            o.a, kind, lead_a or (p.m if p.transpose_a else p.k), p.strides[0],
-            beta.ctypes.data, o.c, kind, lead_c or p.n, p.strides[2], p.batch,
+            o.b, kind_b, lead_b or (p.k if p.transpose_b else p.n), p.strides[1],
+            o.a, kind_a, lead_a or (p.m if p.transpose_a else p.k), p.strides[0],
+            beta.ctypes.data, o.c, kind_c, lead_c or p.n, p.strides[2], p.batch,
             compute_type(p), _DEFAULT_ALGORITHM,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Kernels of argmax, and of updates of indexed rows, which sort the indices of a batch.
+"""Kernels of argmax, of slots of experts, and of updates of indexed rows, which sort their indices.
 
 Numbers are mapped to unsigned keys of the same order.
 """
@@ -125,6 +125,16 @@ def _argmax(ctx: BindContext) -> Iterator[Launch]:
         yield call("argmax", HEADER, types, *values, items=out.size, blocks=True)
 
 
+def _expert_slots(ctx: BindContext) -> Iterator[Launch]:
+    (chosen,), (slots, tokens, load) = ctx.inputs, ctx.outputs
+    groups, experts, capacity = tokens.shape
+    sizes = (*chosen.shape, experts, capacity)
+    if groups:
+        values = (Read(chosen), slots, tokens, load, *sizes)
+        types = (c_type(ctx.query.inputs[0]),)
+        yield call("expert_slots", HEADER, types, *values, items=groups * experts, blocks=True)
+
+
 def _update_bytes(query: KernelQuery) -> int:
     return buffer_bytes(Sorting.of(query.inputs[1]).buffers)
 
@@ -154,6 +164,7 @@ def _update_rows(ctx: BindContext) -> Iterator[Launch]:
 
 KERNELS: tuple[KernelSpec, ...] = (
     kernel("argmax", collect_launches(_argmax)),
+    kernel("expert_slots", collect_launches(_expert_slots)),
     *(
         kernel(INDEXED_PREFIX + op, collect_launches(_update_rows), None, _update_bytes)
         for op in INDEXED

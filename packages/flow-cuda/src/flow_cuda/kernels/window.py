@@ -1,6 +1,7 @@
 """Kernels of pooling and convolution over one to three spatial axes.
 
 Convolutions are lowered to matrix products (im2col); the workspace holds the unfolded input.
+Products that are added up afterwards are not rounded to 16-bit types before.
 """
 
 from __future__ import annotations
@@ -191,6 +192,11 @@ class Conv:
         return self.x.batch * self.groups * self.depth * self.places
 
     @property
+    def wide(self) -> Any:
+        """The type of products that are added up."""
+        return self.dtype.accumulate
+
+    @property
     def column_steps(self) -> Ints:
         """Strides of the unfolded input: batch, channel of a group, window elements, positions."""
         taps, k = prod(self.kernel), contiguous(_pad_to_three(self.kernel, 1))
@@ -243,7 +249,8 @@ def _fold(conv: Conv, columns: DeviceArray, x: DeviceArray) -> Launch:
     steps = Struct("Strides", strides(conv.column_steps))
     lists = (conv.x.elements, conv.x.strides, steps)
     values = (Read(columns), x, *lists, *conv.group, conv.window)
-    return call("fold", HEADER, (c_type(conv.dtype),), *values, items=x.size)
+    types = (c_type(conv.wide), c_type(conv.dtype))
+    return call("fold", HEADER, types, *values, items=x.size)
 
 
 def _part(array: DeviceArray, first: int) -> DeviceArray:
@@ -270,22 +277,22 @@ def _products(
     """
     product = Product(
         *sizes, *transposed, conv.dtype.name, conv.x.batch, 1.0, steps[0], conv.tf32,  # type: ignore[arg-type]
-        leads,
+        leads, wide=arrays[2].itemsize > arrays[0].itemsize,
     )  # fmt: skip
     for group in range(conv.groups):
         a, b, c = (_part(x, group * step) for x, step in zip(arrays, steps[1], strict=True))
         yield ProductLaunch(a.hardware, product, a, b, c)
 
 
-def _columns(ctx: BindContext, conv: Conv) -> DeviceArray:
-    found: DeviceArray = ctx.workspace.part(0, (conv.columns_size,), conv.dtype.numpy)
+def _columns(ctx: BindContext, conv: Conv, dtype: Any) -> DeviceArray:
+    found: DeviceArray = ctx.workspace.part(0, (conv.columns_size,), dtype.numpy)
     return found
 
 
 def _forward(ctx: BindContext) -> Iterator[Launch]:
     (x, w), (y,) = ctx.inputs[:2], ctx.outputs
     conv = conv_of(ctx.query, ctx.query.inputs[0], ctx.query.outputs[0])
-    columns, per = _columns(ctx, conv), conv.depth * conv.places
+    columns, per = _columns(ctx, conv, conv.dtype), conv.depth * conv.places
     filters = conv.y.channels // conv.groups
     yield _unfold(conv, x, columns)
     result, leads = conv.y.channels * conv.places, (0, 0, 0)
@@ -304,7 +311,7 @@ def _forward(ctx: BindContext) -> Iterator[Launch]:
 def _data_grad(ctx: BindContext) -> Iterator[Launch]:
     (dy, w), (dx,) = ctx.inputs[:2], ctx.outputs
     conv = conv_of(ctx.query, ctx.query.outputs[0], ctx.query.inputs[0])
-    columns, per = _columns(ctx, conv), conv.depth * conv.places
+    columns, per = _columns(ctx, conv, conv.wide), conv.depth * conv.places
     filters = conv.y.channels // conv.groups
     result, leads = conv.y.channels * conv.places, (0, 0, 0)
     if conv.last:
@@ -324,10 +331,10 @@ def _filter_grad(ctx: BindContext) -> Iterator[Launch]:
     """Yield launches that compute one gradient per sample, then the sum over samples."""
     (dy, x), (dw,) = ctx.inputs, ctx.outputs
     conv = conv_of(ctx.query, ctx.query.inputs[1], ctx.query.inputs[0])
-    columns, per = _columns(ctx, conv), conv.depth * conv.places
+    columns, per = _columns(ctx, conv, conv.dtype), conv.depth * conv.places
     filters = conv.y.channels // conv.groups
     shape = (conv.x.batch, dw.size)
-    own = ctx.workspace.part(aligned(columns.nbytes), (prod(shape),), conv.dtype.numpy)
+    own = ctx.workspace.part(aligned(columns.nbytes), (prod(shape),), conv.wide.numpy)
     yield _unfold(conv, x, columns)
     result = conv.y.channels * conv.places
     sizes = (filters, conv.depth, conv.places)
@@ -340,17 +347,19 @@ def _filter_grad(ctx: BindContext) -> Iterator[Launch]:
         batch = (result, per * conv.groups, dw.size)
         steps = (batch, (filters * conv.places, per, filters * conv.depth))
         yield from _products(conv, sizes, (False, True), (dy, columns, own), steps)
-    yield batch_sum(own, dw, shape, c_type(conv.dtype))
+    yield batch_sum(own, dw, shape, (c_type(conv.wide), c_type(conv.dtype)))
 
 
-def batch_sum(x: DeviceArray, y: DeviceArray, shape: tuple[int, int], kind: str) -> Launch:
-    """Build a launch that sums over the first of two axes."""
+def batch_sum(
+    x: DeviceArray, y: DeviceArray, shape: tuple[int, int], kinds: tuple[str, str]
+) -> Launch:
+    """Build a launch that sums over the first of two axes of x, given the C++ types of x and y."""
     rows, columns = shape
     spaces = (
         Struct("Space", space((columns,))), Struct("Strides", strides((1,))),
         Struct("Space", space((rows,))), Struct("Strides", strides((columns,))),
     )  # fmt: skip
-    types = ("Sum", "Plain", kind, kind)
+    types = ("Sum", "Plain", *kinds)
     return call("reduce", "reduce.h", types, Read(x), y, *spaces, items=columns)
 
 
@@ -358,10 +367,10 @@ def _conv_bytes(big: str, small: str, query: KernelQuery) -> int:
     """Return the bytes of the unfolded input and, if needed, of one filter gradient per sample."""
     x, y = (_operand_type(query, name) for name in (big, small))
     conv = conv_of(query, x, y)
-    size = conv.dtype.itemsize
-    nbytes = aligned(conv.columns_size * size)
+    summed = big == "out"
+    nbytes = aligned(conv.columns_size * (conv.wide if summed else conv.dtype).itemsize)
     if query.op == "conv_filter_grad":
-        nbytes += aligned(x.shape[0] * query.outputs[0].size * size)
+        nbytes += aligned(x.shape[0] * query.outputs[0].size * conv.wide.itemsize)
     return nbytes
 
 

@@ -120,6 +120,36 @@ FN void move_digits(const K *keys, const i32 *order, K *to_keys, i32 *to_order, 
     }
 }
 
+// --- slots of experts
+
+// A block gives the slots of an expert of a group to its choices, in order: those of all tokens for
+// the first choice, then for the next ones.
+template <class I>
+FN void expert_slots(const I *chosen, i32 *slots, i32 *tokens, i32 *load, i64 groups, i64 choices,
+                     i64 count, i64 experts, i64 capacity) {
+    EACH_BLOCK(b, groups * experts) {
+        i64 group = b / experts, expert = b % experts, held = 0;
+        for (i64 choice = 0; choice < choices; choice++) {
+            i64 row = (group * choices + choice) * count, before = held;
+            for (i64 tile = 0; tile < count; tile += BLOCK) {
+                i64 token = tile + threadIdx.x;
+                bool inside = token < count;
+                i64 found = inside ? (i64)chosen[row + token] : expert + 1;
+                u32 own = found == expert;
+                i64 place = held + before_in_block(own);
+                held += over_block<Sum>(own);
+                bool fits = place < capacity;
+                if (own) slots[row + token] = fits ? (i32)(expert * capacity + place) : -1;
+                if (own && fits) tokens[b * capacity + place] = (i32)token;
+                bool unknown = found < 0 || found >= experts;
+                if (inside && unknown && expert == 0) slots[row + token] = -1;
+            }
+            if (threadIdx.x == 0) load[(group * choices + choice) * experts + expert] = (i32)(held - before);
+        }
+        for (i64 i = held + threadIdx.x; i < capacity; i += BLOCK) tokens[b * capacity + i] = -1;
+    }
+}
+
 // --- updates of indexed rows.  Include after the row updates that codegen/updates.py writes.
 
 template <class Rule, class W, class G, class S, class I, class K>

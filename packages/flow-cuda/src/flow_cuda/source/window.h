@@ -226,8 +226,8 @@ FN void unfold(const U *x, U *columns, Space space, Strides xs, Strides cs, i64 
     }
 }
 
-template <class T>
-FN void fold(const T *columns, T *x, Space elements, Strides xs, Strides cs, i64 group, i64 apart,
+template <class C, class T>
+FN void fold(const C *columns, T *x, Space elements, Strides xs, Strides cs, i64 group, i64 apart,
              Window w) {
     typedef typename In<T>::type V;
     EACH(i, elements.size) {

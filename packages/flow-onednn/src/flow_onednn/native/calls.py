@@ -1,7 +1,7 @@
 """Launches that call a C function, of which one call from Python runs several in order.
 
 A call from Python takes about as long as a loop over a thousand numbers.  The driver therefore
-joins consecutive launches: `flow_core.device.Joinable`.
+joins consecutive launches: `flow_core.authoring.backends.Joinable`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from flow_core.authoring.backends import Loop
 from flow_core.base.arrays import Array
-from flow_core.device import Loop
 from flow_onednn.binding import CData
 from flow_onednn.native import compiler
 from flow_onednn.native.thunks import member
@@ -24,7 +24,7 @@ def joined(calls: Sequence[Call]) -> Call:
 
 
 def repeated(loop: Loop) -> Call:
-    """Return a launch that runs a loop in one call; see `flow_core.device.Repeatable`."""
+    """Return a launch that runs a loop in one call; see `Repeatable`."""
     make = compiler.ffi(compiler.CDEF)
 
     def pointer(kind: str, array: Array | None) -> CData:

@@ -61,15 +61,13 @@ def _bind(ctx: BindContext) -> Sequence[Launch]:
                 launches.append(partial(np.copyto, target[i], results[i]))
         return launches, [*zip(results[carries:], ctx.outputs[carries:], strict=True)]
 
-    (first, of_first), (second, of_second) = bound(0), bound(1)
+    (first, results), (second, more) = bound(0), bound(1)
     elements = [*zip(slots[carries:], ctx.inputs[carries:stop], strict=True)]
     order = positions(ctx.attrs["length"], ctx.attrs["reverse"])
     begin = zip(places[len(order) % 2], ctx.inputs, strict=False)
     return (
         *(partial(np.copyto, place, start) for place, start in begin),
-        repeated(
-            Loop(order, elements, (first, second), (of_first, of_second), step, ctx.step)
-        ),
+        repeated(Loop(order, elements, (first, second), (results, more), step, ctx.step)),
     )
 
 
