@@ -125,6 +125,8 @@ def _detach_child(client: ControlClient) -> None:
     client.detach_in_child()
     _joined.clear()
     _server.clear()
+    if signal.getsignal(signal.SIGTERM) is _end_after_verdict:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -204,7 +206,7 @@ def _serve(
     server = ControlServer(membership.size, token, address, port, limits)
     _server.append(server)
     atexit.register(_serve_until_over)
-    _report_before_termination(server)
+    _handle_termination()
     return server.address, server.port, token
 
 
@@ -217,27 +219,29 @@ def _report_and_exit_server(message: str) -> None:
         end_process(message)
 
 
-def _report_before_termination(server: ControlServer) -> None:
-    """Let SIGTERM wait for the verdict on a job that has failed.
+def _handle_termination() -> None:
+    """Let SIGTERM wait for the verdict on a job that has failed, unless the program handles it.
 
     An engine that notices the death of a rank terminates the others at once, as torchrun does, and
-    rank 0 alone can say where they were.  A handler of the program itself is kept.
+    rank 0 alone can say where they were.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        return
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _end_after_verdict)
 
-    def leave(number: int, frame: FrameType | None) -> None:
+
+def _end_after_verdict(number: int, frame: FrameType | None) -> None:
+    """Report the failure of the job, if a rank is lost; then end by the signal."""
+    for server in _server:
         failure = server.wait(NOTICE_SECONDS)
         if failure is None and server.has_lost_ranks:
             failure = server.wait(VERDICT_SECONDS)
+        if failure is not None and _report_lock.locked():
+            return  # a thread, perhaps this one, reports and then ends the process
         if failure is not None:
             _report_and_exit_server(failure.message)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _report_and_exit(message: str) -> None:

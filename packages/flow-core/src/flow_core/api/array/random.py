@@ -1,6 +1,7 @@
 """``flow.random``: random numbers that are determined by the seed, the op's name and the step.
 
 Args:
+    shape: shape of the result.
     seed: the op's own seed; the default derives from the job's seed and the op's name.
 """
 
@@ -144,7 +145,6 @@ def integers(
 
     Args:
         low, high: bounds of the numbers, at most 2**53 in magnitude.
-        shape: shape of the result.
         dtype: an integer type.
 
     Returns: A blob of the given shape and element type.
@@ -168,7 +168,6 @@ def normal(
     """Return normally distributed random numbers, drawn anew in each step (Box-Muller method).
 
     Args:
-        shape: shape of the result.
         mean: mean of the distribution.
         stddev: standard deviation of the distribution.
         dtype: a floating type.
@@ -194,7 +193,6 @@ def uniform(
     """Return random numbers of at least ``low`` and less than ``high``, drawn anew in each step.
 
     Args:
-        shape: shape of the result.
         low, high: bounds of the numbers.
         dtype: a floating type.
 
