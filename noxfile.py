@@ -428,8 +428,7 @@ def release(session: nox.Session) -> None:
     build = ("build", "--all-packages", "--quiet", "--out-dir", str(folder / "dist"))
     session.run(UV, *build, external=True)
     session.install("twine")
-    files = sorted((folder / "dist").glob("*[lz]"))  # *.whl, *.tar.gz
-    session.run("twine", "check", "--strict", *map(str, files))
+    session.run("twine", "check", "--strict", *map(str, (folder / "dist").glob("*[lz]")))
     check, script = ROOT / "tests" / "facade", shutil.copy(ROOT / "examples" / "digits.py", folder)
     for name, packages in SUBSETS.items():
         run_released(session, folder / name, packages, str(check / "check_subset.py"), name)
@@ -442,9 +441,10 @@ def run_released(
     session: nox.Session, folder: Path, packages: Sequence[str], *program: str
 ) -> None:
     """Install packages by name into an empty environment, and run a program there."""
-    python = str(folder / "bin" / "python")
+    python, dist = str(folder / "bin" / "python"), folder.parent / "dist"
     session.run(UV, "venv", "-q", f"--python={session.python}", str(folder), external=True)
-    where = ("--python", python, "--find-links", str(folder.parent / "dist"))
+    own = [f"--refresh-package={file.name.partition('-')[0]}" for file in dist.glob("*.whl")]
+    where = ("--python", python, "--find-links", str(dist), *own)  # uv's cache knows paths only
     session.run(UV, "pip", "install", "-q", *where, *packages, external=True)
     with session.chdir(folder):
         session.run(python, "-I", *program, external=True, env={"MPLBACKEND": "Agg"})

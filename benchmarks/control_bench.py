@@ -220,7 +220,7 @@ def _phases(server, simulators, reports, size, seconds):
     row["waiting"], more = watch(server, seconds)
     row["missed"] = missed + more
     text, at = reports.get(timeout=60)
-    if f"rank {odd} is not where most ranks are" in text:
+    if f"for rank {odd}, which waits for none" in text:
         row["straggler"] = at - server._board._progress - LIMITS.stall
     simulators.tell(f"die {odd}")
     began = time.monotonic()

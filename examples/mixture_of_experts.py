@@ -116,7 +116,7 @@ def main():
         last = losses[name][-20:].mean()
         print(
             f"{name:26} error {last:.4f}, {dropped[0]:.0%} to {dropped[-20:].mean():.1%} dropped,"
-            f" {moved} all-to-alls"
+            f" {moved} all-to-all exchanges"
         )
         if name == "one device":
             table = shares(*data[-1][::2])

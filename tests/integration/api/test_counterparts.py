@@ -32,6 +32,8 @@ ARRAYS: dict[str, Any] = {
 OTHERWISE = {
     "np.unique(k)": "a blob of fixed size, with counts",
     "np.random.default_rng(0).random((2, 3))": "random",
+    "np.random.default_rng(0).normal(size=(2, 3))": "random",
+    "np.random.default_rng(0).integers(0, 5, (2, 3))": "random",
     "np.random.default_rng(0).permutation(x)": "random",
 }
 """Rows whose results are not numpy's, and why."""

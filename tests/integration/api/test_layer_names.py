@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from parallel_forms import emulated
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.base.errors import VariableError
+from flow_core.base.errors import InferenceError, VariableError
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 PICTURES = np.zeros((2, 3, 4, 4), np.float32)
@@ -69,3 +70,43 @@ def test_a_name_that_the_program_gives_twice_is_refused() -> None:
 
     with pytest.raises(VariableError, match="Dense-weight"):
         job(X)
+
+
+@pytest.mark.parametrize("devices", ["0:0", "0:0-1"])
+def test_layers_that_share_variables_add_their_gradients(devices: str) -> None:
+    def tower(x: Any) -> Any:
+        with flow.scope.reuse_variables():
+            return flow.layers.dense(x, 1, use_bias=False, name="tower")
+
+    with emulated(2):
+
+        @flow.global_function("train")
+        def train(x: tp.Numpy.Placeholder((4, 3)), y: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+            with flow.scope.placement("gpu", devices):
+                loss = flow.math.reduce_mean(tower(x) + 2 * tower(y))
+                flow.optimizer.SGD(1.0, momentum=0).minimize(loss)
+            return loss
+
+        train(X, X[::-1])
+        values = {name: v.numpy() for name, v in flow.get_all_variables().items()}
+    weights = [value for name, value in values.items() if name.startswith("tower")]
+    assert len(weights) == 1
+    np.testing.assert_allclose(weights[0].ravel(), -3 * X.mean(axis=0), rtol=1e-6)
+
+
+def test_layers_share_variables_of_one_shape_and_by_name_only() -> None:
+    @flow.global_function()
+    def other_shape(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        with flow.scope.reuse_variables():
+            return flow.layers.dense(flow.layers.dense(x, 2, name="one"), 1, name="one")
+
+    with pytest.raises(VariableError, match=r"type float32\[1,2\]"):
+        other_shape.compile()
+
+    @flow.global_function()
+    def unnamed(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        with flow.scope.reuse_variables():
+            return flow.layers.dense(x, 2)
+
+    with pytest.raises(InferenceError, match="a layer without a name"):
+        unnamed.compile()

@@ -1,4 +1,4 @@
-"""Dropout and initial values: the same on one device and in every layout."""
+"""Dropout, random and initial values: the same on one device and in every layout."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ def run(
                 with flow.experimental.scope.config(checkpointing=again):
                     y = y if result is None else y.with_distribute(result)
                     y = flow.nn.dropout(y, rate=0.5, name="dropout")
+                    y = y * flow.random.uniform(y.shape, 0.5, 1.5)
                     y = flow.math.tanh(y)
                 loss = flow.math.reduce_mean(flow.math.square(y), axis=[1])
                 flow.optimizer.SGD(0.1, momentum=0).minimize(loss)

@@ -45,6 +45,41 @@ class Joinable(Protocol):
         """The function that returns one launch, which runs several launches in order."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Launches that run once for each position of sequences.
+
+    Attributes:
+        order: the positions, in their order.
+        elements: pairs of an array and a sequence; before each position, the sequence's element is
+            copied to the array.
+        bodies: two sequences of launches, which alternate; the second one runs last.
+        results: for each of the two, pairs of an array and a sequence; after each position, the
+            array is copied to the sequence's element.
+        step: 0-d int64 array, set to ``counter * len(order)`` plus the position before each one.
+        counter: 0-d int64 array with the number of the step, or None for 0.
+    """
+
+    order: range
+    elements: Sequence[tuple[Array, Array]]
+    bodies: tuple[Sequence[Launch], Sequence[Launch]]
+    results: tuple[Sequence[tuple[Array, Array]], Sequence[tuple[Array, Array]]]
+    step: Array
+    counter: Array | None
+
+
+class Repeatable(Joinable, Protocol):
+    """A joinable launch whose package can run a loop of such launches in one call.
+
+    A kernel may call ``repeat`` if the attribute is the same for all launches of the loop, and its
+    arrays are C-contiguous.  What holds for joined launches holds for the launch that is returned.
+    """
+
+    @property
+    def repeat(self) -> Callable[[Loop], Launch]:
+        """The function that returns one launch, which runs a loop."""
+
+
 class Event(Protocol):
     """A point in a stream that other streams and threads can wait for."""
 

@@ -8,7 +8,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from flow_core.base.errors import DataError
+from flow_core.base.errors import DataError, InferenceError
 from flow_core.plugins.specs import BindContext
 from flow_core.testing.checks import query, run_kernel
 
@@ -125,6 +125,9 @@ def _cases():
     yield "constant", (), {"value": 1.0, "shape": (200, 300), "dtype": "float32"}
     yield "bernoulli", (np.abs(x),), {}
     yield "generate_random_batch_permutation_indices", (rows,), {}
+    for kind in ("random_normal", "random_uniform"):
+        attrs = {"distribution": (kind, 0.0, 1.0), "shape": (200, 300), "dtype": "float32"}
+        yield "random_values", (), attrs
 
 
 CASES = list(_cases())
@@ -157,6 +160,46 @@ def test_random_numbers_differ_between_steps_only():
     first, again, later = (run("bernoulli", half, at_step=step) for step in (0, 0, 1))
     assert (first == again).all()
     assert (first != later).any()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.0, 0.1), (1.0, 1.001)])
+def test_uniform_numbers_do_not_round_to_their_upper_bound(low, high, dtype):
+    attrs = {"distribution": ("random_uniform", low, high), "shape": (1 << 16,), "dtype": dtype}
+    found = run("random_values", **attrs).astype(np.float64)
+    assert low - 1e-3 <= found.min() <= found.max() < high
+
+
+def test_random_values_have_their_distribution():
+    attrs = {"shape": (1 << 16,), "dtype": "float64"}
+    normal = run("random_values", distribution=("random_normal", 2.0, 3.0), **attrs)
+    assert abs(normal.mean() - 2) < 0.05
+    assert abs(normal.std() - 3) < 0.05
+    assert abs(((normal - 2) ** 3).mean()) < 1  # no skew; 27 is the cube of the deviation
+    attrs["dtype"] = "int64"
+    whole = run("random_values", distribution=("random_uniform_int", -2, 2), **attrs)
+    numbers, counts = np.unique(whole, return_counts=True)
+    assert numbers.tolist() == [-2, -1, 0, 1, 2]
+    assert abs(counts / counts.sum() - 0.2).max() < 0.01
+
+
+@pytest.mark.parametrize(
+    ("distribution", "dtype", "found"),
+    [
+        (("random_normal", 0.0, -1.0), "float32", "standard deviation -1.0"),
+        (("random_normal", np.nan, 1.0), "float32", "nan"),
+        (("random_normal", 0.0, 1.0), "int32", "element type int32"),
+        (("random_uniform", 1.0, 1.0), "float32", "from 1.0 to 1.0"),
+        (("random_uniform_int", 0, 300), "int8", "from 0 to 300"),
+        (("random_uniform_int", 3, 2), "int8", "from 3 to 2"),
+        (("random_uniform_int", 0, 2**54), "int64", "from 0 to"),
+        (("random_uniform_int", 0, 2), "float32", "element type float32"),
+        (("constant", 0, 2), "float32", "distribution 'constant'"),
+    ],
+)
+def test_random_values_of_no_distribution_are_refused(distribution, dtype, found):
+    with pytest.raises(InferenceError, match=found):
+        run("random_values", distribution=distribution, shape=(2,), dtype=dtype)
 
 
 def test_random_permutations_are_permutations():

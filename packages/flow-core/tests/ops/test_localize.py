@@ -58,6 +58,11 @@ def cases() -> Iterator[tuple[str, Any, Any]]:
     yield "random_mask_like", (x,), {"rate": 0.4}
     yield "bernoulli", (x,), {}
     yield "coin_flip", (), {"batch_size": 23, "probability": 0.5}
+    for kind in (
+        ("random_normal", 1.0, 2.0), ("random_uniform", 0.0, 1.0), ("random_uniform_int", 0, 9),
+    ):  # fmt: skip
+        dtype = "int32" if kind[0].endswith("int") else "float32"
+        yield "random_values", (), {"distribution": kind, "shape": (7, 5, 9), "dtype": dtype}
     yield "range", (), {"start": 3, "limit": 40, "delta": 3, "dtype": "int64"}
     yield "constant", (), {"value": 2.5, "shape": (7, 5), "dtype": "float32"}
     yield "one_hot", (ids % 8,), {"depth": 8, "dtype": "float32"}

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_dist.bootstrap.membership import LAUNCHER, SETS, LaunchError, Membership, VariableSet
+from flow_dist.bootstrap.engines import ENGINES, Engine
+from flow_dist.bootstrap.membership import LAUNCHER, LaunchError, Membership
 
 places = st.integers(1, 64).flatmap(
     lambda size: st.tuples(
@@ -17,10 +18,10 @@ places = st.integers(1, 64).flatmap(
         st.integers(1, size).flatmap(lambda n: st.tuples(st.integers(0, n - 1), st.just(n))),
     )
 )
-some_sets = st.lists(st.sampled_from(SETS), min_size=1, unique=True)
+some_sets = st.lists(st.sampled_from(ENGINES), min_size=1, unique=True)
 
 
-def variables(names: VariableSet, rank: int, size: int, local: tuple[int, int]) -> dict[str, str]:
+def variables(names: Engine, rank: int, size: int, local: tuple[int, int]) -> dict[str, str]:
     values = map(str, (rank, size, *local))
     return dict(zip(names.variables, values, strict=False))
 
@@ -32,7 +33,7 @@ def test_no_launcher_variables() -> None:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(places, some_sets)
-def test_sets_that_agree(place: tuple[int, int, tuple[int, int]], sets: list[VariableSet]) -> None:
+def test_sets_that_agree(place: tuple[int, int, tuple[int, int]], sets: list[Engine]) -> None:
     rank, size, local = place
     env = {"FLOW_DIST_HOST": "h"}
     for names in sets:
@@ -43,16 +44,16 @@ def test_sets_that_agree(place: tuple[int, int, tuple[int, int]], sets: list[Var
     assert (found.rank, found.size, found.local_rank) == (rank, size, local_rank)
     says_size = any(names.local_size for names in sets)
     assert found.local_size == (1 if size == 1 else local[1] if says_size else None)
-    assert found.source == next(names.name for names in SETS if names in sets)
+    assert found.source == next(names.name for names in ENGINES if names in sets)
 
 
 @pytest.mark.slow
 @settings(deadline=None)
-@given(places, places, st.lists(st.sampled_from(SETS), min_size=2, max_size=2, unique=True))
+@given(places, places, st.lists(st.sampled_from(ENGINES), min_size=2, max_size=2, unique=True))
 def test_sets_that_disagree(
     one: tuple[int, int, tuple[int, int]],
     other: tuple[int, int, tuple[int, int]],
-    sets: list[VariableSet],
+    sets: list[Engine],
 ) -> None:
     texts = [variables(names, *place) for names, place in zip(sets, (one, other), strict=True)]
     both = min(map(len, texts))
@@ -68,8 +69,8 @@ def test_sets_that_disagree(
         assert (chosen.rank, chosen.size, chosen.source) == (*place[:2], names.name)
 
 
-@pytest.mark.parametrize("names", SETS, ids=lambda names: names.name)
-def test_half_a_set(names: VariableSet) -> None:
+@pytest.mark.parametrize("names", ENGINES, ids=lambda names: names.name)
+def test_half_a_set(names: Engine) -> None:
     selected = {LAUNCHER: names.name} if names.optional else {}
     for given_one, missing in ((names.rank, names.size), (names.size, names.rank)):
         with pytest.raises(LaunchError, match=f"without {missing}"):
@@ -122,6 +123,18 @@ def test_the_manifests_of_the_documentation(kind: str) -> None:
             "local rank 1 of 1",
         ),
         ({"MASTER_ADDR": "a", "MASTER_PORT": "x"}, "reading MASTER_PORT"),
+        ({"MASTER_ADDR": "a", "MASTER_PORT": "65535"}, "rank 0 listens on the next one"),
+        ({"MASTER_ADDR": "a", "MASTER_PORT": "0"}, "a port from 1 to 65534"),
+        ({"RANK": "1", "WORLD_SIZE": 5000 * "9"}, "reading WORLD_SIZE"),
+        ({"FLOW_DIST_RESTART": "-1"}, "reading FLOW_DIST_RESTART"),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "1.0"},
+            "reading TORCHELASTIC_RESTART_COUNT\n.*'1.0'",
+        ),
+        (
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_RESTART_COUNT": "again"},
+            "reading SLURM_RESTART_COUNT",
+        ),
         ({LAUNCHER: "slrum"}, "did you mean slurm?"),
     ],
 )
@@ -145,4 +158,10 @@ def test_master_and_restarts() -> None:
     )
     assert found.master == ("10.0.0.1", 29500)
     assert found.restart == 2
+    for engine in ENGINES:
+        if engine.restarts:
+            env = variables(engine, 1, 2, (1, 2)) | {engine.restarts: "3"}
+            assert Membership.from_env(env).restart == 3
+            within = env | {"FLOW_DIST_RESTART": "1"}  # the engine itself was restarted
+            assert Membership.from_env(within).restart == 4
     assert str(Membership(1, 2, None, None, "b")) == "rank 1 of 2 on b"

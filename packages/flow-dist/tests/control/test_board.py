@@ -172,7 +172,11 @@ def test_ranks_that_wait_in_a_circle() -> None:
         2: place("z", 8, (0, 2)),
     }
     failure = run(board(), places, 20)
-    assert failure.kind == "diverged"
+    assert (failure.kind, failure.rank) == ("diverged", 0)
+    assert (
+        "diverged: ranks wait in a circle: rank 0 in 'x' (train.py:9) for rank 1, "
+        "rank 1 in 'y' (train.py:9) for rank 2, rank 2 in 'z' (train.py:9) for rank 0\n"
+    ) in failure.message
 
 
 def test_a_rank_that_has_ended_too_early() -> None:
@@ -185,13 +189,16 @@ def test_a_rank_that_has_ended_too_early() -> None:
 def test_a_rank_that_never_enters_an_exchange() -> None:
     failure = run(board(), {0: place("a"), 1: place("a"), 2: place()}, 100)
     assert (failure.kind, failure.rank) == ("stuck", 2)
-    assert "keeps rank 0 waiting in 'a'" in failure.message
+    assert "keeps rank 0 waiting in 'a' for 60." in failure.message
+    assert "s: ranks 0, 1 wait for rank 2, which waits for none\n" in failure.message
 
 
 def test_an_exchange_that_all_ranks_are_in() -> None:
     failure = run(board(), dict.fromkeys(range(3), place("a")), 100)
     assert failure.kind == "stuck"
-    assert "with all other ranks" in failure.message
+    assert "s: ranks 0, 1, 2 are in 'a' (train.py:9), which all its ranks have entered\n" in (
+        failure.message
+    )
 
 
 def at_work(line: str, finished: int = 3) -> dict[str, Any]:
@@ -225,9 +232,19 @@ def test_a_report_names_the_rank_that_is_elsewhere() -> None:
     made.beat(0, {**place("loss"), "line": "train.py:3"}, 60)
     text = made.stalled(61)
     assert text is not None
-    assert "no step has finished for 60 s; rank 1 is not where most ranks are" in text
+    cause = "ranks 0, 2 wait for rank 1, which waits for none"
+    assert text.startswith(f"no step has finished for 60 s; {cause}\n")
     assert "in 'loss' (train.py:9), all_reduce float32[4], waiting for ranks 0, 1, 2" in text
     assert ", called at train.py:3" in text
+
+
+def test_a_report_on_ranks_that_do_not_wait_names_the_rank_with_another_line() -> None:
+    made = board()
+    for rank in range(3):
+        made.beat(rank, at_work("loop.py:4" if rank == 1 else "train.py:3"), 1)
+    text = made.stalled(61)
+    assert text is not None
+    assert text.startswith("no step has finished for 60 s; rank 1 is not where most ranks are\n")
 
 
 def test_ranks_that_make_no_progress_may_be_stopped() -> None:

@@ -293,9 +293,34 @@ def test_a_server_without_the_token_is_not_believed() -> None:
 def test_each_rank_joins_once(rank: int) -> None:
     with job(2, join=False) as made:
         made.join(0, 2)
-        with pytest.raises(LaunchError):
-            made.join(rank, 8 if rank else 2)
+        size = 8 if rank else 2
+        with pytest.raises(
+            LaunchError, match=f"rank {rank} of {size} on .*\n.*each of the 2 ranks"
+        ):
+            made.join(rank, size)
         assert list(made.server.hosts) == [0]
+
+
+def test_a_rank_that_an_engine_restarts_waits_for_the_end_of_the_job() -> None:
+    """Until then, the server of the earlier start refuses it; the next start has the same port."""
+    with job(2) as made:
+        port, began = made.server.port, threading.Event()
+        again: list[ControlClient] = []
+
+        def restarted() -> None:
+            began.set()
+            again.append(Job.join(next_job, 1, 2))
+
+        next_job = Job(made.server)
+        thread = threading.Thread(target=restarted)
+        thread.start()
+        began.wait()
+        made.clients[1].close()
+        made.stopped()
+    with ControlServer(2, "secret", port=port, limits=FAST) as server:
+        thread.join()
+        assert list(server.hosts) == [1]
+        again[0].close()
 
 
 STRANGE = {

@@ -92,7 +92,7 @@ def test_a_stall_of_many_ranks_is_described_in_few_lines() -> None:
     text = stalled_board(1024).stalled(20.0)
     assert text is not None
     head, *lines = text.splitlines()
-    assert head.endswith("rank 1023 is not where most ranks are")
+    assert head.endswith("; ranks 0-1022 wait for rank 1023, which waits for none")
     assert lines[0].startswith("  ranks 0-1022: at step 0 in 'loss' (t.py:3), x, waiting for ranks")
     assert "waiting for ranks 0-1023, not heard lately" in lines[0]
     assert lines[1].startswith("  rank 1023: on host127, at work at step 0")

@@ -86,7 +86,8 @@ def main(folder: str, steps: int, fault: str = "", at: int = -1) -> None:
     checkpoints = Checkpoints(folder, every=2)
     first = checkpoints.restore()
     place = Membership.from_env()
-    struck = place.restart > 0 or place.rank < place.size - 1
+    again = place.restart > 0 or (Path(folder) / "struck").exists()
+    struck = again or place.rank < place.size - 1
     for step in range(first, steps):
         strikes = step == at and not struck
         if strikes:

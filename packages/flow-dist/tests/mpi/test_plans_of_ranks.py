@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
-from launching import HELPERS, run_script
+import processes
+from launching import HELPERS, launcher, run_script
 
 PROGRAM = HELPERS / "kept_plans_program.py"
 
 
 def started(folder: Path, without: str = "") -> tuple[list[str], str]:
-    """Start two ranks; return what both compiled, and the digest of their results."""
+    """Start two ranks; return their results."""
     done = run_script(2, PROGRAM, str(folder), without)
     assert done.returncode == 0, done.stderr
+    return results(folder)
+
+
+def results(folder: Path) -> tuple[list[str], str]:
+    """Return what both ranks compiled, and the digest of their results."""
     first, second = (json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
     return first[0], first[1]
@@ -31,3 +38,15 @@ def test_ranks_use_kept_plans_together(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "0")  # as after a restart on another host
     assert started(tmp_path) == (both, bits)
     assert started(tmp_path) == (neither, bits)
+
+
+def test_restarted_ranks_compile_nothing(tmp_path: Path) -> None:
+    """They load the plans that they had before a rank was killed."""
+    launcher()
+    command = [sys.executable, "-c", "from flow_dist.cli import main; main()", "run", "-n", "2"]
+    done = processes.run([*command, "--max-restarts", "1", PROGRAM, str(tmp_path), "", "kill"])
+    assert done.returncode == 0, done.stderr
+    assert "restart 1 of 1 with 2 ranks" in done.stderr
+    compiled, bits = results(tmp_path)
+    assert compiled == []
+    assert started(tmp_path, "0,1") == (["train"], bits)

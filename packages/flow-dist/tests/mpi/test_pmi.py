@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launching import HELPERS, lines_of, mpich
 
-from flow_dist.mpi.pmi import OWN, Service, joined_by_launcher, process_mapping
+from flow_dist.bootstrap.engines import MPI_VARIABLES
+from flow_dist.mpi.pmi import Service, joined_by_launcher, process_mapping
 
 
 def places(text: str) -> list[int]:
@@ -97,14 +98,14 @@ def test_addresses_go_round_at_barriers() -> None:
 
 def test_launchers_that_know_mpi() -> None:
     assert not joined_by_launcher({"RANK": "0", "WORLD_SIZE": "2"})
-    assert all(joined_by_launcher({name: "0"}) for name in OWN)
+    assert all(joined_by_launcher({name: "0"}) for name in MPI_VARIABLES)
 
 
 def start(size: int, script: Path, *args: str, **env: str) -> list[processes.Completed[str]]:
     """Runs a script as torchrun does: nothing but variables tells the processes apart."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1] - 1
-    common = {name: value for name, value in os.environ.items() if name not in OWN}
+    common = {name: value for name, value in os.environ.items() if name not in MPI_VARIABLES}
     common |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "FLOW_DIST_TOKEN": "secret"}
     common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     common |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **env}

@@ -105,6 +105,10 @@ def test_the_address_of_rank_0_under_slurm() -> None:
     assert master_of_step(one, 1) == ("n7", FIRST_PORT + 42)
     assert master_of_step({**one, "SLURM_STEP_ID": "1"}, 1) == ("n7", FIRST_PORT + 143)
     assert master_of_step({}, 1) is None
+    wrong = {"SLURM_JOB_ID": "²", "SLURM_STEP_NODELIST": "n[", "SLURM_STEP_ID": "4" * 5000}
+    for name, value in wrong.items():
+        with pytest.raises(LaunchError, match=f"reading {name}"):
+            master_of_step({**one, name: value}, 1)
     assert master_of_step({"SLURM_STEP_NODELIST": "n7"}, 1) is None
 
 

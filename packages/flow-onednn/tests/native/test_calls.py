@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,14 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.arrays import Array
 from flow_core.base.errors import DataError
+from flow_core.builtin import calls
 from flow_core.builtin.numpy_driver import NumpyDriver
+from flow_core.device import Loop
 from flow_core.sharding.topology import Device
 from flow_onednn import threads
 from flow_onednn.kernels.loops import pointer
 from flow_onednn.native import compiler
-from flow_onednn.native.calls import Call, call, choice, joined, limited
+from flow_onednn.native.calls import Call, call, choice, joined, limited, repeated
 
 pytestmark = pytest.mark.usefixtures("onednn")
 
@@ -120,3 +124,98 @@ def test_an_error_names_the_op_among_joined_ones() -> None:
     assert raised.value.at is not None
     assert raised.value.at.line == predict.function.__code__.co_firstlineno + 6
     assert np.isfinite(predict(x, np.array([0, 3], np.int32))).all()
+
+
+def loop_of(*bodies: Any, length: int = 5, reverse: bool = False) -> tuple[Loop, Array]:
+    """Return a loop whose bodies read and write an array of two numbers, and its results."""
+    order, x = range(length)[:: -1 if reverse else 1], np.zeros(2, np.float32)
+    sequence = np.arange(2.0 * length, dtype=np.float32).reshape(length, 2)
+    found = np.zeros((2, length, 2), np.float32)
+    made = [[make(x) for make in body] for body in bodies]
+    results = [[(x, found[k])] for k in range(2)]
+    step, counter = np.zeros((), np.int64), np.array(3, np.int64)
+    return Loop(order, [(x, sequence)], (*made,), (*results,), step, counter), found  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("length", [0, 1, 4, 5])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_loop_in_one_call_equals_single_calls(length: int, reverse: bool) -> None:
+    bodies = [lambda x: clip(x, 1.0, 5.0)], [lambda x: clip(x, 2.0, 9.0), lambda x: clip(x, 0, 7.0)]
+    loop, found = loop_of(*bodies, length=length, reverse=reverse)
+    single, wanted = loop_of(*bodies, length=length, reverse=reverse)
+    bare = tuple([partial(each) for each in body] for body in single.bodies)  # not repeatable
+    calls.repeated(replace(single, bodies=bare))()  # type: ignore[arg-type]
+    launch = calls.repeated(loop)
+    assert isinstance(launch, Call)
+    launch()
+    np.testing.assert_array_equal(found, wanted)
+    assert loop.step == single.step == (0 if not length else 3 * length + loop.order[-1])
+    strided, _ = loop_of(*bodies)
+    rows = np.zeros((5, 4), np.float32)[:, ::2]
+    assert not isinstance(calls.repeated(replace(strided, elements=[(rows[0], rows)])), Call)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_loop_ends_at_the_call_that_fails(failing: int) -> None:
+    bodies: list[Any] = [[lambda x: clip(x, 0.0, 9.0)], [lambda x: clip(x, 0.0, 9.0)]]
+    bodies[failing].append(lambda _: fails(3))
+    loop, _ = loop_of(*bodies, length=2)
+    with pytest.raises(ValueError, match=r"^3$"):
+        calls.repeated(loop)()
+    assert loop.step == 6 + failing
+
+
+def test_a_scan_in_one_call_has_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop with dropout, whose numbers continue those of the step before, and its gradient."""
+    seen, x = [], np.random.default_rng(0).normal(size=(6, 4, 8)).astype(np.float32)
+
+    def counted(loop: Loop) -> Call:
+        seen.append(len(loop.order))
+        return repeated(loop)
+
+    def losses() -> list[float]:
+        flow.clear_default_session()
+
+        @flow.global_function("train")
+        def train(x: tp.Numpy.Placeholder(x.shape)) -> tp.Numpy:  # type: ignore[valid-type]
+            init = flow.random_normal_initializer(stddev=0.3)
+            w = flow.get_variable("w", (8, 8), initializer=init)
+
+            def cell(h: Any, now: Any) -> Any:
+                h = flow.math.tanh(flow.nn.dropout(now, 0.5) + flow.matmul(h, w))
+                return h, h
+
+            _, found = flow.scan(cell, flow.zeros((4, 8)), x, reverse=True)
+            flow.optimizer.SGD(0.5).minimize(found * found)
+            return found
+
+        return [float(np.square(train(x)).mean()) for _ in range(4)]
+
+    monkeypatch.setattr(Call, "repeat", staticmethod(counted))
+    found = losses()
+    assert seen == [6, 6]
+    monkeypatch.delattr(Call, "repeat")
+    assert losses() == found
+
+
+def test_an_error_in_a_loop_names_the_line() -> None:
+    flow.clear_default_session()
+
+    @flow.global_function()
+    def predict(
+        x: tp.Numpy.Placeholder((3, 2, 4)),  # type: ignore[valid-type]
+        y: tp.Numpy.Placeholder((3, 2), flow.int32),  # type: ignore[valid-type]
+    ) -> tp.Numpy:
+        def cell(h: Any, now: Any) -> Any:
+            loss: Any = flow.nn.sparse_softmax_cross_entropy_with_logits(now[1], now[0] * 2)
+            return h + loss, None
+
+        return flow.scan(cell, flow.zeros((2,)), (x, y))[0]
+
+    x = np.ones((3, 2, 4), np.float32)
+    wrong = np.array([[0, 1], [2, 3], [4, 0]], np.int32)
+    assert np.isfinite(predict(x, wrong % 4)).all()
+    with pytest.raises(DataError, match=r"1 of 2 labels") as raised:
+        predict(x, wrong)
+    assert raised.value.at is not None
+    assert raised.value.at.line == predict.function.__code__.co_firstlineno + 9

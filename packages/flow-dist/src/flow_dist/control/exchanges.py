@@ -20,11 +20,6 @@ def not_entered(team: Team, number: int, ranks: Mapping[int, Rank]) -> list[int]
     return [n for n in team.ranks if n not in ranks or ranks[n].entered(team) < number]
 
 
-def fewest(team: Team, ranks: Mapping[int, Rank]) -> int:
-    """Return the number of exchanges that all members have entered."""
-    return min(ranks[n].entered(team) if n in ranks else 0 for n in team.ranks)
-
-
 def divergence(team: Team, ranks: Mapping[int, Rank]) -> tuple[int, int] | None:
     """Return a member whose exchange differs from that of most members, and one of the latter.
 

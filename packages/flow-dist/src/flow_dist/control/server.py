@@ -113,6 +113,12 @@ class ControlServer:
         return self._board.open > 0
 
     @property
+    def has_lost_ranks(self) -> bool:
+        """Whether a rank has disconnected without a goodbye."""
+        ranks = dict(self._board.ranks).values()
+        return any(rank.gone is not None and rank.ended is None for rank in ranks)
+
+    @property
     def hosts(self) -> dict[int, str]:
         """The hosts of the ranks that have joined."""
         return {n: rank.host for n, rank in dict(self._board.ranks).items()}
@@ -263,9 +269,16 @@ class ControlServer:
         theirs = field(hello, "nonce", str)
         if not verify(self._token, "rank", hello.get("proof"), nonce, theirs):
             raise WireError("a connection", found="no proof of the job's token")
-        rank = self._register(hello, str(writer.get_extra_info("peername")[0]))
-        limits = {"beat": float(self.limits.beat), "silence": float(self.limits.silence)}
         proof = prove(self._token, "server", theirs, nonce)
+        try:
+            rank = self._register(hello, str(writer.get_extra_info("peername")[0]))
+        except WireError as error:
+            # an engine may restart a single rank while the others still end
+            again = self._listener.missing == 0
+            refusal = {"why": str(error.found), "allowed": str(error.allowed), "again": again}
+            writer.write(pack({"is": "refused", "proof": proof, **refusal}))
+            raise
+        limits = {"beat": float(self.limits.beat), "silence": float(self.limits.silence)}
         writer.write(pack({"is": "welcome", "proof": proof, **limits}))
         self._writers[rank] = writer
         self._start_if_all()
@@ -278,7 +291,7 @@ class ControlServer:
         if size != self._board.size or not 0 <= rank < size or rank in self._board.ranks:
             raise WireError(
                 "a rank that joins",
-                found=f"rank {rank} of {size} on {host}",
+                found=f"rank {rank} of {size} on {host:.60}",
                 allowed=f"each of the {self._board.size} ranks once",
             )
         known = address == host or ipaddress.ip_address(address).is_loopback

@@ -24,6 +24,7 @@ from flow_dist.control.secret import TOKEN
 from flow_dist.control.server import ControlServer
 from flow_dist.control.wire import random_token
 from flow_dist.launch import process_group
+from flow_dist.launch.bytecode import compile_if_missing
 from flow_dist.launch.mpi_launchers import OPEN_MPI, Host, Launcher
 from flow_dist.shm.cleanup import Scratch
 
@@ -90,7 +91,7 @@ class Processes(Protocol):
 
 
 class Starter(Protocol):
-    """A way to start the processes of a job."""
+    """An engine by which ``flow-dist run`` starts and restarts the processes of a job."""
 
     def fit(self, job: Job, failure: Failure | None) -> Job:
         """Return the job, adapted to the available resources, for a start or a restart."""
@@ -106,7 +107,7 @@ def supervise(job: Job, starter: Starter | None = None) -> int:
 
     Args:
         job: the job to run.
-        starter: starts the ranks; if None, mpiexec starts them.
+        starter: the engine that starts the ranks; if None, mpiexec.
 
     Raises:
         LaunchError: the job cannot be started.
@@ -192,6 +193,8 @@ class MpiStarter:
 
     def start(self, job: Job, env: Mapping[str, str]) -> Processes:
         """Start the launcher."""
+        if not job.hosts:
+            compile_if_missing(job.ranks)
         folder = Scratch()
         try:
             process = process_group.start(*_command(job, env, folder))

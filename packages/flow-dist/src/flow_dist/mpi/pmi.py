@@ -16,12 +16,10 @@ from itertools import count
 from typing import Any
 
 from flow_core.base.errors import install_command
+from flow_dist.bootstrap.engines import MPI_VARIABLES
 from flow_dist.bootstrap.membership import LaunchError
 from flow_dist.control.client import ControlClient
 from flow_dist.control.wire import random_token
-
-OWN = ("PMI_FD", "PMI_PORT", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-"""Environment variables set by launchers that provide all that MPI needs."""
 
 _VALUE = 1024
 _MAXES = f"maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max={_VALUE}"
@@ -37,7 +35,7 @@ Exchange = Callable[[str, dict[str, str]], Sequence[Mapping[str, str]]]
 def joined_by_launcher(env: Mapping[str, str] | None = None) -> bool:
     """Return whether the launcher provides all that MPI needs."""
     env = os.environ if env is None else env
-    return any(env.get(name) for name in OWN)
+    return any(env.get(name) for name in MPI_VARIABLES)
 
 
 def start_mpi(client: ControlClient) -> Any:

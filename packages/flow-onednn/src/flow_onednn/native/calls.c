@@ -14,6 +14,31 @@ long run_calls(const Call *calls, long count, long *at) {
     return 0;
 }
 
+// A fixed array, and a sequence whose elements are copied to or from it.
+typedef struct { void *array; char *sequence; long bytes; } Element;
+
+// Run a loop. Before each position, its elements are copied from the first `ins` sequences. Two calls
+// alternate, of which the second runs last; after each, its own `outs` results are copied.
+long run_positions(const long *order, const Element *elements, long ins, long outs,
+                   const Call *two, int64_t *step, const int64_t *counter) {
+    long position = order[0], length = order[1], stride = order[2];
+    int64_t start = counter ? *counter * length : 0;
+    for (long left = length; left; left--, position += stride) {
+        *step = start + position;
+        for (long k = 0; k < ins; k++)
+            memcpy(elements[k].array, elements[k].sequence + position * elements[k].bytes,
+                   elements[k].bytes);
+        const Call *one = two + left % 2;
+        long status = one->run(one->arguments);
+        if (status) return status;
+        const Element *results = elements + ins + (left % 2) * outs;
+        for (long k = 0; k < outs; k++)
+            memcpy(results[k].sequence + position * results[k].bytes, results[k].array,
+                   results[k].bytes);
+    }
+    return 0;
+}
+
 // Run a call with another size of the thread pool.
 long run_limited(const Call *one, int count) {
     int before = omp_get_max_threads();

@@ -1,7 +1,7 @@
 """Launches that call a C function, of which one call from Python runs several in order.
 
 A call from Python takes about as long as a loop over a thousand numbers.  The driver therefore
-joins consecutive launches: `flow_core.device.Joinable`.
+joins consecutive launches: `flow_core.authoring.backends.Joinable`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from flow_core.authoring.backends import Loop
+from flow_core.base.arrays import Array
 from flow_onednn.binding import CData
 from flow_onednn.native import compiler
 from flow_onednn.native.thunks import member
@@ -17,8 +19,34 @@ from flow_onednn.native.thunks import member
 
 def joined(calls: Sequence[Call]) -> Call:
     """Return a launch that runs launches in order in one call; an error is that of its launch."""
-    at = compiler.ffi(compiler.CDEF).new("long *")
+    at = compiler.ffi(compiler.CDEF).new("long *", len(calls))
     return call("run_calls", table(calls), len(calls), at, fail=partial(_fail, calls, at))
+
+
+def repeated(loop: Loop) -> Call:
+    """Return a launch that runs a loop in one call; see `Repeatable`."""
+    make = compiler.ffi(compiler.CDEF)
+
+    def pointer(kind: str, array: Array | None) -> CData:
+        return make.NULL if array is None else make.cast(kind, array.ctypes.data)
+
+    order = make.new("long[]", [loop.order.start, len(loop.order), loop.order.step])
+    pairs = [*loop.elements, *loop.results[0], *loop.results[1]]
+    rows = [(pointer("void *", a), pointer("char *", s), a.nbytes) for a, s in pairs]
+    two = [joined(body) for body in loop.bodies]  # type: ignore[arg-type]  # they are calls
+    return call(
+        "run_positions", order, make.new("Element[]", rows), len(loop.elements),
+        len(loop.results[0]), table(two), pointer("int64_t *", loop.step),
+        pointer("int64_t *", loop.counter), fail=partial(_fail_loop, loop, two),
+    )  # fmt: skip
+
+
+def _fail_loop(loop: Loop, two: Sequence[Call], status: int) -> None:
+    """Raise the error of a call of a loop, the only one whose body has not run to its end."""
+    for body, one in zip(loop.bodies, two, strict=True):
+        at = one.args[-1]
+        if at[0] < len(body):
+            _fail(body, at, status)  # type: ignore[arg-type]  # joined launches are calls
 
 
 class Call(partial[Any]):
@@ -34,6 +62,7 @@ class Call(partial[Any]):
     fail: Callable[[int], object] | None
     slots: CData = None
     join = staticmethod(joined)
+    repeat = staticmethod(repeated)
 
 
 class CheckedCall(Call):

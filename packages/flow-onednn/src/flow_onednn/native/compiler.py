@@ -305,6 +305,9 @@ typedef union { void *p; long l; uint64_t u; double d; float f; } Slot;
 typedef struct { long (*run)(const Slot *); const Slot *arguments; } Call;
 typedef struct { const float *known; const void *x; long n; int half; } Bounded;
 long run_calls(const Call *calls, long count, long *at);
+typedef struct { void *array; char *sequence; long bytes; } Element;
+long run_positions(const long *order, const Element *elements, long ins, long outs,
+    const Call *two, int64_t *step, const int64_t *counter);
 long run_limited(const Call *one, int count);
 int run_primitive(void *run, void *primitive, void *stream, int count, void *arguments,
     void *wait);

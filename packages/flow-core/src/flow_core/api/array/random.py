@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random as python_random
 import sys
+from collections.abc import Sequence
 
 from flow_core.api.array.index import gather
 from flow_core.api.array.shape import check
-from flow_core.base.dtypes import DType, as_dtype
+from flow_core.base.dtypes import DType, as_dtype, float32, int32
 from flow_core.frontend.config.scope import current_scope
 from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit_one
@@ -19,7 +20,7 @@ from flow_core.ir.graph import AttrValue
 
 __all__ = [
     "CoinFlip", "bernoulli", "coin_flip", "gen_seed",
-    "generate_random_batch_permutation_indices", "shuffle",
+    "generate_random_batch_permutation_indices", "integers", "normal", "shuffle", "uniform",
 ]  # fmt: skip
 
 
@@ -116,6 +117,96 @@ def generate_random_batch_permutation_indices(
     [0, 1, 2, 3]
     """
     return emit_one("generate_random_batch_permutation_indices", value, **_seed(seed), name=name)
+
+
+def _values(
+    distribution: tuple[str, float, float],
+    shape: Sequence[int],
+    dtype: DType,
+    seed: int | None,
+    name: str | None,
+) -> BlobDef:
+    return emit_one(
+        "random_values", distribution=distribution, shape=tuple(shape),
+        dtype=as_dtype(dtype).name, **_seed(seed), name=name,
+    )  # fmt: skip
+
+
+def integers(
+    low: int,
+    high: int,
+    shape: Sequence[int],
+    dtype: DType = int32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> BlobDef:
+    """Return random integers of at least ``low`` and less than ``high``, drawn anew in each step.
+
+    Args:
+        low, high: bounds of the numbers, at most 2**53 in magnitude.
+        shape: shape of the result.
+        dtype: an integer type.
+
+    Returns: A blob of the given shape and element type.
+
+    Raises: InferenceError: there is no such integer, or the element type cannot hold all of them.
+
+    >>> run(flow.random.integers, 5, 6, shape=(2,))
+    array([5, 5], dtype=int32)
+    """
+    return _values(("random_uniform_int", int(low), int(high) - 1), shape, dtype, seed, name)
+
+
+def normal(
+    shape: Sequence[int],
+    mean: float = 0.0,
+    stddev: float = 1.0,
+    dtype: DType = float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> BlobDef:
+    """Return normally distributed random numbers, drawn anew in each step (Box-Muller method).
+
+    Args:
+        shape: shape of the result.
+        mean: mean of the distribution.
+        stddev: standard deviation of the distribution.
+        dtype: a floating type.
+
+    Returns: A blob of the given shape and element type.
+
+    Raises: InferenceError: the standard deviation is negative, or the element type is not floating.
+
+    >>> run(flow.random.normal, (2,), mean=3, stddev=0)
+    array([3., 3.], dtype=float32)
+    """
+    return _values(("random_normal", float(mean), float(stddev)), shape, dtype, seed, name)
+
+
+def uniform(
+    shape: Sequence[int],
+    low: float = 0.0,
+    high: float = 1.0,
+    dtype: DType = float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> BlobDef:
+    """Return random numbers of at least ``low`` and less than ``high``, drawn anew in each step.
+
+    Args:
+        shape: shape of the result.
+        low, high: bounds of the numbers.
+        dtype: a floating type.
+
+    Returns: A blob of the given shape and element type.
+
+    Raises: InferenceError: ``low`` is not less than ``high``, or the element type is not floating.
+
+    >>> x = run(flow.random.uniform, (100,), 2, 3)
+    >>> bool(((2 <= x) & (x < 3)).all())
+    True
+    """
+    return _values(("random_uniform", float(low), float(high)), shape, dtype, seed, name)
 
 
 def shuffle(value: Blob, seed: int | None = None, name: str | None = None) -> BlobDef:

@@ -32,8 +32,10 @@ def layer_name(name: str) -> str:
     """Return the name of a layer: as given, or the default with the number of earlier ones."""
     if not isinstance(name, DefaultName):
         return name
-    unnamed = current_job("use of a layer").unnamed_layers
-    full = current_scope().prefix + name
+    unnamed, scope = current_job("use of a layer").unnamed_layers, current_scope()
+    allowed = 'name="...", by which layers share variables'
+    check(not scope.reuse, "*", "a layer without a name", allowed)
+    full = scope.prefix + name
     unnamed[full] += 1
     earlier = unnamed[full] - 1
     return f"{name}_{earlier}" if earlier else str(name)

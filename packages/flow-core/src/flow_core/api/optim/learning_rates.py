@@ -36,6 +36,14 @@ __all__ = [
 ]  # fmt: skip
 
 
+_WHOLE = "a whole number of at least 1"
+
+
+def _is_whole(number: float) -> bool:
+    """Return whether a finite number has no fraction, as 1e3, but not a learning rate."""
+    return float(number).is_integer()
+
+
 class WarmupConf(ABC):
     """Base class of the warm-ups, which determine the learning rate in the first steps.
 
@@ -57,8 +65,10 @@ class WarmupConf(ABC):
         check_numbers(name, steps=self.steps, multiplier=factor)
         low = factor >= 0 if linear else factor > 0
         found = f"steps={self.steps}, multiplier={factor}"
-        allowed = "steps >= 0, a multiplier below 1 and above 0" + (" or 0" if linear else "")
-        check(self.steps >= 0 and low and factor < 1, name, found, allowed)
+        steps = "a whole number of steps, at least 0"
+        allowed = f"{steps}, and a multiplier below 1 and above 0" + (" or 0" if linear else "")
+        whole = _is_whole(self.steps) and self.steps >= 0
+        check(whole and low and factor < 1, name, found, allowed)
 
     @property
     def warmup_conf(self) -> tuple[str, int, float]:
@@ -171,7 +181,7 @@ class LrScheduler:
         """Validate the parameters of the decay."""
         numbers = {k: v for k, v in self._parameters().items() if _LITERALS.get(k) is not bool}
         check_numbers(name, **numbers)
-        check(numbers["steps"] > 0, name, f"steps={numbers['steps']}", "at least 1")
+        check(_is_whole(steps := numbers["steps"]) and steps > 0, name, f"steps={steps}", _WHOLE)
 
 
 @dataclass(eq=False, repr=False)
@@ -299,6 +309,7 @@ def _check_pieces(
         listed = hasattr(numbers, "__len__") and not isinstance(numbers, str | Mapping)
         check(listed, what, f"{name} {numbers!r:.60}", "a list of numbers")
         check_numbers(what, **{f"{name}[{i}]": number for i, number in enumerate(numbers)})
+    check(all(map(_is_whole, boundaries)), what, f"boundaries {boundaries}", "whole numbers")
     count = len(values)
     check(
         count == len(boundaries) + more,

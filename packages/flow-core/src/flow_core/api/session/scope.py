@@ -19,6 +19,7 @@ from flow_core.frontend.config.scope import (
     mirrored_view,
     name_scope,
     placement,
+    reuse_variables,
     scope_config,
 )
 
@@ -27,7 +28,7 @@ config = scope_config
 __all__ = [
     "config", "consistent_view", "consistent_view_enabled", "current_scope",
     "device_prior_placement", "fixed_placement", "mirrored_view", "mirrored_view_enabled",
-    "namespace", "placement",
+    "namespace", "placement", "reuse_variables",
 ]  # fmt: skip
 
 

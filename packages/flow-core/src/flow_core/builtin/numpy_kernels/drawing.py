@@ -15,8 +15,10 @@ from flow_core.base.philox import CHUNK, Place, Uniform, kept_of, stretches
 from flow_core.base.shapes import Shape, num_elements
 from flow_core.device import Launch
 
-Use = Callable[[Any, Any], object]
-"""A function ``use(numbers, elements)`` that stores the numbers drawn for a matrix of elements."""
+Use = Callable[..., object]
+"""A function ``use(numbers, ..., elements)`` that stores what it makes of the numbers of each draw
+for a matrix of elements.
+"""
 
 Part = tuple[Shape, Any]
 
@@ -31,7 +33,7 @@ def drawing(
     generator: Uniform,
     out: Array,
     place: Place | None,
-    scratch: Array,
+    scratch: Sequence[Array],
     step: Array,
     use: Use,
     draw: int = 0,
@@ -44,23 +46,24 @@ def drawing(
         generator: the generator with the op's key.
         out: C-contiguous array that holds the box.
         place: position of the box in the logical tensor; None for the whole tensor.
-        scratch: array with the shape that `scratch_part` returns.
+        scratch: an array for each draw, with the shape that `scratch_part` returns.
         step: 0-d array with the step number.
         use: stores the numbers of each chunk in the elements of ``out``.
-        draw: index of the draw among the draws of the op within a step.
+        draw: index of the first draw among the draws of the op within a step.
     """
     flat, fill = out.reshape(-1), generator.fill
     rows = []
     for s in stretches(out.shape, place):
-        numbers = scratch[: s.drawn]
+        numbers = [array[: s.drawn] for array in scratch]
         elements = flat[s.first : s.first + s.rows * s.kept].reshape(s.rows, s.kept)
-        rows.append((s.start, numbers, kept_of(s, numbers), elements))
+        rows.append((s.start, numbers, [kept_of(s, drawn) for drawn in numbers], elements))
 
     def launch() -> None:
         now = int(step)
         for start, numbers, kept, elements in rows:
-            fill(numbers, now, draw, start)
-            use(kept, elements)
+            for i, drawn in enumerate(numbers, draw):
+                fill(drawn, now, i, start)
+            use(*kept, elements)
 
     return launch
 

@@ -65,6 +65,7 @@ class Scope:
             pass, 0 for none.
         stale: how many successive values of each variable of a train job are kept; the job reads
             the oldest of them.  0 keeps the current value only.
+        reuse: whether layers use variables that the job has already.
         default: the session's default devices, None outside of jobs.
     """
 
@@ -73,6 +74,7 @@ class Scope:
     mirrored: bool = False
     checkpointing: int = 0
     stale: int = 0
+    reuse: bool = False
     default: Placement | None = None
 
     @property
@@ -207,12 +209,14 @@ class Entering:
         mirrored: bool | None = None,
         checkpointing: bool | None = None,
         stale: int | None = None,
+        reuse: bool | None = None,
     ) -> None:
         self._changes = {
             "placement": placement,
             "mirrored": mirrored,
             "checkpointing": checkpointing,
             "stale": stale,
+            "reuse": reuse,
         }
         self._name = names
         self._tokens: list[object] = []
@@ -261,6 +265,31 @@ def mirrored_view() -> Entering:
         [array([2., 2., 2.], dtype=float32)]
     """
     return Entering(mirrored=True)
+
+
+def reuse_variables() -> Entering:
+    """Share weights: layers of a ``with`` block use the variables that the job has by their names.
+
+    A layer whose variables the job does not have yet creates them.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        InferenceError: a layer of the block has no name.
+
+    Example:
+        >>> def tower(x):
+        ...     with flow.scope.reuse_variables():
+        ...         return flow.layers.dense(x, 2, name="tower")
+        >>> @flow.global_function()
+        ... def job(x: tp.Numpy.Placeholder((1, 3)), y: tp.Numpy.Placeholder((1, 3))) -> tp.Numpy:
+        ...     return tower(x) - tower(y)
+        >>> _ = job(np.ones((1, 3)), np.ones((1, 3)))
+        >>> list(flow.get_all_variables())
+        ['tower-bias', 'tower-weight']
+    """
+    return Entering(reuse=True)
 
 
 def scope_config(

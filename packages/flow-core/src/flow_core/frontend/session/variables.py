@@ -114,7 +114,7 @@ def get_variable(
         "seed": _seed(full, random_seed, line),
     }
     info = VariableInfo(full, tensor_type(sizes, element), Attrs(attrs), job.name, line, values)
-    value = _known(job, info, reuse)
+    value = _known(job, info, reuse or current_scope().reuse)
     job.session.declare_variable(info)
     attempted = f"distribution of {full!r} in job {job.name!r}"
     sbp = decode_distribution(distribute, info.type.shape, attempted, line)
@@ -258,7 +258,8 @@ def _known(job: JobBuild, info: VariableInfo, reuse: bool) -> Value | None:
             at=info.line,
             found=f"a variable of that name, made at {job.builder.lines.get(value.op)}",
             allowed="a new name, since reuse=False",
-            hint='give each layer a name of its own: name="..."',
+            hint='give each layer a name of its own: name="..."; to share the weights, call the '
+            "layers in `with flow.scope.reuse_variables():`",
         )
     return value
 

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.base.dtypes import DType, as_dtype, int8, int32
+from flow_core.base.dtypes import ALL, FLOATS, DType, as_dtype, int8, int32
 from flow_core.base.philox import Place, placed_uniform, uniform
 from flow_core.ir.graph import AttrValue, tensor_type
+from flow_core.ir.initializers import generate
 from flow_core.ops.declare import Attributes, OpDef, Rng, Samples, Types, specs
 from flow_core.ops.rules import (
     check_place,
@@ -199,6 +200,92 @@ class CoinFlip(OpDef):
         yield Sample((), {"batch_size": 5, "place": ((20,), (9,))}, note="a part")
 
 
+class RandomValues(OpDef):
+    """The numbers that the initializer ``distribution`` generates for the seed and the step; those
+    of ``random_uniform`` are less than its upper bound.
+    """
+
+    schema = "random_values() -> out"
+    attrs = {"distribution": REQUIRED, "shape": REQUIRED, "dtype": REQUIRED, **SEED, "place": None}
+    random = True
+    sbp = staticmethod(split_all_axes)
+
+    def infer(self, ctx: InferContext) -> Types:
+        shape, dtype = tuple(ctx.attrs["shape"]), as_dtype(ctx.attrs["dtype"])
+        ctx.check(min(shape, default=0) >= 0, f"shape {shape}", "sizes of at least 0")
+        check_place(ctx, shape)
+        _check_distribution(ctx, dtype)
+        return (tensor_type(shape, dtype),)
+
+    def localize(self, ctx: LocalContext) -> Attributes:
+        return {"shape": ctx.outputs[0].shape, **with_place(ctx)}
+
+    def reference(
+        self, *, distribution: Distribution, shape: tuple[int, ...], dtype: str, seed: int,
+        has_seed: bool, place: Place | None,
+    ) -> Array:  # fmt: skip
+        whole, low = place or (shape, (0,) * len(shape))
+        region = tuple((at, at + size) for at, size in zip(low, shape, strict=True))
+        found = generate(distribution, whole, dtype, seed if has_seed else 0, region)
+        limit = upper_limit(distribution, as_dtype(dtype))
+        return found if limit is None else np.minimum(found, limit)
+
+    def samples(self, _: Rng) -> Samples:
+        for kind, dtype in (
+            (("random_normal", 0.5, 2.0), "float32"), (("random_normal", 0.0, 0.0), "float64"),
+            (("random_uniform", -1.0, 3.0), "float32"), (("random_uniform", 0.0, 1.0), "float64"),
+            (("random_uniform", 0.1, 0.2), "float16"), (("random_normal", 0.0, 1.0), "bfloat16"),
+            (("random_uniform_int", -2, 300), "int32"), (("random_uniform_int", 7, 7), "int64"),
+        ):  # fmt: skip
+            for shape, more in (
+                ((5, 7), {}), ((), {"seed": 11, "has_seed": True}), ((0, 2), {}),
+                ((20000,), {}), ((4, 3), {"place": ((9, 8), (2, 5))}),
+            ):  # fmt: skip
+                yield Sample((), {"distribution": kind, "shape": shape, "dtype": dtype, **more})
+
+
+Distribution = tuple[str, float, float]
+"""The literal of an initializer with two parameters; see `flow_core.ir.initializers`."""
+
+_INTEGERS = tuple(d for d in ALL if d.is_integer)
+_DTYPES = {"random_normal": FLOATS, "random_uniform": FLOATS, "random_uniform_int": _INTEGERS}
+"""The distributions of `RandomValues`, and the element types of their numbers."""
+
+_EXACT = 2**53
+"""Numbers up to this one are exact as float64, in which integers are drawn."""
+
+_DRAWN = 2**48
+"""The number of different random numbers."""
+
+
+def _check_distribution(ctx: InferContext, dtype: DType) -> None:
+    kind, first, last = ctx.attrs["distribution"]
+    ctx.check(kind in _DTYPES, f"distribution {kind!r}", ", ".join(_DTYPES))
+    ctx.check(dtype in _DTYPES[kind], f"element type {dtype}", ", ".join(map(str, _DTYPES[kind])))
+    ctx.check(np.isfinite(first) and np.isfinite(last), f"{first} and {last}", "finite numbers")
+    if kind == "random_normal":
+        ctx.check(last >= 0, f"standard deviation {last}", "at least 0")
+    elif kind == "random_uniform":
+        ctx.check(first < last, f"numbers from {first} to {last}", "a higher upper bound")
+    else:
+        bounds = np.iinfo(dtype.numpy)
+        least, most = max(bounds.min, -_EXACT), min(bounds.max, _EXACT)
+        found = f"numbers from {first} to {last} as {dtype}"
+        ctx.check(least <= first <= last <= most, found, f"{least} to {most}, in this order")
+        ctx.check(last - first < _DRAWN, found, f"at most {_DRAWN} different numbers")
+
+
+def upper_limit(distribution: Distribution, dtype: DType) -> Any:
+    """Return the largest number of a uniform distribution, which rounding must not exceed.
+
+    Returns: a number of the element type; None for other distributions.
+    """
+    kind, low, high = distribution
+    if kind != "random_uniform":
+        return None
+    return np.nextafter(np.asarray(high, dtype.numpy), np.asarray(low, dtype.numpy))
+
+
 def permutation_layout(count: int) -> tuple[int, int]:
     """Return how many bits an index below ``count`` has, and the shift that puts 48 random bits
     above.
@@ -244,5 +331,5 @@ class GenerateRandomBatchPermutationIndices(OpDef):
 
 OPS = specs(
     Constant, ConstantLike, ZeroLike, Range, Bernoulli, CoinFlip,
-    GenerateRandomBatchPermutationIndices,
+    RandomValues, GenerateRandomBatchPermutationIndices,
 )  # fmt: skip

@@ -14,7 +14,7 @@ from flow_core.builtin.numpy_kernels.array.select import copy, fill
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
 from flow_core.builtin.numpy_kernels.drawing import Part, drawing, put, scratch_part
 from flow_core.device import Launch
-from flow_core.ops.array.source import permutation_layout
+from flow_core.ops.array.source import permutation_layout, upper_limit
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 
@@ -40,10 +40,13 @@ def _scratch(query: KernelQuery) -> Part:
     return scratch_part(query.outputs[0].shape, _place(query))
 
 
+def _generator(ctx: BindContext) -> Uniform:
+    return Uniform(ctx.attrs["seed"] if ctx.attrs["has_seed"] else ctx.seed)
+
+
 def _uniform(ctx: BindContext, out: Array, scratch: Array, draw: int = 0) -> Launch:
     """Return a launch that fills a float32 array with uniform numbers for the current step."""
-    generator = Uniform(ctx.attrs["seed"] if ctx.attrs["has_seed"] else ctx.seed)
-    return drawing(generator, out, _place(ctx.query), scratch, ctx.step, put, draw)
+    return drawing(_generator(ctx), out, _place(ctx.query), (scratch,), ctx.step, put, draw)
 
 
 def _decide_parts(query: KernelQuery) -> tuple[Part, ...]:
@@ -68,6 +71,63 @@ def _decide(ctx: BindContext, probability: Array) -> Sequence[Launch]:
 
 def _coin_flip(ctx: BindContext) -> Sequence[Launch]:
     return _decide(ctx, np.array(ctx.attrs["probability"], np.float32))
+
+
+def _value_parts(query: KernelQuery) -> tuple[Part, ...]:
+    drawn = _scratch(query)
+    return drawn, drawn, drawn, (drawn[0], np.float64)
+
+
+def _random_values(ctx: BindContext) -> Launch:
+    """Compute the values of `flow_core.ir.initializers` from two draws, chunk by chunk."""
+    *draws, narrow, wide = carve(ctx.workspace, *_value_parts(ctx.query))
+    kind, first, last = ctx.attrs["distribution"]
+    make = {
+        "random_normal": partial(_normal, first, last, narrow),
+        "random_uniform": partial(_between, first, last),
+        "random_uniform_int": partial(_whole, first, last),
+    }[kind]
+    limit = upper_limit(ctx.attrs["distribution"], ctx.query.outputs[0].dtype)
+
+    def use(high: Array, low: Array, elements: Array) -> None:
+        values = wide[: high.size].reshape(high.shape)
+        make(high, low, values)
+        np.copyto(elements, values, casting="unsafe")
+        if limit is not None:
+            np.minimum(elements, limit, out=elements)
+
+    return drawing(_generator(ctx), ctx.outputs[0], _place(ctx.query), draws, ctx.step, use)
+
+
+def _normal(mean: float, std: float, narrow: Array, u: Array, v: Array, values: Array) -> None:
+    """Compute normal numbers as `flow_core.base.philox.normal` does."""
+    cosines = narrow[: v.size].reshape(v.shape)
+    np.negative(u, out=values)
+    np.log1p(values, out=values)
+    np.multiply(values, -2, out=values)
+    np.sqrt(values, out=values)
+    np.multiply(v, 2 * np.pi, out=cosines)
+    np.cos(cosines, out=cosines)
+    np.multiply(values, cosines, out=values)
+    np.copyto(cosines, values, casting="same_kind")  # rounded to float32
+    np.copyto(values, cosines)
+    np.multiply(values, std, out=values)
+    np.add(values, mean, out=values)
+
+
+def _between(start: float, end: float, high: Array, low: Array, values: Array) -> None:
+    """Compute uniform numbers between two bounds from 48 random bits."""
+    np.multiply(low, 2.0**-24, out=low)
+    np.add(high, low, out=values, dtype=np.float64)
+    np.multiply(values, end - start, out=values)
+    np.add(values, start, out=values)
+
+
+def _whole(least: int, most: int, high: Array, low: Array, values: Array) -> None:
+    """Compute whole numbers between two bounds, which may occur, too."""
+    _between(least, most + 1, high, low, values)
+    np.floor(values, out=values)
+    np.minimum(values, most, out=values)
 
 
 def _permutation_parts(query: KernelQuery) -> tuple[Part, ...]:
@@ -111,6 +171,11 @@ KERNELS: tuple[KernelSpec, ...] = (
     kernel("zero_like", _zeros),
     kernel("range", _range),
     kernel("bernoulli", lambda ctx: _decide(ctx, ctx.inputs[0]), workspace=_decide_bytes),
+    kernel(
+        "random_values",
+        _random_values,
+        workspace=lambda query: carved_bytes(*_value_parts(query)),
+    ),
     kernel("coin_flip", _coin_flip, workspace=_decide_bytes),
     kernel(
         "generate_random_batch_permutation_indices",

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from flow_core.base.arrays import Array
+from flow_core.builtin.calls import joined
 from flow_core.builtin.numpy_kernels.binding import kernel
 from flow_core.builtin.numpy_kernels.control.body import (
     BodyKernels,
@@ -47,7 +48,7 @@ def _launches(ctx: BindContext, kernels: BodyKernels) -> Sequence[Launch]:
     for i, value in enumerate(kernels.graph.results):
         if owned.get(value) != i:
             launches.append(partial(np.copyto, ctx.outputs[i], arrays[value]))
-    return launches
+    return tuple(joined(launches))
 
 
 def _run(on: Array, then: Sequence[Launch], otherwise: Sequence[Launch]) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from flow_core.base.arrays import Array
+from flow_core.builtin.calls import repeated
 from flow_core.builtin.numpy_kernels.binding import Part, carve, carved_bytes, kernel
 from flow_core.builtin.numpy_kernels.control.body import (
     BodyKernels,
@@ -20,7 +20,7 @@ from flow_core.builtin.numpy_kernels.control.body import (
     body_kernels,
     has_kernels,
 )
-from flow_core.device import Launch
+from flow_core.device import Launch, Loop
 from flow_core.ops.control.scan import positions, types_within
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
@@ -42,14 +42,14 @@ def _workspace(query: KernelQuery) -> int:
     return carved_bytes(*parts) + kernels.nbytes
 
 
-def _bind(ctx: BindContext) -> Launch:
+def _bind(ctx: BindContext) -> Sequence[Launch]:
     kernels, parts = _kernels(ctx.query)
     carries, stop = ctx.attrs["carries"], ctx.attrs["carries"] + ctx.attrs["sequences"]
     slots, own = carve(ctx.workspace, *parts), ctx.workspace[carved_bytes(*parts) :]
     places = (ctx.outputs[:carries], slots[:carries])
     owned, step = kernels.owned(carries), np.zeros((), np.int64)
 
-    def bound(source: int) -> tuple[Sequence[Launch], Sequence[Array]]:
+    def bound(source: int) -> tuple[Sequence[Launch], Sequence[tuple[Array, Array]]]:
         """Bind the body to read its carries from one of their two places and write the other."""
         given = (*places[source], *slots[carries:], *ctx.inputs[stop:])
         target, outside = places[1 - source], dict(zip(kernels.inputs, given, strict=True))
@@ -59,37 +59,16 @@ def _bind(ctx: BindContext) -> Launch:
         for i, value in enumerate(kernels.graph.results[:carries]):
             if owned.get(value) != i:
                 launches.append(partial(np.copyto, target[i], results[i]))
-        return launches, results[carries:]
+        return launches, [*zip(results[carries:], ctx.outputs[carries:], strict=True)]
 
-    return partial(
-        _run, ctx, positions(ctx.attrs["length"], ctx.attrs["reverse"]), places,
-        slots[carries:], step, (bound(0), bound(1)),
-    )  # fmt: skip
-
-
-def _run(
-    ctx: BindContext,
-    order: Sequence[int],
-    places: Sequence[Sequence[Array]],
-    slots: Sequence[Array],
-    step: Array,
-    bound: Sequence[tuple[Sequence[Launch], Sequence[Array]]],
-) -> None:
-    """Run a loop; the last position writes the carries to the outputs."""
-    length, carries = len(order), ctx.attrs["carries"]
-    elements = [*zip(slots, ctx.inputs[carries:], strict=False)]
-    for place, first in zip(places[length % 2], ctx.inputs, strict=False):
-        np.copyto(place, first)
-    start: Any = 0 if ctx.step is None else int(ctx.step) * length
-    for number, position in enumerate(order):
-        launches, results = bound[(length - number) % 2]
-        step[...] = start + position
-        for slot, sequence in elements:
-            np.copyto(slot, sequence[position, ...])
-        for launch in launches:
-            launch()
-        for sequence, result in zip(ctx.outputs[carries:], results, strict=True):
-            np.copyto(sequence[position, ...], result)
+    (first, results), (second, more) = bound(0), bound(1)
+    elements = [*zip(slots[carries:], ctx.inputs[carries:stop], strict=True)]
+    order = positions(ctx.attrs["length"], ctx.attrs["reverse"])
+    begin = zip(places[len(order) % 2], ctx.inputs, strict=False)
+    return (
+        *(partial(np.copyto, place, start) for place, start in begin),
+        repeated(Loop(order, elements, (first, second), (results, more), step, ctx.step)),
+    )
 
 
 KERNELS: tuple[KernelSpec, ...] = tuple(

@@ -29,7 +29,7 @@ def _random_mask(ctx: BindContext) -> Launch:
     (drawn,) = carve(ctx.workspace, _mask_parts(ctx.query))
     above = partial(np.less, scalar(ctx.attrs["rate"], drawn))
     generator = Uniform(ctx.seed if seed is None else seed)
-    return drawing(generator, keep, ctx.attrs["place"], drawn, ctx.step, above)
+    return drawing(generator, keep, ctx.attrs["place"], (drawn,), ctx.step, above)
 
 
 def _masked(ctx: BindContext) -> Sequence[Launch]:
