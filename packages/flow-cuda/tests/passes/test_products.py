@@ -221,6 +221,18 @@ def test_rows_may_be_slices_of_wider_rows() -> None:
     np.testing.assert_array_equal(found[:, 6:], c[:, 6:])
 
 
+@needs_compiler
+def test_wide_products_are_not_rounded_to_16_bits() -> None:
+    hardware = Simulator()
+    driver, rng = GpuDriver(hardware), np.random.default_rng(0)
+    a, b = (rng.normal(size=shape).astype(np.float16) for shape in ((4, 7), (7, 5)))
+    product = Product(4, 5, 7, False, False, "float16", wide=True)
+    c = on_device(driver, np.zeros((4, 5), np.float32))
+    ProductLaunch(hardware, product, on_device(driver, a), on_device(driver, b), c)()
+    wanted = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(driver.copy_out(c), wanted, 1e-5, 1e-6)
+
+
 # --- the pass
 
 

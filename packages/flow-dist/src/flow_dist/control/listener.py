@@ -90,10 +90,12 @@ class Listener:
 
     async def run(self) -> None:
         """Accept connections until cancelled."""
-        loop = asyncio.get_running_loop()
         while True:
-            try:
-                connection, _ = await loop.sock_accept(self._socket)
+            await self._readable()
+            try:  # not loop.sock_accept, which loses a connection if it is cancelled in its turn
+                connection, _ = self._socket.accept()
+            except BlockingIOError:
+                continue
             except OSError as error:  # out of descriptors, for example
                 LOG.warning("a connection could not be accepted: %s", error)
                 await asyncio.sleep(1.0)
@@ -101,12 +103,25 @@ class Listener:
             await self._start_serving(connection)
             await asyncio.sleep(1 / ACCEPT_RATE if self.missing == 0 else 0)
 
+    async def _readable(self) -> None:
+        """Wait for a connection."""
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        loop.add_reader(self._socket, lambda: ready.done() or ready.set_result(None))
+        try:
+            await ready
+        finally:
+            loop.remove_reader(self._socket)
+
     async def _start_serving(self, connection: socket.socket) -> None:
         try:
             reader, writer = await asyncio.open_connection(sock=connection)
         except OSError:  # already disconnected
             connection.close()
             return
+        except asyncio.CancelledError:
+            connection.close()
+            raise
         peer = writer.get_extra_info("peername") or ("", 0)
         self._evict()
         self._unauthenticated[writer] = str(peer[0])
