@@ -106,8 +106,8 @@ class Listener:
     async def _readable(self) -> None:
         """Wait for a connection."""
         loop = asyncio.get_running_loop()
-        ready = loop.create_future()
-        loop.add_reader(self._socket, lambda: ready.done() or ready.set_result(None))
+        ready: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._socket, _finish, ready)
         try:
             await ready
         finally:
@@ -155,6 +155,12 @@ class Listener:
         """Stop listening."""
         self._socket.close()
         self._drops.flush()
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    """Set the result of a future, which the loop may do more than once before it is awaited."""
+    if not future.done():
+        future.set_result(None)
 
 
 class DropLog:
