@@ -44,9 +44,9 @@ def networks() -> ModuleType:
         sys.path.remove(str(BENCHMARKS))
 
 
-@pytest.mark.parametrize(("selector", "told"), [("greedy", True), ("optimal", False)])
+@pytest.mark.parametrize("selector", ["greedy", "optimal"])
 def test_a_plan_that_does_not_fit_is_refused_by_line(
-    selector: str, told: bool, monkeypatch: pytest.MonkeyPatch
+    selector: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(NumpyDriver, "memory", lambda _: 5000)
     settings = flow.function_config()
@@ -61,7 +61,7 @@ def test_a_plan_that_does_not_fit_is_refused_by_line(
         job.plan()
     assert "wide-" in caught.value.found
     assert __file__ in caught.value.found
-    assert ("by cost" in str(caught.value)) == told
+    assert "layouts chosen for less memory: " in str(caught.value)
 
 
 def train_job(networks: ModuleType, name: str, result: Any = tp.Numpy) -> Any:

@@ -13,7 +13,7 @@ class Searched:
     Attributes:
         form: the chosen form in words.
         how: the settings that request it.
-        device: the device that has the least room, as text.
+        device: the device that has the least free memory, as text.
         nbytes, limit: the bytes that it needs, and those that it has.
         seconds: the predicted time of a step.
         kinds: the kinds of changes that were combined.

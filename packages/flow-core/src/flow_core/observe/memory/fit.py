@@ -48,7 +48,7 @@ class FormRow:
         changes: the names of its changes; none for the job as it is.
         how: what to change in the program.
         settings: the settings that allow a job to take this form by itself, if they are needed.
-        nbytes: the bytes of the device that has the least room.
+        nbytes: the bytes of the device that has the least free memory.
         variables: the bytes of the variables of that device.
         seconds: the predicted duration of a step.
         fits: whether each device has enough memory.

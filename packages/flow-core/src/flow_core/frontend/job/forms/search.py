@@ -59,7 +59,7 @@ class Form:
         changes: the names of its changes.
         how: what to write in the program.
         kinds: the kinds of its changes.
-        device: the device that has the least room, as text.
+        device: the device that has the least free memory, as text.
         nbytes: the bytes that this device needs.
         variables: those of them that variables need.
         limit: the bytes that it has; None for no limit.
@@ -190,8 +190,8 @@ class Search:
             queue.skip(entry)
         elif not form.fits:
             saves = before is None or form.nbytes <= (1 - SAVING) * before.nbytes
-            room = form.limit is None or form.variables <= form.limit
-            queue.follow(form, saves and room and not self._has_twin(form))
+            free = form.limit is None or form.variables <= form.limit
+            queue.follow(form, saves and free and not self._has_twin(form))
 
     def _has_twin(self, form: Form) -> bool:
         """Return whether an earlier form with other layouts has the same numbers."""
