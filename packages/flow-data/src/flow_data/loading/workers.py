@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -212,7 +212,8 @@ class Workers:
         for job in left:
             job.cancel()
         for thread in self._threads:
-            thread.join(seconds)
+            with suppress(RuntimeError):  # an interrupt may have ended the start of the thread
+                thread.join(seconds)
 
 
 def _error_of(work: Callable[[], None]) -> BaseException | None:
