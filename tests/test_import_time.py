@@ -61,7 +61,7 @@ def test_time_of_the_commands_help() -> None:
     ratios = [
         cpu_seconds("-m", "oneflow", "--help") / cpu_seconds("-c", "import numpy") for _ in range(3)
     ]
-    assert min(ratios) < MOST_OF_HELP  # other load makes some of them larger
+    assert statistics.median(ratios) < MOST_OF_HELP
 
 
 def test_help_registers_no_ops_and_kernels() -> None:
