@@ -10,6 +10,7 @@ from __future__ import annotations
 import random as python_random
 import sys
 from collections.abc import Sequence
+from numbers import Integral
 
 from flow_core.api.array.index import gather
 from flow_core.api.array.shape import check
@@ -149,11 +150,15 @@ def integers(
 
     Returns: A blob of the given shape and element type.
 
-    Raises: InferenceError: there is no such integer, or the element type cannot hold all of them.
+    Raises: InferenceError: a bound is no integer, there is no such integer, or the element type
+        cannot hold all of them.
 
     >>> run(flow.random.integers, 5, 6, shape=(2,))
     array([5, 5], dtype=int32)
     """
+    for key, bound in (("low", low), ("high", high)):
+        whole = isinstance(bound, Integral)
+        check(whole, "random.integers", f"{key}={bound!r:.60}", "an integer")
     return _values(("random_uniform_int", int(low), int(high) - 1), shape, dtype, seed, name)
 
 
