@@ -52,7 +52,7 @@ EDITS = (
         "    open('times', 'w').write(json.dumps(times))\n",
     ),
 )
-"""Texts of the program, and what replaces them, so that it writes times."""
+"""Replacements in the text of the program, which make it write times."""
 
 
 def program():

@@ -292,7 +292,7 @@ def test_the_table() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("search", "memory"), [("on", "330000"), ("on", "170000")])
 def test_processes_agree_on_the_form(search: str, memory: str) -> None:
-    """Two processes, each of which compiles its own devices, take the form of one process."""
+    """Two processes that compile their own devices choose the form that one process chooses."""
     script = Path(__file__).parents[2] / "helpers" / "programs" / "run_within_memory.py"
     limits = {"ONEFLOW_EMULATE_GPUS": "4", "ONEFLOW_EMULATE_GPU_MEMORY": memory}
     one = processes.run([sys.executable, script, search], env={**os.environ, **limits}, check=True)

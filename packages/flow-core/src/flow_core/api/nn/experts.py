@@ -139,7 +139,7 @@ def mixture_of_experts(
 
 
 def _groups(x: BlobDef, scores: BlobDef, k: int, groups: int | None) -> tuple[int, int]:
-    """Return the number of groups and the tokens of each, after a check of the arguments."""
+    """Check the arguments; return the number of groups, and of the tokens in each group."""
     found = f"x {x.shape} {x.dtype.name} and scores {scores.shape} {scores.dtype.name}"
     fits = len(x.shape) > 1 and x.shape[:-1] == scores.shape[:-1]
     fits = fits and x.dtype.is_floating and scores.dtype.is_floating and scores.shape[-1] > 0

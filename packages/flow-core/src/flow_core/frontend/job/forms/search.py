@@ -244,7 +244,7 @@ class Search:
         request: CompileRequest,
         prices: Sequence[float],
     ) -> Form:
-        """Return a form with the lowest price of memory that makes it fit, or with the highest."""
+        """Return a form at the lowest price of memory at which it fits, else at the highest."""
 
         def at(price: float) -> Form:
             planned, compiled = self._plan(replace(request, memory_price=price))
@@ -413,7 +413,7 @@ class _Queue:
         return heapq.heappop(self._heap) if self._heap else None
 
     def follow(self, form: Form, adds_work: bool) -> None:
-        """Add the forms with one more change than one that does not fit.
+        """Add the forms that have one change more than a form that does not fit.
 
         Args:
             form: the form.
