@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import erf, sqrt
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,17 @@ from flow_core.ir.graph import Attrs, tensor_type
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import KernelQuery
 from flow_core.testing.checks import run_kernel
-from flow_onednn import library
+from flow_onednn import library, threads
 from flow_onednn.kernels.packed import PACK, PRODUCT, attrs_of, constant_size, packed_size
-from flow_onednn.recipes import Problem
+from flow_onednn.kernels.partitioned_matmul import PartitionedMatmul
+from flow_onednn.recipes import BY_OP, Problem
 
 pytestmark = pytest.mark.usefixtures("onednn")
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "": lambda y: y,
+    "relu": lambda y: np.maximum(y, 0),
+    "gelu": lambda y: 0.5 * y * (1 + np.vectorize(erf)(y / sqrt(2))),
+}
 
 
 def product(
@@ -66,8 +74,8 @@ def test_product_of_packed_weights(
 
 @pytest.mark.skipif(not library.has_amx(), reason="bfloat16 is packed for AMX only")
 @pytest.mark.parametrize("transpose", [False, True])
-@pytest.mark.parametrize("activation", ["", "relu"])
-@pytest.mark.parametrize("sizes", [(1, 300, 257), (25, 784, 512)])
+@pytest.mark.parametrize("activation", ["", "relu", "gelu"])
+@pytest.mark.parametrize("sizes", [(1, 300, 257), (25, 784, 512), (515, 3072, 70)])
 def test_product_of_packed_bfloat16_weights(
     sizes: tuple[int, int, int], activation: str, transpose: bool
 ) -> None:
@@ -83,8 +91,25 @@ def test_product_of_packed_bfloat16_weights(
     how = {**attrs, "transpose_b": transpose, "bias": True, "size": size}
     made = run(PACK, how, [b], (size,))
     found = run(PRODUCT, attrs, [a, made, bias], asked.outputs[0].shape)
-    wanted = np.maximum(wanted, 0) if activation else wanted
+    wanted = ACTIVATIONS[activation](wanted)
     np.testing.assert_allclose(found.astype(float), wanted, rtol=2**-8, atol=1e-4)
+
+
+@pytest.mark.skipif(not library.has_amx(), reason="bfloat16 is packed for AMX only")
+@pytest.mark.parametrize("packed", [False, True])
+def test_long_sums_of_bfloat16_have_the_bits_of_one_thread(packed: bool) -> None:
+    """The library keeps such sums in a buffer, which it would divide among threads."""
+    asked = product(1024, 3072, 768, "gelu", False, bfloat16)
+    size = constant_size(asked)
+    types = (asked.inputs[0], tensor_type((size or 0,), bfloat16), asked.inputs[2])
+    how = tuple(attrs_of(asked).items())
+    given = Problem(PRODUCT, types, asked.outputs, how) if packed else asked
+    found = []
+    for count in (1, 2, 3):
+        with threads.limited(count):
+            found.append(BY_OP[given.op](given))
+    assert all(isinstance(made, PartitionedMatmul) for made in found)
+    assert {len(made.parts) for made in found} == {8}
 
 
 @pytest.mark.skipif(not library.has_amx(), reason="bfloat16 is packed for AMX only")

@@ -18,6 +18,7 @@ from flow_core.authoring.specs import (
     TensorType,
 )
 from flow_core.base.arrays import Array
+from flow_core.base.dtypes import as_dtype
 from flow_onednn import binding
 from flow_onednn.kernels.upcast import product
 from flow_onednn.library import library
@@ -64,7 +65,8 @@ class Matrix:
         """Return the rows (axis -2) or columns (axis -1) in a span, and their offset in bytes."""
         sizes = list(self.shape)
         sizes[axis] = span[1] - span[0]
-        return replace(self, shape=tuple(sizes)), 4 * span[0] * self.strides[axis]
+        step = self.strides[axis] * as_dtype(self.dtype).itemsize
+        return replace(self, shape=tuple(sizes)), span[0] * step
 
 
 Span = tuple[int, int]

@@ -7,6 +7,8 @@ of training, bfloat16 weights are packed once for all steps.  See `flow_onednn.p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from flow_core.authoring.backends import (
@@ -17,8 +19,10 @@ from flow_core.authoring.backends import (
 from flow_core.authoring.specs import Attrs, AttrValue, BindContext, KernelQuery, KernelSpec
 from flow_core.base.arrays import Array
 from flow_onednn.kernels import partitioned_matmul
-from flow_onednn.kernels.matmul import ACTIVATIONS
+from flow_onednn.kernels.matmul import ACTIVATIONS, Span
 from flow_onednn.kernels.nan_relu import preserve_nan
+from flow_onednn.kernels.partitioned_matmul import split_rows
+from flow_onednn.kernels.upcast import is_half
 from flow_onednn.library import library
 from flow_onednn.primitives import Md, PostOps, Primitive, any_layout, create, nbytes, plain
 from flow_onednn.recipes import (
@@ -37,20 +41,26 @@ PACK, PRODUCT = "onednn_pack", "onednn_packed_matmul"
 
 
 def _product(attrs: dict[str, AttrValue], has_bias: bool, dtype: str) -> Primitive | None:
-    """Create the product of row-major rows and weights in the primitive's layout.
+    """Create the product of row-major rows and weights in the layout that the library selects.
 
     A pass queries this layout before the cores are divided among streams, so the layout is selected
     for the whole thread budget.
     """
-    rows, deep, columns = (attrs[k] for k in ("rows", "deep", "columns"))
-    null = library().ffi.NULL
-    out = plain((rows, columns), "float32" if attrs["wide"] else dtype)
     with whole_budget():
-        return create(
-            "matmul", plain((rows, deep), dtype), any_layout((deep, columns), dtype),
-            plain((1, columns), dtype) if has_bias else null, out,
-            post=PostOps(activation=ACTIVATIONS[attrs["activation"]]), math=attrs["math"],
-        )  # fmt: skip
+        layout = any_layout((attrs["deep"], attrs["columns"]), dtype)
+        return _product_of(attrs, has_bias, dtype, layout)
+
+
+def _product_of(
+    attrs: dict[str, AttrValue], has_bias: bool, dtype: str, weights: Md
+) -> Primitive | None:
+    rows, deep, columns = (attrs[k] for k in ("rows", "deep", "columns"))
+    return create(
+        "matmul", plain((rows, deep), dtype), weights,
+        plain((1, columns), dtype) if has_bias else library().ffi.NULL,
+        plain((rows, columns), "float32" if attrs["wide"] else dtype),
+        post=PostOps(activation=ACTIVATIONS[attrs["activation"]]), math=attrs["math"],
+    )  # fmt: skip
 
 
 def _weights(attrs: dict[str, AttrValue], dtype: str) -> Md:
@@ -70,19 +80,30 @@ def _build_pack(p: Problem) -> Recipe | None:
     return recipe(made, (Operand("src", 0, source), Operand("dst", 0, target, True)))
 
 
-def _build_product(p: Problem) -> Recipe | None:
-    has_bias, dtype = len(p.inputs) == 3, p.inputs[0].dtype.name
-    product, columns = _product(p.attrs, has_bias, dtype), p.attrs["columns"]
+def _build_product(p: Problem) -> Implementation | None:
+    attrs, has_bias, dtype = p.attrs, len(p.inputs) == 3, p.inputs[0].dtype
+    product, out = _product(attrs, has_bias, dtype.name), p.outputs[0]
     if product is None:
         return None
-    operands = [
-        Operand("src", 0, plain(p.inputs[0].shape, dtype)),
-        Operand("weights", 1, product.md("weights")),
-        Operand("dst", 0, plain(p.outputs[0].shape, p.outputs[0].dtype.name), True),
-    ]
-    if has_bias:
-        operands.append(Operand("bias", 2, plain((1, columns), dtype)))
-    return recipe(product, operands)
+    deep, columns, weights = attrs["deep"], attrs["columns"], product.md("weights")
+
+    def operands(span: Span, result: str) -> Iterator[Operand]:
+        low, rows = span[0], span[1] - span[0]
+        yield Operand("src", 0, plain((rows, deep), dtype.name), False, low * deep * dtype.itemsize)
+        yield Operand("weights", 1, weights)
+        at = low * columns * out.dtype.itemsize
+        yield Operand("dst", 0, plain((rows, columns), result), True, at)
+        if has_bias:
+            yield Operand("bias", 2, plain((1, columns), dtype.name))
+
+    def part(span: Span, result: str = dtype.name) -> Recipe | None:
+        how = {**attrs, "rows": span[1] - span[0], "wide": result != dtype.name}
+        made = _product_of(how, has_bias, dtype.name, weights)
+        return recipe(made, tuple(operands(span, result)))
+
+    rows = attrs["rows"]
+    split = split_rows(rows, part) if is_half(out) else None
+    return split or recipe(product, tuple(operands((0, rows), out.dtype.name)))
 
 
 def attrs_of(p: Problem) -> dict[str, AttrValue]:

@@ -85,8 +85,14 @@ def conv_with_bias(rewriter: KernelRewriter, conv: Op) -> bool:
 
 
 def matmul_with_bias(rewriter: KernelRewriter, op: Op) -> bool:
-    """Fuse a matrix product with bias_add and relu."""
-    return _with_bias(rewriter, op, {**op.attrs, "activation": ""}, ("relu",))
+    """Fuse a matrix product with bias_add and relu; half results also with gelu.
+
+    Of half results, gelu as an op of its own mostly converts: it takes twice as long as in the
+    product, which has its results in float32.
+    """
+    half = is_half(rewriter.type_of(op.output()))
+    attrs = {**op.attrs, "activation": ""}
+    return _with_bias(rewriter, op, attrs, ("relu", "gelu") if half else ("relu",))
 
 
 PLAIN = ("l1", "l2", "weight_decay")
