@@ -11,6 +11,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_core.base.alignment import aligned
 from flow_core.base.config import Settings
 from flow_core.base.dtypes import as_dtype, bfloat16, float32
 from flow_core.frontend.config import precision
@@ -23,6 +24,7 @@ from flow_onednn import library, recipes
 from flow_onednn.kernels import norm, upcast
 from flow_onednn.kernels.convolution.conv import build_data_grad
 from flow_onednn.native import compiler
+from flow_onednn.native.calls import CONVERTED
 from flow_onednn.recipes import Problem
 
 pytestmark = [
@@ -154,6 +156,46 @@ def test_kernels_accept_bfloat16_without_native_instructions(
         (have,) = run_kernel(kernel, query, arrays)
         np.testing.assert_allclose(have.astype(float), want, 2e-2, 2e-2)
     assert tried
+
+
+ROW_LOOPS = {
+    "softmax": ({"axis": -1}, "h", "h"),
+    "softmax_grad": ({"axis": -1}, "hh", "h"),
+    "layer_norm": (
+        {"begin_norm_axis": 1, "begin_params_axis": 1, "epsilon": 1e-5, "center": True,
+         "scale": True}, "hpp", "hff",
+    ),
+    "layer_norm_grad": ({"begin_norm_axis": 1, "epsilon": 1e-5}, "hhff", "h"),
+}  # fmt: skip
+"""Attributes of an op, and the kinds of its inputs and outputs: bfloat16 rows, a bfloat16
+parameter per column, or a float32 number per row."""
+
+
+@pytest.mark.parametrize("sizes", [(1, 48), (3, 47), (129, 5), (1000, 130), (64, 8192), (2, 9001)])
+@pytest.mark.parametrize("op", ROW_LOOPS)
+def test_loops_over_rows_convert_blocks_of_rows(op: str, sizes: tuple[int, int]) -> None:
+    """The results are those of the float32 loop; rows beyond a block are converted as a whole."""
+    attrs, *kinds = ROW_LOOPS[op]
+    rows, columns = sizes
+    shapes = {"h": sizes, "p": (columns,), "f": (rows,)}
+    inputs, outputs = (
+        tuple(tensor_type(shapes[k], as_dtype("float32" if k == "f" else "bfloat16")) for k in side)
+        for side in kinds
+    )
+    rng = np.random.default_rng(3)
+    arrays = [rng.normal(1, 1, t.shape).astype(t.dtype.numpy) for t in inputs]
+    query = KernelQuery(op, Attrs(attrs), inputs, outputs)
+    kernel = default_registry().find_kernel(query, "cpu")
+    found = run_kernel(kernel, query, arrays)
+    wide = upcast.upcast_query(query)
+    floats = default_registry().find_kernel(wide, "cpu")
+    wanted = run_kernel(floats, wide, [x.astype(np.float32) for x in arrays])
+    for have, want in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(have, want.astype(have.dtype))
+    in_blocks = columns * (kinds[0].count("h") + 1) <= CONVERTED
+    copies = sum(aligned(4 * t.size) for t in (*inputs, *outputs) if upcast.is_half(t))
+    assert kernel.workspace is not None
+    assert (kernel.workspace(query) < copies) == in_blocks
 
 
 @pytest.mark.parametrize("half", ["x", "moving_mean"])

@@ -18,7 +18,7 @@ from flow_core.base.arrays import Array
 from flow_core.base.errors import DataError
 from flow_onednn import threads
 from flow_onednn.binding import CData
-from flow_onednn.kernels.upcast import is_half, with_upcast
+from flow_onednn.kernels.upcast import RowLoop, is_half, with_upcast
 from flow_onednn.native import compiler
 from flow_onednn.native.calls import call
 from flow_onednn.primitives import address
@@ -58,10 +58,11 @@ def _with_compiler(accepts: Accepts) -> Accepts:
 
 def upcast_loop_kernel(
     op: str, bind: Callable[[BindContext], Launch | list[Launch]], accepts: Accepts = _all_float32,
-    workspace: Callable[[KernelQuery], int] | None = None,
+    workspace: Callable[[KernelQuery], int] | None = None, rows: RowLoop | None = None,
 ) -> KernelSpec:  # fmt: skip
     """Return the `KernelSpec` of a C loop that mutates no input, extended to bfloat16."""
-    return with_upcast(loop_kernel(op, bind, accepts, workspace), _with_compiler(accepts))
+    loop = loop_kernel(op, bind, accepts, workspace)
+    return with_upcast(loop, _with_compiler(accepts), rows=rows)
 
 
 def _only_half(spec: KernelSpec) -> KernelSpec:
@@ -311,8 +312,17 @@ KERNELS: tuple[KernelSpec, ...] = (
     replace(
         loop_kernel("sparse_softmax_cross_entropy_grad", _loss_grad, _labeled), batchable=rowwise
     ),
-    upcast_loop_kernel("layer_norm", _layer_norm, _params_per_row),
-    upcast_loop_kernel("layer_norm_grad", _layer_norm_grad),
+    upcast_loop_kernel(
+        "layer_norm",
+        _layer_norm,
+        _params_per_row,
+        rows=RowLoop(lambda query: _rows(query)[0], 6, (0,), (3, 4, 5)),
+    ),
+    upcast_loop_kernel(
+        "layer_norm_grad",
+        _layer_norm_grad,
+        rows=RowLoop(lambda query: _rows(query)[0], 5, (0, 1, 2, 3), (4,)),
+    ),
     upcast_loop_kernel(
         "layer_norm_gamma_grad", _layer_norm_gamma_grad, _params_per_row, _gamma_bytes
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_onednn.kernels.loops import pointer, upcast_loop_kernel
+from flow_onednn.kernels.upcast import RowLoop
 from flow_onednn.native.calls import call
 
 
@@ -30,7 +31,13 @@ def _bind_grad(ctx: BindContext) -> Launch:
     return call("softmax_grad", *arrays, y.size // columns, columns)
 
 
+def _rows(query: KernelQuery) -> int:
+    return query.inputs[0].size // query.inputs[0].shape[-1]
+
+
 KERNELS: tuple[KernelSpec, ...] = (
-    upcast_loop_kernel("softmax", _bind, _over_rows),
-    upcast_loop_kernel("softmax_grad", _bind_grad, _over_rows),
+    upcast_loop_kernel("softmax", _bind, _over_rows, rows=RowLoop(_rows, 2, (0,), (1,))),
+    upcast_loop_kernel(
+        "softmax_grad", _bind_grad, _over_rows, rows=RowLoop(_rows, 3, (0, 1), (2,))
+    ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flow_core.authoring.backends import Launch
@@ -22,15 +22,50 @@ from flow_core.base.arrays import Array
 from flow_core.base.dtypes import float32
 from flow_onednn.library import NO_AMX
 from flow_onednn.native import compiler
-from flow_onednn.native.calls import call
+from flow_onednn.native.calls import CONVERTED, Call, call, over_rows
 from flow_onednn.primitives import address
 from flow_onednn.recipes import Build, is_product, kernel
 
 _LOG = logging.getLogger("flow_onednn")
 
 
+@dataclass(frozen=True, slots=True)
+class RowLoop:
+    """The C function of a kernel whose result's rows depend on the same rows of its arrays only.
+
+    Attributes:
+        rows: returns the number of rows.
+        counted: position of the argument that is the number of rows.
+        inputs, outputs: positions of the arguments that are the op's first inputs, and its outputs.
+    """
+
+    rows: Callable[[KernelQuery], int]
+    counted: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def without_rows(self, query: KernelQuery) -> KernelQuery:
+        """Return the query with float32 in place of the types that the loop converts in blocks."""
+        sides = (query.inputs, len(self.inputs)), (query.outputs, len(self.outputs))
+        inputs, outputs = (
+            (*map(upcast_type, types[:count]), *types[count:]) for types, count in sides
+        )
+        halves = [t for types, count in sides for t in types[:count] if is_half(t)]
+        fits = sum(t.size for t in halves) <= CONVERTED * self.rows(query)
+        return replace(query, inputs=inputs, outputs=outputs) if fits else query
+
+    def launch(self, loop: Call, ctx: BindContext) -> Launch:
+        """Return the launch of the loop on blocks of rows."""
+        arrays = {slot: (x, False) for slot, x in zip(self.inputs, ctx.inputs, strict=False)}
+        arrays |= {slot: (y, True) for slot, y in zip(self.outputs, ctx.outputs, strict=True)}
+        return over_rows(loop, self.counted, arrays)
+
+
 def with_upcast(
-    spec: KernelSpec, takes: Callable[[KernelQuery], bool], note: Callable[[], object] = tuple
+    spec: KernelSpec,
+    takes: Callable[[KernelQuery], bool],
+    note: Callable[[], object] = tuple,
+    rows: RowLoop | None = None,
 ) -> KernelSpec:
     """Extend a kernel to bfloat16 arrays that it does not accept; it must not mutate these arrays.
 
@@ -38,8 +73,12 @@ def with_upcast(
         spec: the kernel.
         takes: the kernel's predicate, which accepts or rejects a query.
         note: function that is called when a launch with conversions is bound.
+        rows: the kernel's loop, if it can run on blocks of rows, whose copies stay in the cache.
     """
     inner = spec.workspace
+
+    def copied(query: KernelQuery) -> KernelQuery:
+        return rows.without_rows(query) if rows else query
 
     def accepts(query: KernelQuery) -> bool:
         return takes(query) or (
@@ -49,7 +88,8 @@ def with_upcast(
     def workspace(query: KernelQuery) -> int:
         if takes(query):
             return inner(query) if inner else 0
-        return _upcast_bytes(query) + (inner(upcast_query(query)) if inner else 0)
+        own = inner(upcast_query(query)) if inner else 0
+        return _upcast_bytes(copied(query)) + own
 
     def bind(ctx: BindContext) -> Launch | Sequence[Launch]:
         bound: Any = load(spec.load)
@@ -57,7 +97,10 @@ def with_upcast(
             found: Launch | Sequence[Launch] = bound(ctx)
             return found
         note()
-        return _bind(ctx, bound)
+        query = copied(ctx.query)
+        in_blocks = rows if query != ctx.query else None
+        made = (lambda inner: in_blocks.launch(bound(inner), inner)) if in_blocks else bound
+        return _bind(replace(ctx, query=query), made)
 
     return replace(spec, load=bind, accepts=accepts, workspace=workspace)
 

@@ -48,6 +48,45 @@ long run_limited(const Call *one, int count) {
     return status;
 }
 
+// An array of a loop over rows, which is bfloat16 or float: its row length, and its argument's place.
+typedef struct { void *array; long columns; int half, result, slot; } Rows;
+
+enum { CONVERTED = 1 << 13, MOST_SLOTS = 16 };
+
+// Run a loop over `rows` float rows on arrays of which some are bfloat16, in blocks of rows whose
+// float copies stay in the cache. Its argument number `counted` is the number of rows.
+long run_rows(const Call *one, const Rows *arrays, long count, long slots, long counted, long rows,
+              long block) {
+    long status = 0, blocks = (rows + block - 1) / block, work = rows * arrays->columns;
+#pragma omp parallel for if (work > PARALLEL) schedule(static) reduction(| : status)
+    for (long b = 0; b < blocks; b++) {
+        float copies[CONVERTED], *copy[MOST_SLOTS], *next = copies;
+        Slot given[MOST_SLOTS];
+        memcpy(given, one->arguments, slots * sizeof(Slot));
+        long first = b * block, n = rows - first < block ? rows - first : block;
+        given[counted].l = n;
+        for (long k = 0; k < count; k++) {
+            const Rows *a = arrays + k;
+            long at = first * a->columns, size = n * a->columns;
+            copy[k] = a->half ? next : (float *)a->array + at;
+            next += a->half ? size : 0;
+            given[a->slot].p = copy[k];
+            if (!a->half || a->result) continue;
+#pragma omp simd
+            for (long i = 0; i < size; i++) copy[k][i] = bf16_to_f32(((bfloat16 *)a->array)[at + i]);
+        }
+        status |= one->run(given);
+        for (long k = 0; k < count; k++) {
+            const Rows *a = arrays + k;
+            if (!a->half || !a->result) continue;
+            bfloat16 *to = (bfloat16 *)a->array + first * a->columns;
+#pragma omp simd
+            for (long i = 0; i < n * a->columns; i++) to[i] = f32_to_bf16(copy[k][i]);
+        }
+    }
+    return status;
+}
+
 // Execute a primitive; `wait` is null if the library is synchronous.
 int run_primitive(void *run, void *primitive, void *stream, int count, void *arguments,
                   void *wait) {

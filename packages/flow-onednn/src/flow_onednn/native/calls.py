@@ -6,9 +6,11 @@ joins consecutive launches: `flow_core.authoring.backends.Joinable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from flow_core.authoring.backends import Loop
 from flow_core.base.arrays import Array
@@ -118,6 +120,34 @@ def _fail(calls: Sequence[Call], at: CData, status: int) -> None:
 def limited(one: Call, count: int) -> Call:
     """Return a launch that runs a call with another size of the thread pool."""
     return call("run_limited", table([one]), count, fail=partial(_fail_any, [one]))
+
+
+CONVERTED = 1 << 13
+"""Most float32 elements of a block of rows that `over_rows` converts; equals that of `calls.c`."""
+FEW_ROWS = 64
+"""Number of rows that loops over short rows process together."""
+
+
+def over_rows(one: Call, counted: int, arrays: Mapping[int, tuple[Array, bool]]) -> Call:
+    """Return a launch that runs a loop over float32 rows on arrays of which some are bfloat16.
+
+    Args:
+        one: the loop.
+        counted: position of the argument that is the number of rows.
+        arrays: the arrays that have these rows, and whether the loop writes them, by the position
+            of the argument.
+    """
+    rows, make = one.args[counted], compiler.ffi(compiler.CDEF)
+    converted = make.new("Rows[]", len(arrays))
+    for row, (slot, (array, result)) in zip(converted, arrays.items(), strict=True):
+        row.array, row.columns = make.cast("void *", array.ctypes.data), array.size // rows
+        row.half, row.result, row.slot = array.dtype != np.float32, result, slot
+    block = CONVERTED // sum(row.columns for row in converted if row.half)
+    block -= block % FEW_ROWS if block > FEW_ROWS else 0
+    return call(
+        "run_rows", table([one]), converted, len(arrays), len(one.args), counted, rows, block,
+        fail=partial(_fail_any, [one]),
+    )  # fmt: skip
 
 
 def choice(name: str, *arguments: Any, fast: Sequence[Any], exact: Sequence[Any]) -> Call:

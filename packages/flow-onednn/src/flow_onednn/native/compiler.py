@@ -54,10 +54,14 @@ FILES = (
     "functions.h", "source.c", "norms.c", "tables.c", "partitions.c", "joined.c", "nan_safe.c",
     "few_rows.c", "panels.c", "recurrent.c", "calls.c",
 )  # fmt: skip
+WIDE_VECTORS = ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
+"""Compilers tune for processors whose clock drops with vectors of 512 bits, which few still do.
+
+On an Intel Xeon with AMX, exp takes 26 us instead of 38 us per million numbers and thread."""
 # not -ffast-math, because a library linked with it flushes denormals in the whole process
 FLAGS = (
-    "-O2", "-ftree-vectorize", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=gnu11",
-    "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast",
+    "-O2", "-ftree-vectorize", "-march=native", *WIDE_VECTORS, "-fopenmp", "-fPIC", "-shared",
+    "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast",
     *limited(os.environ.get(LIMIT, "")),
 )  # fmt: skip
 
@@ -309,6 +313,9 @@ typedef struct { void *array; char *sequence; long bytes; } Element;
 long run_positions(const long *order, const Element *elements, long ins, long outs,
     const Call *two, int64_t *step, const int64_t *counter);
 long run_limited(const Call *one, int count);
+typedef struct { void *array; long columns; int half, result, slot; } Rows;
+long run_rows(const Call *one, const Rows *arrays, long count, long slots, long counted, long rows,
+    long block);
 int run_primitive(void *run, void *primitive, void *stream, int count, void *arguments,
     void *wait);
 void run_loop(void *run, const long *n, const long *s, const float *c, void **in, void **out);
