@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flow_core.passes.base import Pass
-from flow_core.passes.quantization_aware import QuantizationAware
+from flow_core.passes.quantization.training_aware import QuantizationAware
 
 
 def test_operands_and_results_of_int8_ops_are_rounded(apply: Callable[[Pass, str], str]) -> None:

@@ -1,4 +1,4 @@
-"""Quantization in training: ``flow.quantization``.
+"""Quantization to int8, in training and after it: ``flow.quantization``.
 
 Args:
     input: a floating-point blob.
@@ -11,15 +11,34 @@ Raises:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+
 from flow_core.api.array.initializers import zeros_initializer
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, int64
+from flow_core.base.errors import DataError, JobError, user_line
+from flow_core.frontend.config.function_config import (
+    OBSERVE,
+    RANGES,
+    FunctionConfig,
+    default_placement,
+)
 from flow_core.frontend.config.scope import name_scope
+from flow_core.frontend.job.feeding import Feeding, Shapes
+from flow_core.frontend.job.function import JobFunction
+from flow_core.frontend.job.variant import Variant
 from flow_core.frontend.session.variables import get_variable
 from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import current_job
 
-__all__ = ["fake_quantization", "min_max_observer", "moving_average_min_max_observer"]
+__all__ = [
+    "calibrate", "dequantize_linear", "fake_quantization", "min_max_observer",
+    "moving_average_min_max_observer", "quantize_linear",
+]  # fmt: skip
 
 ITERATIONS = 1
 """Last step number in which the averages are updated; OneFlow programs may set it."""
@@ -135,3 +154,126 @@ def fake_quantization(
         quantization_scheme=quantization_scheme,
         name=name,
     )
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Ends = dict[str, tuple[float, float]]
+
+
+def calibrate(job: JobFunction[P, R], samples: Iterable[object]) -> JobFunction[P, R]:
+    """Return a job that computes products and convolutions in int8, after training.
+
+    Activations are rounded to grids that span the samples: those of uint8 if no number is negative,
+    else those of int8, symmetric around zero.  Each output channel of a weight has a grid of its
+    own, which follows from the present value of the variable.  Products of which both operands are
+    activations, and all other ops, stay in float32, as does the result.
+
+    Backends with int8 kernels use them: flow-onednn on processors with VNNI or AMX.  Others compute
+    the same rounded numbers in float32.
+
+    Args:
+        job: a job that does not train, of which all variables have their values.
+        samples: arguments of calls: an array, or a tuple of arrays; a hundred samples are usual.
+
+    Returns: The new job, with the variables of ``job``.  Its setting ``quantization_ranges`` has the
+        lowest and the highest number of each rounded value, by name, and can be given to another
+        job of the same function: ``config.quantization_ranges(ranges)``.
+
+    Raises:
+        JobError: the job trains.
+        DataError: there are no samples, nothing to round, or a number is not finite.
+    """
+    if job.prepare().build.kind == "train":
+        raise JobError(
+            f"calibrating job {job.name!r}",
+            at=user_line(2),
+            found="a job that trains",
+            allowed="a job that does not train",
+            hint="define a job of the same network without an optimizer, and calibrate that one",
+        )
+    config = job.config.copy()
+    config.quantization_ranges(OBSERVE)
+    ranges = _observed(job, config, samples)
+    config.quantization_ranges(ranges)
+    made = JobFunction(job.function, "predict", config, job.active_session())
+    made.name = f"{job.name}_int8"
+    return made
+
+
+def _observed(
+    job: JobFunction[P, R], config: FunctionConfig, samples: Iterable[object]
+) -> Ends:
+    """Return the lowest and the highest number of each value over all samples."""
+    placement = default_placement(config) or job.active_session().default_placement
+    feeding = Feeding(job.name, job.signature, placement.size)
+    variants: dict[Shapes, Variant] = {}
+    found: Ends = {}
+    for sample in samples:
+        feeds = feeding.feed(sample if isinstance(sample, tuple) else (sample,), {})
+        shapes = feeding.shapes(feeds)
+        if shapes not in variants:
+            variants[shapes] = job.traced_with(config, feeds)
+            observed = variants[shapes].traced.build.observed
+            variants[shapes].fetches.values += [v for ends in observed.values() for v in ends]
+        for name, low, high in _ends(variants[shapes], feeds):
+            before = found.get(name, (low, high))
+            found[name] = min(low, before[0]), max(high, before[1])
+    if not found:
+        raise DataError(
+            f"calibrating job {job.name!r}",
+            at=user_line(3),
+            found=f"{'no product or convolution of variables' if variants else 'no samples'}",
+            allowed="samples, and a job with products or convolutions of variables in float32",
+        )
+    return found
+
+
+def _ends(variant: Variant, feeds: Sequence[Array]) -> Iterator[tuple[str, float, float]]:
+    """Run a step, and yield the lowest and the highest number of each value."""
+    names = variant.traced.build.observed
+    results = variant.bind(np.zeros((), np.int64), lambda *_: None).run(feeds)
+    ends = iter(results[len(results) - 2 * len(names) :])
+    for name, low, high in zip(names, ends, ends, strict=True):
+        if not np.isfinite([low, high]).all():
+            raise DataError(
+                f"calibrating the range of {name!r} in job {variant.traced.build.name!r}",
+                at=user_line(4),
+                found=f"numbers from {float(low[0])} to {float(high[0])}",
+                allowed="finite numbers",
+            )
+        yield name, float(low[0]), float(high[0])
+
+
+def quantize_linear(
+    input: Blob, scale: Blob, zero_point: Blob, axis: int | None = None, name: str | None = None
+) -> BlobDef:
+    """Return the levels nearest to ``input / scale + zero_point``, as ONNX's QuantizeLinear.
+
+    Halves are rounded to even.  Levels beyond those of the type become its ends, and NaN becomes
+    the lowest level.  There is no gradient; `fake_quantization` has one.
+
+    Args:
+        input: a float32 blob.
+        scale: steps of the grid, float32 of shape (1,), or one number per index of ``axis``.
+        zero_point: the levels that stand for zero, int8 or uint8, with the shape of ``scale``.
+        axis: the axis whose indices have grids of their own; None for one grid.
+
+    Returns: A blob of the type of ``zero_point``.
+
+    """
+    return emit_one("quantize_linear", input, scale, zero_point, axis=axis, name=name)
+
+
+def dequantize_linear(
+    input: Blob, scale: Blob, zero_point: Blob, axis: int | None = None, name: str | None = None
+) -> BlobDef:
+    """Return the numbers ``(input - zero_point) * scale``, as ONNX's DequantizeLinear.
+
+    Args:
+        input: an int8 or uint8 blob.
+        scale, zero_point, axis: the grid; see `quantize_linear`.
+
+    Returns: A float32 blob.
+    """
+    return emit_one("dequantize_linear", input, scale, zero_point, axis=axis, name=name)

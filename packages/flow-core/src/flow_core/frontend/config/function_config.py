@@ -18,7 +18,8 @@ from flow_core.frontend.config.scope import Entering, Scope
 from flow_core.ir.graph import AttrValue
 from flow_core.ir.initializers import Initializer
 from flow_core.passes.optimizer_placement import MODES, THRESHOLD, OptimizerPlacement
-from flow_core.passes.quantization_aware import QuantizationAware
+from flow_core.passes.quantization.post_training import Ranges
+from flow_core.passes.quantization.training_aware import QuantizationAware
 from flow_core.sharding.topology import Placement
 
 
@@ -60,6 +61,23 @@ def _half(name: str, value: object) -> str:
         found = ""
     if found not in HALVES:
         raise _wrong(name, value, " or ".join(f"flow.{half}" for half in HALVES))
+    return found
+
+
+OBSERVE = "observe"
+
+
+def _ranges(name: str, value: Any) -> Any:
+    """Return ranges as sorted triples of name, lowest and highest number."""
+    if value == OBSERVE:
+        return value
+    try:
+        found = tuple(sorted((str(k), float(low), float(high)) for k, (low, high) in value.items()))
+    except (AttributeError, TypeError, ValueError):
+        found = ()
+    if not found or not all(low <= high for _, low, high in found):
+        allowed = f"a lowest and a highest number for each name of a value, or {OBSERVE!r}"
+        raise _wrong(name, value, allowed)
     return found
 
 
@@ -185,6 +203,7 @@ HALF = "mixed_precision_data_type"
 FLOAT32_OPS = "mixed_precision_float32_ops"
 QAT = ("enable_quantization_aware_training", "enable_qat")
 STOP_MOVING = "qat.moving_min_max_stop_update_after_iters"
+RANGES = "quantization_ranges"
 MICRO_BATCHES = "train.num_gradient_accumulation_steps"
 MEMORY_SEARCH = "memory_search"
 
@@ -305,6 +324,7 @@ EFFECTIVE: tuple[Setting, ...] = (
     Setting("qat.symmetric", True, "whether zero is represented as zero", _switch),
     Setting("qat.moving_min_max_momentum", 0.95, "momentum of the moving ranges", _fraction),
     Setting(STOP_MOVING, None, "the last step that updates the moving ranges", _whole_steps),
+    Setting(RANGES, None, "ranges of activations, for int8", _ranges),
     Setting("enable_ssp", True, "whether the scope's stages make variables stale", _switch),
     Setting("enable_non_distributed_optimizer", True, "older name of a mode", _switch),
     *CUDNN,
@@ -541,6 +561,14 @@ def quantization(config: FunctionConfig, step: str | None) -> QuantizationAware 
         momentum=config.get("qat.moving_min_max_momentum"),
         stop_after=config.get(STOP_MOVING),
     )
+
+
+def calibrated_ranges(config: FunctionConfig) -> Ranges | None:
+    """Return the ranges of post-training quantization; None without it, empty to observe them."""
+    found = config.get(RANGES)
+    if found is None or found == OBSERVE:
+        return None if found is None else {}
+    return {name: (low, high) for name, low, high in found}
 
 
 def default_view(config: FunctionConfig) -> Scope:

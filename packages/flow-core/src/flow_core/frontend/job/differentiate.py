@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flow_core.base.errors import JobError, SourceLine
-from flow_core.frontend.config.function_config import micro_batches, quantization
+from flow_core.frontend.config.function_config import (
+    calibrated_ranges,
+    micro_batches,
+    quantization,
+)
 from flow_core.frontend.job.config_training import configured_training
 from flow_core.frontend.job.micro_batches import scale_losses
 from flow_core.frontend.job.tracing import Traced
@@ -17,6 +21,7 @@ from flow_core.frontend.trace.variable_info import VariableInfo
 from flow_core.ir.graph import Attrs, GraphBuilder, Value
 from flow_core.ops.build import Emitter
 from flow_core.passes.base import PassContext
+from flow_core.passes.quantization.post_training import PostTraining, observed
 from flow_core.sharding.topology import Placement
 
 _log = logging.getLogger("flow_core")
@@ -71,11 +76,26 @@ def _train_requests(build: JobBuild, line: SourceLine | None) -> list[TrainReque
 def _quantize(build: JobBuild, fetched: Sequence[Value]) -> None:
     """Round the values that int8 kernels would read and write, if the job requests it."""
     rounding = quantization(build.config, _step_value(build).op if build.kind == "train" else None)
-    if rounding is None:
+    ranges = calibrated_ranges(build.config)
+    if rounding is None and ranges is None:
         return
-    traced = replace(build.builder.build(), results=tuple(fetched))
-    graph = rounding.apply(traced, PassContext(build.session.registry.ops))
-    build.rounded = dict(zip(fetched, graph.results, strict=True))
+    if ranges is not None and (rounding is not None or build.kind == "train"):
+        raise JobError(
+            f"quantization of job {build.name!r}",
+            found=f"a {build.kind} job with ranges of a calibration",
+            allowed="a job that does not train, and no quantization-aware training",
+        )
+    graph = replace(build.builder.build(), results=tuple(fetched))
+    context = PassContext(build.session.registry.ops)
+    if rounding is not None:
+        graph = rounding.apply(graph, context)
+    elif ranges:
+        graph = PostTraining(ranges).apply(graph, context)
+    else:
+        graph, names = observed(graph, context)
+        ends = iter(graph.results[len(fetched) :])
+        build.observed = dict(zip(names, zip(ends, ends, strict=True), strict=True))
+    build.rounded = dict(zip(fetched, graph.results, strict=False))
     build.builder = GraphBuilder(replace(graph, results=()))
     build.emitter = Emitter(build.builder, build.session.registry.ops)
 

@@ -95,6 +95,7 @@ class JobBuild:
         forward: names of the ops of the forward pass, once the backward pass is added.
         segments: names of the ops whose activations are recomputed, by number of the segment.
         rounded: in quantization-aware training, the rounded value that replaces each value.
+        observed: for calibration, the lowest and the highest number of values, by their names.
         gradient_sums: ops whose input is accumulated over the micro-batches.
         inputs: names of the ``input`` ops, in the order in which arrays are fed to them.
         fed: in eager mode, the arrays of the call that defines the job.
@@ -137,6 +138,7 @@ class JobBuild:
         self._copies: Counter[str] = Counter()
         self.segments: dict[int, list[str]] = {}
         self.rounded: dict[Value, Value] = {}
+        self.observed: dict[str, tuple[Value, Value]] = {}
         self.gradient_sums: list[str] = []
         self.forward: frozenset[str] = frozenset()
         self.inputs: list[str] = []

@@ -10,7 +10,7 @@ from flow_core.plugins.specs import OpSpec
 
 def constant_ops(graph: Graph, specs: Mapping[str, OpSpec]) -> frozenset[str]:
     """Return the names of the ops whose results are the same in every step."""
-    return _closure(graph, specs, frozenset())
+    return closure(graph, specs, frozenset())
 
 
 def derived_ops(graph: Graph, specs: Mapping[str, OpSpec]) -> frozenset[str]:
@@ -32,11 +32,11 @@ def constants_of_variables(graph: Graph, specs: Mapping[str, OpSpec]) -> frozens
     alone = len(placements) == 1 and all(placement.size == 1 for placement in placements)
     if not variables or not alone or any(specs[op.type].overwrites(op.attrs) for op in ops):
         return frozenset()
-    return _closure(graph, specs, variables)
+    return closure(graph, specs, variables)
 
 
-def _closure(graph: Graph, specs: Mapping[str, OpSpec], roots: frozenset[str]) -> frozenset[str]:
-    """Return ops that depend on nothing but ``roots``, with the roots."""
+def closure(graph: Graph, specs: Mapping[str, OpSpec], roots: frozenset[str]) -> frozenset[str]:
+    """Return the names of ops that depend on nothing but ``roots``, with the roots."""
     found = set(roots)
     for op in graph.ops.values():
         spec = specs[op.type]
