@@ -2,11 +2,14 @@
 
     python predict_bench.py --workload mlp,resnet50 --batch 1,8 > table.md
     python predict_bench.py --precision bfloat16 --workload resnet50,mobilenet,bert_base
+    python predict_bench.py --precision int8 --workload resnet50,mobilenet
 
 Each program is a process; the processes take turns, so that other load on the machine affects all
 of them. All compute in float32, or with ``--precision bfloat16`` in bfloat16, which ONNX Runtime
-does not do on a CPU. OpenVINO is left out if it is not installed, and ``--openvino`` names the
-Python interpreter of another environment that has it.
+does not do on a CPU, or with ``--precision int8`` in int8: flow after `flow.quantization.calibrate`,
+and the others on the network that ONNX Runtime's static quantization makes, with one scale per
+output channel. OpenVINO is left out if it is not installed, and ``--openvino`` names the Python
+interpreter of another environment that has it.
 """
 
 import argparse
@@ -22,8 +25,8 @@ from pathlib import Path
 SHAPES = {
     "mlp": (784,), "lenet": (1, 28, 28), "resnet50": (3, 224, 224), "mobilenet": (3, 224, 224),
 }  # fmt: skip
-HINTS = {"float32": "f32", "bfloat16": "bf16"}
-"""OpenVINO's name of each precision."""
+HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
+"""OpenVINO's name of each precision; in int8, that of the ops that are not quantized."""
 SHOWN = ("p50_ms", "p99_ms", "least_ms", "cpu_ms")
 CALLS = {"mlp": 1000, "lenet": 300, "resnet50": 12, "mobilenet": 40, "bert_base": 10}
 """Calls per round with batch 1."""
@@ -83,7 +86,23 @@ def predict_job(workload, arrays, precision="float32"):
     return predict_text
 
 
-def export(workload, batch, path):
+def quantize(path, arrays):
+    """Write a network in int8, calibrated by one call, in place of the network in float32."""
+    import onnxruntime
+    from onnxruntime import quantization
+
+    class Feeds(quantization.CalibrationDataReader):
+        def __init__(self):
+            names = [i.name for i in onnxruntime.InferenceSession(path).get_inputs()]
+            self.left = [dict(zip(names, arrays, strict=True))]
+
+        def get_next(self):
+            return self.left.pop() if self.left else None
+
+    quantization.quantize_static(path, path, Feeds(), per_channel=True)
+
+
+def export(workload, batch, path, precision):
     """Export a network, and save the arrays that all programs are fed."""
     import numpy as np
 
@@ -96,6 +115,8 @@ def export(workload, batch, path):
     with tempfile.TemporaryDirectory() as folder:
         flow.checkpoint.save(folder + "/saved")
         flow.onnx.export(job, folder + "/saved", path)
+    if precision == "int8":
+        quantize(path, arrays)
 
 
 def caller(kind, workload, path, threads, precision):
@@ -104,7 +125,11 @@ def caller(kind, workload, path, threads, precision):
 
     arrays = list(np.load(path + ".npz").values())
     if kind == "flow":
+        import oneflow
+
         job = predict_job(workload, arrays, precision)
+        if precision == "int8":
+            job = oneflow.quantization.calibrate(job, [tuple(arrays)])
         return lambda: job(*arrays)
     if kind == "onnxruntime":
         import onnxruntime
@@ -148,7 +173,8 @@ def compare(workload, batch, pythons, rounds, threads, precision="float32"):
     calls = CALLS[workload] // batch + 3
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "network.onnx"))
-        subprocess.run([sys.executable, __file__, "export", workload, str(batch), path], check=True)
+        command = [sys.executable, __file__, "export", workload, str(batch), path, precision]
+        subprocess.run(command, check=True)
         running = {
             kind: subprocess.Popen(
                 [python, __file__, "work", kind, workload, path, str(threads), precision],
@@ -188,7 +214,7 @@ def main():
     parser.add_argument("--openvino", help="a Python interpreter whose environment has OpenVINO")
     parser.add_argument("--json", type=Path, help="write the records to this file, too")
     args = parser.parse_args()
-    kinds = ("flow", "onnxruntime") if args.precision == "float32" else ("flow",)
+    kinds = ("flow",) if args.precision == "bfloat16" else ("flow", "onnxruntime")
     pythons = dict.fromkeys(kinds, sys.executable)
     if args.openvino or importlib.util.find_spec("openvino"):
         pythons["openvino"] = args.openvino or sys.executable
@@ -211,6 +237,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["work"]:
         work(*sys.argv[2:])
     elif sys.argv[1:2] == ["export"]:
-        export(sys.argv[2], int(sys.argv[3]), sys.argv[4])
+        export(sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
     else:
         main()

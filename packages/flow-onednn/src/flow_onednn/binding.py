@@ -62,6 +62,7 @@ int dnnl_primitive_attr_create(dnnl_primitive_attr_t *attr);
 int dnnl_primitive_attr_destroy(dnnl_primitive_attr_t attr);
 int dnnl_primitive_attr_set_scratchpad_mode(dnnl_primitive_attr_t attr, int mode);
 int dnnl_primitive_attr_set_fpmath_mode(dnnl_primitive_attr_t attr, int mode);
+int dnnl_primitive_attr_set_scales_mask(dnnl_primitive_attr_t attr, int arg, int mask);
 int dnnl_primitive_attr_set_post_ops(dnnl_primitive_attr_t attr, const dnnl_post_ops_t ops);
 int dnnl_post_ops_create(dnnl_post_ops_t *ops);
 int dnnl_post_ops_destroy(dnnl_post_ops_t ops);
@@ -171,26 +172,29 @@ MD = {
     "diff_dst": 134, "workspace": 135, "scratchpad": 136,
 }  # fmt: skip
 
+SCALES = 1 << 12  # added to an argument, it stands for the argument's scales
 ARG = {
     "src": 1, "dst": 17, "weights": 33, "bias": 41, "mean": 49, "variance": 50, "scale": 51,
     "shift": 52, "workspace": 64, "scratchpad": 80, "diff_src": 129, "diff_dst": 145,
     "diff_weights": 161, "diff_bias": 169, "diff_scale": 255, "diff_shift": 256,
     "operand 0": 1 << 15 | 2, "operand 1": 2 << 15 | 2,
+    "weights scales": SCALES | 33, "dst scales": SCALES | 17,
 }  # fmt: skip
 
 RUNTIMES = {0: "none", 1: "sequential", 2: "OpenMP", 4: "TBB", 8: "threadpool", 512: "SYCL"}
 SYNCHRONOUS = (1, 2, 4)
 
 AMX, BF16 = 0xFEF, 0xE7  # AVX512 with AMX tiles; AVX512 with bfloat16 dot products
+VNNI = (0x67, 0xF)  # AVX512 and AVX2 with int8 dot products, whose sums do not saturate
 ISAS = (
     (AMX, "AVX512 with AMX"), (0x1EF, "AVX512 with FP16"), (BF16, "AVX512 with BF16"),
-    (0x67, "AVX512 with VNNI"), (0x27, "AVX512"), (0xF, "AVX2 with VNNI"), (0x7, "AVX2"),
+    (VNNI[0], "AVX512 with VNNI"), (0x27, "AVX512"), (VNNI[1], "AVX2 with VNNI"), (0x7, "AVX2"),
     (0x3, "AVX"), (0x1, "SSE4.1"),
 )  # fmt: skip
 """Bit masks of instruction sets, highest first."""
 
 NAMES: dict[str, dict[int, str]] = {
-    "dt": {3: "f32", 2: "bf16", 6: "u8"},
+    "dt": {3: "f32", 2: "bf16", 5: "s8", 6: "u8"},
     "alg_kind": {
         CONVOLUTION_DIRECT: "convolution_direct",
         POOLING["max"]: "pooling_max", POOLING["avg"]: "pooling_avg_exclude_padding",

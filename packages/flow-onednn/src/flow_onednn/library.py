@@ -54,6 +54,7 @@ class Library:
         isa: name of the highest instruction set that oneDNN is allowed to use.
         half_types: half-precision types with vector instructions.
         has_amx: whether AMX makes half-precision products faster than float32.
+        has_int8: whether there are dot products of int8.
         asynchronous: whether execution returns before the work is complete.
         shares_pool: whether oneDNN uses the OpenMP runtime of the C loops; if so, a primitive that
             a thread of a loop executes runs on that thread only.
@@ -69,6 +70,7 @@ class Library:
     isa: str
     half_types: tuple[str, ...]
     has_amx: bool
+    has_int8: bool
     asynchronous: bool
     shares_pool: bool
 
@@ -114,6 +116,12 @@ def state() -> Library | Missing:
         if os.environ.get(SETTING):
             break
     return Missing("; ".join(problems))
+
+
+def has_int8() -> bool:
+    """Return whether the processor has dot products of int8, which float32 does not outrun."""
+    found = state()
+    return isinstance(found, Library) and found.has_int8
 
 
 def library() -> Library:
@@ -227,6 +235,7 @@ def _start(
         isa_text(mask),
         ("bfloat16",) if mask & binding.BF16 == binding.BF16 else (),
         mask & binding.AMX == binding.AMX,
+        any(mask & bits == bits for bits in binding.VNNI),
         runtime not in binding.SYNCHRONOUS,
         binding.RUNTIMES.get(runtime) == OPENMP and threads.uses_pool(path),
     )

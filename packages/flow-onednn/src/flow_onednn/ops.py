@@ -30,7 +30,7 @@ from flow_core.authoring.specs import (
 )
 from flow_core.authoring.update_rules import BY_TYPE, COMMON
 from flow_core.base.arrays import Array
-from flow_core.base.dtypes import float32, uint8
+from flow_core.base.dtypes import as_dtype, float32, int8, uint8
 from flow_core.base.shapes import window_output
 from flow_onednn.panel_layout import pack, packed_columns, unpack
 from flow_onednn.update_references import (
@@ -313,8 +313,43 @@ class PackedConv(Fused):
     attrs = _PACKED_CONV
 
     def work(self, ctx: SbpContext) -> float:
-        taps: float = prod(ctx.attrs["kernel_size"]) * ctx.inputs[0].shape[-1] / ctx.attrs["groups"]
+        channels = ctx.attrs["image"][-1] / ctx.attrs["groups"]
+        taps: float = prod(ctx.attrs["kernel_size"]) * channels
         return 2.0 * ctx.outputs[0].size * taps
+
+
+_INT8_CONV = {
+    **GEOMETRY, "relu": REQUIRED, "image": REQUIRED, "image_type": REQUIRED, "result": REQUIRED,
+    "result_type": REQUIRED, "filters": REQUIRED, "transposed": False, "bias": REQUIRED,
+    "residual_type": REQUIRED,
+}  # fmt: skip
+
+
+class PackInt8(Fused):
+    """int8 weights of `onednn_int8_conv` in the library's layout, and the factors, the bias and the
+    scale of its results. ``more`` are the bias, and the scales of the residual and of the result.
+    """
+
+    schema = "onednn_pack_int8(weight, scale, x_scale, more*) -> packed, factors, bias, result"
+    attrs = {**_INT8_CONV, "size": REQUIRED}
+
+    def infer(self, ctx: InferContext) -> Types:
+        vector = tensor_type(ctx.attrs["result"][-1:], float32)
+        packed = tensor_type((ctx.attrs["size"],), int8)
+        return packed, vector, vector, tensor_type((1,), float32)
+
+
+class Int8Conv(Fused):
+    """Convolution of NHWC images of int8 with packed weights, and then relu if ``relu`` is set.
+    The residual, if there is one, is added before.
+    """
+
+    schema = "onednn_int8_conv(x, packed, factors, bias, result, residual?) -> y"
+    attrs = {**_INT8_CONV, "shape": REQUIRED}
+    work = PackedConv.work
+
+    def infer(self, ctx: InferContext) -> Types:
+        return (tensor_type(ctx.attrs["shape"], as_dtype(ctx.attrs["result_type"])),)
 
 
 class PackPanels(Fused):
@@ -522,6 +557,6 @@ class Reorder(Fused):
 
 OPS = specs(
     *map(Update, JOINED), Conv, ConvDataGrad, ConvFilterGrad, Matmul, Pack, PackedMatmul, PackConv,
-    PackedConv, PackPanels, Panels, MaxPool, MaxPoolGrad, NormRelu, NormReluGrad, NormAddRelu,
+    PackedConv, PackInt8, Int8Conv, PackPanels, Panels, MaxPool, MaxPoolGrad, NormRelu, NormReluGrad, NormAddRelu,
     AddToRows, SparseAdam, SparseSgd, MatmulSgd, Reorder,
 )  # fmt: skip

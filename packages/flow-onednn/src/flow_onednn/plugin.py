@@ -23,6 +23,7 @@ FAMILIES = (
     "matmul_sgd",
     "convolution.conv",
     "convolution.packed",
+    "convolution.int8",
     "pool",
     "softmax",
     "norm",
@@ -63,7 +64,8 @@ def flow_register_passes(config: Settings) -> tuple[PassSpec, ...]:
     return (
         _pass("onednn_layout", "flow_onednn.passes.layout:NhwcLayout", devices, "fold_norms"),
         _pass("onednn_fusions", "flow_onednn.passes.fuse:Fusions", devices, "onednn_layout"),
-        _pass("onednn_panels", "flow_onednn.passes.panels:Panels", devices, "onednn_fusions"),
+        _pass("onednn_int8", "flow_onednn.passes.int8:Int8", devices, "onednn_fusions"),
+        _pass("onednn_panels", "flow_onednn.passes.panels:Panels", devices, "onednn_int8"),
         _pass("onednn_pack", "flow_onednn.passes.pack:PackWeights", devices, "onednn_panels"),
         _pass(
             "onednn_pack_convs",

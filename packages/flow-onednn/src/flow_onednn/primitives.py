@@ -114,6 +114,8 @@ class PostOps:
         accumulate: whether the old content of the destination is added.
         activation: algorithm of an elementwise function; None for no function.
         alpha, beta: parameters of the elementwise function.
+        scales: arguments, such as "weights scales", that have the scales of arrays of int8, with
+            the mask of the axes along which the scales differ.
     """
 
     operands: tuple[tuple[int, Md], ...] = ()
@@ -122,6 +124,7 @@ class PostOps:
     activation: int | None = None
     alpha: float = 0.0
     beta: float = 0.0
+    scales: tuple[tuple[str, int], ...] = ()
 
 
 NO_POST_OPS = PostOps()
@@ -137,7 +140,8 @@ def create(
     """
     make = functools.partial(_created, kind, arguments, post, math)
     roles, count = SUMMING_PRIMITIVES.get(kind), threads.count()
-    if roles is None or count == 1 or not library().shares_pool:
+    exact = roles is None or post.scales  # sums of integers have no order
+    if exact or count == 1 or not library().shares_pool:
         return make()
     with threads.single_threaded():
         one = make()
@@ -261,6 +265,10 @@ def _attributes(one: Library, post: PostOps, math: str) -> CData:
     if math:
         kind = binding.MATH[math]
         one.check(lib.dnnl_primitive_attr_set_fpmath_mode(attributes, kind), "allowing " + math)
+    for role, mask in post.scales:
+        scaled = binding.ARG[role] & ~binding.SCALES
+        status = lib.dnnl_primitive_attr_set_scales_mask(attributes, scaled, mask)
+        one.check(status, f"describing {role}")
     if post != NO_POST_OPS:
         _append(one, attributes, post)
     return attributes

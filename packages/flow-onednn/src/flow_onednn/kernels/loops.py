@@ -206,6 +206,20 @@ def _mean(ctx: BindContext) -> list[Launch]:
     return [_sum(ctx), partial(np.multiply, out, np.float32(1 / count), out)]
 
 
+# --- levels
+
+
+def _one_grid(query: KernelQuery) -> bool:
+    return query.attrs["axis"] is None
+
+
+def _levels(name: str, ctx: BindContext) -> Launch:
+    kinds = [t.dtype.name for t in (*ctx.query.inputs, *ctx.query.outputs)]
+    arrays = zip((*ctx.inputs, *ctx.outputs), kinds, strict=True)
+    pointers_ = (pointer(x, "float *" if k == "float32" else f"{k}_t *") for x, k in arrays)
+    return call(f"{name}_{kinds[2]}", *pointers_, ctx.inputs[0].size)
+
+
 # --- losses
 
 WIDTHS = {"int64": 8, "int32": 4, "int8": 1, "uint8": -1}
@@ -311,6 +325,10 @@ KERNELS: tuple[KernelSpec, ...] = (
     replace(loop_kernel("sparse_softmax_cross_entropy", _loss, _labeled), batchable=rowwise),
     replace(
         loop_kernel("sparse_softmax_cross_entropy_grad", _loss_grad, _labeled), batchable=rowwise
+    ),
+    *(
+        loop_kernel(f"{name}_linear", partial(_levels, name), _one_grid)
+        for name in ("quantize", "dequantize")
     ),
     upcast_loop_kernel(
         "layer_norm",

@@ -7,6 +7,7 @@ input.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -62,15 +63,16 @@ def _space(shape: Shape, last: bool) -> Shape:
 
 
 def forward(
-    attrs: dict[str, AttrValue], x: Shape, y: Shape, prop: int, dtype: str = FLOAT
-) -> Primitive | None:
-    """Create the primitive of average pooling."""
+    attrs: dict[str, AttrValue], x: Shape, y: Shape, prop: int, dtype: str = FLOAT,
+    kind: str = "avg",
+) -> Primitive | None:  # fmt: skip
+    """Create the primitive of average pooling, or of max pooling."""
     last = attrs["data_format"] == LAST
     widths = window(attrs, _space(x, last), _space(y, last))
     if widths is None:
         return None
     ends = image(x, last, dtype), image(y, last, dtype)
-    return create("pooling_forward", prop, binding.POOLING["avg"], *ends, *widths)
+    return create("pooling_forward", prop, binding.POOLING[kind], *ends, *widths)
 
 
 def backward(
@@ -119,9 +121,9 @@ def _dtype(p: Problem) -> str:
     return p.outputs[0].dtype.name
 
 
-def _build_average(p: Problem) -> Recipe | None:
+def _build(kind: str, p: Problem) -> Recipe | None:
     x, y = p.inputs[0].shape, p.outputs[0].shape
-    made = forward(p.attrs, x, y, binding.FORWARD_INFERENCE, _dtype(p))
+    made = forward(p.attrs, x, y, binding.FORWARD_INFERENCE, _dtype(p), kind)
     source, target = _images(p, x, y)
     return recipe(made, (Operand("src", 0, source), Operand("dst", 0, target, True)))
 
@@ -187,9 +189,15 @@ def _bind_max_grad(ctx: BindContext) -> Launch:
     return call("max_pool_grad", pointer(dy), where, pointer(dx), c_sizes)
 
 
+def _has_levels(query: KernelQuery) -> bool:
+    x = query.inputs[0]
+    return x.dtype.name in ("int8", "uint8") and x.size > 0
+
+
 KERNELS: tuple[KernelSpec, ...] = (
     upcast_loop_kernel("max_pool_2d", _bind_max, _accepts_max, _buffer_bytes),
-    kernel("avg_pool_2d", _build_average),
+    kernel("max_pool_2d", partial(_build, "max"), accepts=_has_levels),
+    kernel("avg_pool_2d", partial(_build, "avg")),
     kernel("avg_pool_2d_grad", _build_average_grad),
     upcast_loop_kernel("onednn_max_pool", _bind_max, _accepts_max),
     upcast_loop_kernel("onednn_max_pool_grad", _bind_max_grad, _accepts_max_grad),

@@ -11,6 +11,34 @@ void f32_to_bf16_array(const float *x, bfloat16 *y, long n) {
     EACH(n, y[i] = f32_to_bf16(x[i]);)
 }
 
+// --- levels of int8 and uint8, with one scale and one zero point
+
+static inline float level_(float x, float scale, float zero, float low, float high) {
+    float v = rintf(x / scale) + zero;
+    v = v > low ? v : low;  // NaN becomes the lowest level
+    return v < high ? v : high;
+}
+
+void quantize_int8(const float *x, const float *scale, const int8_t *zero, int8_t *y, long n) {
+    float s = *scale, z = *zero;
+    EACH(n, y[i] = (int8_t)(int)level_(x[i], s, z, -128.0f, 127.0f);)
+}
+
+void quantize_uint8(const float *x, const float *scale, const uint8_t *zero, uint8_t *y, long n) {
+    float s = *scale, z = *zero;
+    EACH(n, y[i] = (uint8_t)(int)level_(x[i], s, z, 0.0f, 255.0f);)
+}
+
+void dequantize_int8(const int8_t *x, const float *scale, const int8_t *zero, float *y, long n) {
+    float s = *scale, z = *zero;
+    EACH(n, y[i] = ((float)x[i] - z) * s;)
+}
+
+void dequantize_uint8(const uint8_t *x, const float *scale, const uint8_t *zero, float *y, long n) {
+    float s = *scale, z = *zero;
+    EACH(n, y[i] = ((float)x[i] - z) * s;)
+}
+
 // --- what the functions of updates.py call. Scalars are multiplied in double, so that, for example,
 // a rate of 6 times a scale of 1/6 is exactly 1.
 

@@ -93,6 +93,8 @@ TABLE = LayoutTable(
         "reduce_mean": rules.reduce,
         "reduce_sum": rules.reduce,
         "broadcast_like": rules.broadcast_like,
+        "quantize_linear": rules.one_grid,
+        "dequantize_linear": rules.one_grid,
     },
     dtypes=("float32", "bfloat16"),
     reorder="onednn_reorder",

@@ -50,7 +50,7 @@ class PackConvs:
 
 
 @dataclass(slots=True)
-class _Chain:
+class Chain:
     """A convolution, and the ops that become a part of it.
 
     Attributes:
@@ -70,10 +70,10 @@ class _Chain:
         return self.ops[-1]
 
 
-def _chain(rewriter: KernelRewriter, conv: Op) -> _Chain:
+def chain_after(rewriter: KernelRewriter, conv: Op) -> Chain:
     """Return the ops after a convolution that the primitive can compute."""
-    chain = _Chain([conv])
-    if conv.attrs["activation"] == "relu":
+    chain = Chain([conv])
+    if conv.attrs.get("activation") == "relu":
         chain.low = 0.0
         return chain
     add = rewriter.only_reader(conv.output(), "broadcast_add")
@@ -111,7 +111,7 @@ def _pack(rewriter: KernelRewriter, conv: Op, bounds: dict[Value, Value]) -> Non
         bounds: the bounds that earlier convolutions compute, by their results.
     """
     x, filters, *bias = conv.inputs
-    chain, weights = _chain(rewriter, conv), rewriter.type_of(filters)
+    chain, weights = chain_after(rewriter, conv), rewriter.type_of(filters)
     attrs: dict[str, AttrValue] = {key: conv.attrs[key] for key in GEOMETRY}
     attrs |= {
         "math": conv.attrs.get("math", ""), "low": chain.low, "high": chain.high,

@@ -1,7 +1,8 @@
-"""Emitters of the fake quantization in quantization-aware jobs, in floating point.
+"""Emitters of quantization.
 
-They do not use ONNX's quantization operators, which round halves to even and have one more negative
-level.
+ONNX has the operators of quantization after training.  The fake quantization of quantization-aware
+jobs is emitted in floating point, because ONNX's operators round halves to even and have one more
+negative level.
 """
 
 from __future__ import annotations
@@ -75,7 +76,21 @@ def _per_row(e: Emission, position: int) -> str:
     return e.reshape(e.inputs[position], (rows, *(1,) * (e.rank - 1)))
 
 
+def _linear(op_type: str) -> Emitter:
+    """Return the emitter of a conversion to levels or from levels."""
+
+    def emit(e: Emission) -> str:
+        axis = e.attr("axis")
+        e.require_opset(10 if axis is None else 13, op_type)
+        more = {} if axis is None else {"axis": axis}
+        return e.node(op_type, *e.inputs, **more)
+
+    return emit
+
+
 EMITTERS: Mapping[str, Emitter] = {
+    "quantize_linear": _linear("QuantizeLinear"),
+    "dequantize_linear": _linear("DequantizeLinear"),
     "min_max_observer": _observer,
     "moving_average_min_max_observer": _moving,
     "fake_quantization": _fake,

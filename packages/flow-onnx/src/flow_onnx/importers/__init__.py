@@ -13,6 +13,7 @@ from flow_onnx.importers import (
     control,
     elementwise,
     networks,
+    quantize,
     recurrent,
     reductions,
     sources,
@@ -21,7 +22,7 @@ from flow_onnx.importers.context import Importer
 
 IMPORTERS: Mapping[str, Importer] = {
     name: importer
-    for family in (arrays, control, elementwise, networks, recurrent, reductions, sources)
+    for family in (arrays, control, elementwise, networks, quantize, recurrent, reductions, sources)
     for name, importer in family.IMPORTERS.items()
 }
 """Importers by operator."""

@@ -70,6 +70,16 @@ def broadcast_like(work: Layouts, op: Op) -> bool:
     return True
 
 
+def one_grid(work: Layouts, op: Op) -> bool:
+    """Convert quantization to one grid, or from it."""
+    x, *grid = op.inputs
+    if op.attrs["axis"] is not None:
+        return False
+    (y,) = work.outputs(op)
+    work.replace(op, op.with_inputs((work.nhwc[x], *grid)), (wide_type(y),))
+    return True
+
+
 def concat(work: Layouts, op: Op) -> bool:
     """Convert a concatenation; inputs in NCHW are reordered."""
     return _along_axis(work, op, tuple(op.inputs))
