@@ -557,6 +557,6 @@ class Reorder(Fused):
 
 OPS = specs(
     *map(Update, JOINED), Conv, ConvDataGrad, ConvFilterGrad, Matmul, Pack, PackedMatmul, PackConv,
-    PackedConv, PackInt8, Int8Conv, PackPanels, Panels, MaxPool, MaxPoolGrad, NormRelu, NormReluGrad, NormAddRelu,
-    AddToRows, SparseAdam, SparseSgd, MatmulSgd, Reorder,
+    PackedConv, PackInt8, Int8Conv, PackPanels, Panels, MaxPool, MaxPoolGrad, NormRelu,
+    NormReluGrad, NormAddRelu, AddToRows, SparseAdam, SparseSgd, MatmulSgd, Reorder,
 )  # fmt: skip

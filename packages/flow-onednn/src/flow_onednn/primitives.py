@@ -140,8 +140,8 @@ def create(
     """
     make = functools.partial(_created, kind, arguments, post, math)
     roles, count = SUMMING_PRIMITIVES.get(kind), threads.count()
-    exact = roles is None or post.scales  # sums of integers have no order
-    if exact or count == 1 or not library().shares_pool:
+    exact = bool(post.scales)  # sums of integers have no order
+    if roles is None or exact or count == 1 or not library().shares_pool:
         return make()
     with threads.single_threaded():
         one = make()

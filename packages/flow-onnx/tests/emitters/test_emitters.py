@@ -23,7 +23,8 @@ NO_SAMPLES = {"literal"}
 """Ops created by passes."""
 
 SINCE = {
-    "batch_gather": 12, "dim_scatter_add_like": 16, "scatter_nd": 16, "scatter_nd_like": 16,
+    "batch_gather": 12, "dequantize_linear": 13, "dim_scatter_add_like": 16,
+    "quantize_linear": 13, "scatter_nd": 16, "scatter_nd_like": 16,
     "tensor_scatter_nd_add": 16, "unsorted_segment_sum": 16,
 }  # fmt: skip
 """The first opset that can express an op."""
@@ -82,6 +83,7 @@ REFUSED: Mapping[str, Refusal] = {
     "needs opset": lambda t, s, opset: (
         opset < SINCE.get(t, 0)
         and not (t == "batch_gather" and s.inputs[1].ndim == 1)
+        and not (t.endswith("quantize_linear") and s.attrs["axis"] is None)
     ),
     "without elements": lambda t, s, opset: (
         opset < 14 and t in ("reshape", "layer_norm") and any(0 in a.shape for a in s.inputs)

@@ -16,8 +16,8 @@ FAMILIES: tuple[str, ...] = (
     "nn.conv", "nn.pool", "nn.upsample", "array.shape", "array.pad", "array.select",
     "array.index", "array.scatter", "array.sort", "array.cumulative", "array.unique",
     "array.valid_rows", "array.binary_parts", "nn.partial_fc", "nn.quantize",
-    "nn.linear_quantize", "array.source", "training.optim", "training.summed_updates", "training.indexed_updates",
-    "training.schedules", "training.variable", "training.ssp",
+    "nn.linear_quantize", "array.source", "training.optim", "training.summed_updates",
+    "training.indexed_updates", "training.schedules", "training.variable", "training.ssp",
     "system.summary", "system.io", "system.fused", "data_movement.boxing", "system.python_kernel",
     "data_movement.parallel_cast", "data_movement.mirrored",
 )  # fmt: skip

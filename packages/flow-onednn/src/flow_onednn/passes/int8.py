@@ -63,7 +63,7 @@ def _without_unread(graph: Graph) -> Graph:
     """Return the graph without dequantized numbers that nothing reads."""
     rewriter, unread = Rewriter(graph), set(graph.ops)
     kept = {value.op for value in graph.results}
-    for op in reversed(graph.ops.values()):
+    for op in reversed([*graph.ops.values()]):
         if op.type in (DEQUANTIZE, REORDER) and op.name in unread and op.name not in kept:
             rewriter.drop(op)
         else:
@@ -223,7 +223,8 @@ class _Work:
         matrices = op.type == CONV or len(self.rewriter.type_of(op.output()).shape) == 2
         fits = plain and matrices and op.attrs.get("activation", "") in ("", "relu")
         by_filter = maker.attrs["axis"] in (None, filters)
-        return _Levels(levels, scale) if is_int8 and by_filter and fits and self._is_zero(zero) else None
+        usable = is_int8 and by_filter and fits and self._is_zero(zero)
+        return _Levels(levels, scale) if usable else None
 
     def _quantized(self, value: Value) -> Op | None:
         """Return the op that quantizes a value to one grid, if nothing else reads the value."""

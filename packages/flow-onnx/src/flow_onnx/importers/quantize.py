@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from onnx import TensorProto
 
 from flow_onnx.importers.context import Blob, Importer, Node, as_type, reshaped
 from flow_onnx.importers.folding import emit
@@ -40,7 +41,8 @@ def _type_of(n: Node, index: int) -> str:
 def _quantize(n: Node) -> Blob:
     axis = _axis(n)
     dtype = _type_of(n, 2) if n.has(2) else "uint8"
-    if dtype not in LEVELS or _type_of(n, 0) != "float32" or n.attr("output_dtype", 0) not in (0, 2, 3):
+    plain = n.attr("output_dtype", 0) in (0, TensorProto.UINT8, TensorProto.INT8)
+    if dtype not in LEVELS or _type_of(n, 0) != "float32" or not plain:
         n.unsupported(f"quantization of {_type_of(n, 0)} to {dtype}")
     return emit("quantize_linear", n.blob(), *_grid(n, axis, dtype), axis=axis)
 

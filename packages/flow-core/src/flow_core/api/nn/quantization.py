@@ -22,7 +22,6 @@ from flow_core.base.dtypes import DType, int64
 from flow_core.base.errors import DataError, JobError, user_line
 from flow_core.frontend.config.function_config import (
     OBSERVE,
-    RANGES,
     FunctionConfig,
     default_placement,
 )
@@ -176,9 +175,9 @@ def calibrate(job: JobFunction[P, R], samples: Iterable[object]) -> JobFunction[
         job: a job that does not train, of which all variables have their values.
         samples: arguments of calls: an array, or a tuple of arrays; a hundred samples are usual.
 
-    Returns: The new job, with the variables of ``job``.  Its setting ``quantization_ranges`` has the
-        lowest and the highest number of each rounded value, by name, and can be given to another
-        job of the same function: ``config.quantization_ranges(ranges)``.
+    Returns: The new job, with the variables of ``job``.  Its setting ``quantization_ranges`` has
+        name, lowest and highest number of each rounded value; another job of the same function
+        takes them by name: ``config.quantization_ranges(ranges)``.
 
     Raises:
         JobError: the job trains.
@@ -201,9 +200,7 @@ def calibrate(job: JobFunction[P, R], samples: Iterable[object]) -> JobFunction[
     return made
 
 
-def _observed(
-    job: JobFunction[P, R], config: FunctionConfig, samples: Iterable[object]
-) -> Ends:
+def _observed(job: JobFunction[P, R], config: FunctionConfig, samples: Iterable[object]) -> Ends:
     """Return the lowest and the highest number of each value over all samples."""
     placement = default_placement(config) or job.active_session().default_placement
     feeding = Feeding(job.name, job.signature, placement.size)

@@ -48,10 +48,10 @@ def differentiate(traced: Traced) -> dict[Value, Value]:
         requests = build.train_requests
         placement = requests[0].placement or build.builder.ops[requests[0].losses[0].op].placement
         _add_step_variable(build, _of_numbers(build, placement))
-        _quantize(build, traced.fetched)
+        _quantize(build, traced.fetched, line)
         gradients = _add_training(build, requests, placement)
     else:
-        _quantize(build, traced.fetched)
+        _quantize(build, traced.fetched, line)
         gradients = {}
     _declare_variables(build, line)
     return gradients
@@ -73,7 +73,7 @@ def _train_requests(build: JobBuild, line: SourceLine | None) -> list[TrainReque
     return build.train_requests
 
 
-def _quantize(build: JobBuild, fetched: Sequence[Value]) -> None:
+def _quantize(build: JobBuild, fetched: Sequence[Value], line: SourceLine | None) -> None:
     """Round the values that int8 kernels would read and write, if the job requests it."""
     rounding = quantization(build.config, _step_value(build).op if build.kind == "train" else None)
     ranges = calibrated_ranges(build.config)
@@ -82,6 +82,7 @@ def _quantize(build: JobBuild, fetched: Sequence[Value]) -> None:
     if ranges is not None and (rounding is not None or build.kind == "train"):
         raise JobError(
             f"quantization of job {build.name!r}",
+            at=line,
             found=f"a {build.kind} job with ranges of a calibration",
             allowed="a job that does not train, and no quantization-aware training",
         )

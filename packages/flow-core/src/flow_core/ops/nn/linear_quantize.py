@@ -32,14 +32,16 @@ def quantize(x: Array, scale: Array, zero: Array, axis: int | None) -> Array:
     """Return the nearest levels; halves become even, and NaN becomes the lowest level."""
     scale, zero = (along(numbers, x.ndim, axis) for numbers in (scale, zero))
     ends = np.iinfo(zero.dtype)
-    levels = np.rint(x / scale) + zero.astype(x.dtype)
-    return np.fmin(np.fmax(levels, ends.min), ends.max).astype(zero.dtype)
+    levels: Array = np.rint(x / scale) + zero.astype(x.dtype)
+    levels = np.fmin(np.fmax(levels, ends.min), ends.max)
+    return levels.astype(zero.dtype)
 
 
 def dequantize(x: Array, scale: Array, zero: Array, axis: int | None) -> Array:
     """Return the numbers that levels stand for."""
     scale, zero = (along(numbers, x.ndim, axis) for numbers in (scale, zero))
-    return (x.astype(scale.dtype) - zero.astype(scale.dtype)) * scale
+    numbers: Array = (x.astype(scale.dtype) - zero.astype(scale.dtype)) * scale
+    return numbers
 
 
 class _Linear(OpDef):

@@ -17,7 +17,7 @@ from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import AttrValue, BindContext, KernelQuery, KernelSpec
 from flow_onednn import binding
 from flow_onednn.kernels.convolution.conv import Geometry, image, weight
-from flow_onednn.library import has_int8, library
+from flow_onednn.library import has_int8
 from flow_onednn.primitives import Md, PostOps, Primitive, any_layout, create, nbytes, plain
 from flow_onednn.recipes import Operand, Problem, Recipe, kernel, recipe
 from flow_onednn.threads import whole_budget
@@ -46,9 +46,7 @@ class Int8Conv:
     @classmethod
     def of(cls, attrs: dict[str, AttrValue]) -> Int8Conv:
         """Return the convolution of an op with these attributes."""
-        x, y = (
-            image(attrs[name], True, attrs[f"{name}_type"]) for name in ("image", "result")
-        )
+        x, y = (image(attrs[name], True, attrs[f"{name}_type"]) for name in ("image", "result"))
         filters = attrs["filters"]
         given, sizes = weight(filters, attrs["groups"], attrs["weights_last"], "int8")
         if attrs["transposed"]:

@@ -1,0 +1,173 @@
+"""Post-training quantization of predict jobs, without int8 kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import oneflow as flow
+import oneflow.typing as tp
+from flow_core.base.arrays import Array
+from flow_core.base.errors import ConfigError, DataError, JobError
+from flow_core.frontend.job.function import JobFunction
+from flow_core.ir.graph import Graph
+
+SHAPE = (4, 3, 8, 8)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    flow.clear_default_session()
+
+
+def network(x: Any) -> Any:
+    draw = flow.random_normal_initializer(stddev=0.3)
+    h = flow.layers.conv2d(x, 8, 3, padding="SAME", name="a", kernel_initializer=draw)
+    h = flow.nn.relu(flow.layers.batch_normalization(h, axis=1, name="n", training=False))
+    h = flow.nn.max_pool2d(h, 2, 2, "VALID")
+    h = h + flow.layers.conv2d(h, 8, 3, padding="SAME", name="b", kernel_initializer=draw)
+    return flow.layers.dense(flow.reshape(h, (4, -1)), 5, name="c", kernel_initializer=draw)
+
+
+def job_of(config: Any = None, type_: str = "predict") -> JobFunction[[Array], Array]:
+    @flow.global_function(type=type_, function_config=config)
+    def job(x: tp.Numpy.Placeholder(SHAPE)) -> tp.Numpy:  # type: ignore[valid-type]
+        y = network(x)
+        if type_ == "train":
+            flow.optimizer.SGD(1e-3).minimize(flow.math.reduce_mean(y))
+        return y
+
+    return job
+
+
+def samples(count: int = 4) -> list[Array]:
+    rng = np.random.default_rng(0)
+    return [rng.uniform(-1, 1, SHAPE).astype(np.float32) for _ in range(count)]
+
+
+def levels(graph: Graph) -> dict[str, str]:
+    """Return the types of quantized values, by name of the op that makes the value."""
+    return {
+        op.inputs[0].op: str(graph.types[op.name][0].dtype)
+        for op in graph.ops.values()
+        if op.type == "quantize_linear" and op.attrs["axis"] is None
+    }
+
+
+def test_operands_are_rounded() -> None:
+    """Numbers of both signs are int8; the pooled numbers have the grid of their input."""
+    job = job_of()
+    quantized = flow.quantization.calibrate(job, samples())
+    found = quantized.config.get("quantization_ranges")
+    ranges = {name: (low, high) for name, low, high in found}
+    assert [*ranges] == ["Input_x:0", "relu:0", "reshape:0"]
+    graph = quantized.compile().request.graph
+    assert levels(graph) == {
+        "Input_x": "int8", "relu": "uint8", "max_pool_2d": "uint8", "reshape": "int8",
+    }  # fmt: skip
+    weights = [op for op in graph.of_type("quantize_linear") if op.attrs["axis"] is not None]
+    assert [graph.types[op.name][0].shape for op in weights] == [
+        (8, 3, 3, 3),
+        (8, 8, 3, 3),
+        (5, 128),
+    ]
+    x = samples()[0]
+    exact = job(x)
+    np.testing.assert_allclose(quantized(x), exact, rtol=0, atol=0.04 * np.abs(exact).max())
+    assert not np.array_equal(quantized(x), exact)
+
+
+def test_ranges_span_all_samples() -> None:
+    job, xs = job_of(), samples()
+    found = flow.quantization.calibrate(job, xs).config.get("quantization_ranges")
+    assert found[0] == ("Input_x:0", min(map(np.min, xs)), max(map(np.max, xs)))
+    again = flow.quantization.calibrate(job, reversed(xs))
+    assert again.config.get("quantization_ranges") == found
+
+
+def test_ranges_serve_another_job_of_the_function() -> None:
+    job, xs = job_of(), samples()
+    quantized = flow.quantization.calibrate(job, xs)
+    wanted = quantized(xs[0])
+    config = flow.FunctionConfig()
+    ranges = quantized.config.get("quantization_ranges")
+    config.quantization_ranges({name: (low, high) for name, low, high in ranges})
+    np.testing.assert_array_equal(job_of(config)(xs[0]), wanted)
+
+
+def test_a_value_without_range_is_refused() -> None:
+    config = flow.FunctionConfig()
+    config.quantization_ranges({"relu:0": (0.0, 1.0)})
+    with pytest.raises(ConfigError, match=r"'Input_x:0'.*\n.*ranges of 1 other values"):
+        job_of(config)(samples()[0])
+
+
+@pytest.mark.parametrize("ranges", [{}, {"a": 1}, {"a": (2, 1)}, {"a": (0, float("nan"))}, 7])
+def test_ranges_are_checked(ranges: Any) -> None:
+    with pytest.raises(ConfigError, match="a lowest and a highest number"):
+        flow.FunctionConfig().quantization_ranges(ranges)
+
+
+def test_jobs_that_train_are_refused() -> None:
+    with pytest.raises(JobError, match="a job that trains"):
+        flow.quantization.calibrate(job_of(type_="train"), samples())
+    flow.clear_default_session()
+    config = flow.FunctionConfig()
+    config.quantization_ranges({"Input_x:0": (0.0, 1.0)})
+    with pytest.raises(JobError, match="a train job with ranges"):
+        job_of(config, "train").prepare()
+
+
+def test_samples_are_checked() -> None:
+    job = job_of()
+    with pytest.raises(DataError, match="no samples"):
+        flow.quantization.calibrate(job, [])
+    with pytest.raises(DataError, match=r"'Input_x:0'.*\n.*nan"):
+        flow.quantization.calibrate(job, [np.full(SHAPE, np.nan, np.float32)])
+
+    @flow.global_function()
+    def sums(x: tp.Numpy.Placeholder((3,))) -> tp.Numpy:  # type: ignore[valid-type]
+        return x + x
+
+    with pytest.raises(DataError, match="no product or convolution"):
+        flow.quantization.calibrate(sums, [np.ones(3, np.float32)])
+
+
+def test_several_devices_round_alike() -> None:
+    """Norms stay ops of their own there, which rounds other weights."""
+
+    def found(count: int) -> Array:
+        flow.clear_default_session()
+        flow.config.cpu_device_num(count)
+        job = job_of()
+        x = samples()
+        job(x[0])
+        rng = np.random.default_rng(1)
+        shapes = {n: v.shape for n, v in flow.get_all_variables().items() if not n.startswith("n-")}
+        flow.load_variables(
+            {n: rng.normal(0, 0.2, s).astype(np.float32) for n, s in shapes.items()}
+        )
+        return flow.quantization.calibrate(job, x)(x[0])
+
+    one, four = found(1), found(4)
+    flow.config.cpu_device_num(1)
+    np.testing.assert_allclose(one, four, rtol=0, atol=0.02 * np.abs(one).max())
+
+
+def test_arguments_are_tuples_or_single_arrays() -> None:
+    @flow.global_function()
+    def product(
+        x: tp.Numpy.Placeholder((2, 6)),  # type: ignore[valid-type]
+        scale: tp.Numpy.Placeholder((2, 4)),  # type: ignore[valid-type]
+    ) -> tp.Numpy:
+        draw = flow.random_normal_initializer(stddev=0.3)
+        w = flow.get_variable("w", (6, 4), initializer=draw)
+        return flow.matmul(x, w) * scale
+
+    rng = np.random.default_rng(0)
+    x, scale = rng.normal(0, 1, (2, 6)), rng.normal(0, 1, (2, 4))
+    fed = (x.astype(np.float32), scale.astype(np.float32))
+    quantized = flow.quantization.calibrate(product, [fed])
+    np.testing.assert_allclose(quantized(*fed), product(*fed), rtol=0, atol=0.05)
