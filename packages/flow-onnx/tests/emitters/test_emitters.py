@@ -83,7 +83,7 @@ REFUSED: Mapping[str, Refusal] = {
     "needs opset": lambda t, s, opset: (
         opset < SINCE.get(t, 0)
         and not (t == "batch_gather" and s.inputs[1].ndim == 1)
-        and not (t.endswith("quantize_linear") and s.attrs["axis"] is None)
+        and not (t.endswith("quantize_linear") and s.attrs.get("axis") is None)
     ),
     "without elements": lambda t, s, opset: (
         opset < 14 and t in ("reshape", "layer_norm") and any(0 in a.shape for a in s.inputs)
