@@ -18,8 +18,6 @@ from flow_core.frontend.config.scope import Entering, Scope
 from flow_core.ir.graph import AttrValue
 from flow_core.ir.initializers import Initializer
 from flow_core.passes.optimizer_placement import MODES, THRESHOLD, OptimizerPlacement
-from flow_core.passes.quantization.post_training import Ranges
-from flow_core.passes.quantization.training_aware import QuantizationAware
 from flow_core.sharding.topology import Placement
 
 
@@ -512,15 +510,16 @@ def default_placement(config: FunctionConfig) -> Placement | None:
 def optimizer_placement(config: FunctionConfig) -> OptimizerPlacement | None:
     """Return the optimizer-state sharding that a config requests, None if it requests none."""
     names = ("train.optimizer_placement_optimization_{}", "optimizer_placement_optimization_{}")
-    mode = _first_set(config, [name.format("mode") for name in names])
+    mode = first_set(config, [name.format("mode") for name in names])
     if config.is_set("enable_non_distributed_optimizer") and mode is None:
         mode = MODES[0] if config.get("enable_non_distributed_optimizer") else None
-    threshold = _first_set(config, [name.format("threshold") for name in names])
-    ahead = _first_set(config, [name.format("ahead") for name in names])
+    threshold = first_set(config, [name.format("threshold") for name in names])
+    ahead = first_set(config, [name.format("ahead") for name in names])
     return None if mode is None else OptimizerPlacement(mode, threshold or THRESHOLD, ahead)
 
 
-def _first_set(config: FunctionConfig, names: list[str]) -> Any:
+def first_set(config: FunctionConfig, names: list[str]) -> Any:
+    """Return the value of the first setting that the program has set; None if it has set none."""
     return next((config.get(name) for name in names if config.is_set(name)), None)
 
 
@@ -542,33 +541,6 @@ def indexed_tables(config: FunctionConfig) -> tuple[str, ...]:
 def micro_batches(config: FunctionConfig, kind: str = "train") -> int:
     """Return the number of micro-batches in a step; 1 for predict jobs."""
     return int(config.get(MICRO_BATCHES) or 1) if kind == "train" else 1
-
-
-def quantization(config: FunctionConfig, step: str | None) -> QuantizationAware | None:
-    """Return the pass of quantization-aware training, None if that training is off.
-
-    Args:
-        config: the settings.
-        step: name of the variable that counts the steps of a train job.
-    """
-    if _first_set(config, list(QAT)) is not True:
-        return None
-    per_channel = "qat.per_channel_weight_quantization"
-    return QuantizationAware(
-        step=step,
-        symmetric=config.get("qat.symmetric"),
-        per_channel=config.is_set(per_channel) and config.get(per_channel),
-        momentum=config.get("qat.moving_min_max_momentum"),
-        stop_after=config.get(STOP_MOVING),
-    )
-
-
-def calibrated_ranges(config: FunctionConfig) -> Ranges | None:
-    """Return the ranges of post-training quantization; None without it, empty to observe them."""
-    found = config.get(RANGES)
-    if found is None or found == OBSERVE:
-        return None if found is None else {}
-    return {name: (low, high) for name, low, high in found}
 
 
 def default_view(config: FunctionConfig) -> Scope:

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flow_core.base.errors import JobError, SourceLine
-from flow_core.frontend.config.function_config import (
-    calibrated_ranges,
-    micro_batches,
-    quantization,
-)
+from flow_core.frontend.config.function_config import micro_batches
+from flow_core.frontend.config.quantization import calibrated_ranges, quantization
 from flow_core.frontend.job.config_training import configured_training
 from flow_core.frontend.job.micro_batches import scale_losses
 from flow_core.frontend.job.tracing import Traced
