@@ -9,6 +9,7 @@ faster.  The peers are ONNX Runtime for prediction and serving, and for training
 the time of the step's arithmetic at the rate of a large matrix product of this machine (see
 `breakdown.py`); with ``--peer NAME=PYTHON,SCRIPT[,ARGUMENT...]`` also programs of other frameworks,
 which take ``--workload`` and print a line ``BENCHJSON {"median_ms": ...}`` as `flow_bench.py` does.
+``--half-peer`` names those that train in bfloat16.
 A row fell back if its ratio is over 1.1 times that of the last table.
 """
 
@@ -18,6 +19,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,13 +31,17 @@ HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results.json", HERE / "RESULTS.md"
 FELL_BACK = 1.1
 TRAINING = ("mlp", "lenet", "resnet50", "bert_mini", "wide_deep_sgd", "wide_deep_adam")
-PREDICTED = {"float32": "mlp,lenet,mobilenet,resnet50", "bfloat16": "mobilenet,resnet50,bert_base"}
+HALF_TRAINING = ("lenet", "resnet50", "bert_mini", "bert_base")
+PREDICTED = {
+    "float32": "mlp,lenet,mobilenet,resnet50,bert_base", "bfloat16": "mobilenet,resnet50,bert_base",
+    "int8": "mobilenet,resnet50",
+}  # fmt: skip
 """The networks of predict jobs by precision; OpenVINO is the only peer in bfloat16."""
 ISA = {"amx_bf16": "AVX-512, AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
 PACKAGES = ("numpy", "onnxruntime", "openvino", "onednn-cpu-gomp")
 GROUPS = (
     "training step, float32", "training step, bfloat16", "training step, float32, floor",
-    "prediction, float32", "prediction, bfloat16", "serving", "other",
+    "prediction, float32", "prediction, bfloat16", "prediction, int8", "serving", "other",
 )  # fmt: skip
 INTRODUCTION = """\
 # Results
@@ -68,27 +74,32 @@ def records_of(script, *arguments):
         return json.loads(path.read_text())
 
 
-def lines_of(command):
+def lines_of(command, precision="float32"):
     """Run a program, and return the records that it prints as ``BENCHJSON`` lines."""
-    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    env = {**os.environ, "BENCH_PRECISION": precision}
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env).stdout
     lines = [line for line in printed.splitlines() if line.startswith("BENCHJSON ")]
     return [json.loads(line.partition(" ")[2]) for line in lines]
 
 
-def training(peers):
-    """Yield rows of training steps; programs of one workload take turns."""
+def floors():
+    """Yield rows of training steps beside their floors."""
     own = [sys.executable, str(HERE / "breakdown.py"), "--workload", ",".join(TRAINING)]
     for found in lines_of(own):
         yield row("training step, float32, floor", found["workload"], found["step_ms"], "floor",
                   found["floor_ms"])  # fmt: skip
+
+
+def training(peers, workloads, precision):
+    """Yield rows of training steps; programs of one workload take turns."""
     flow = [sys.executable, str(HERE / "flow_bench.py")]
-    for workload in TRAINING if peers else ():
+    for workload in workloads if peers else ():
         times = {
-            name: lines_of([*command, "--workload", workload])[0]["median_ms"]
+            name: lines_of([*command, "--workload", workload], precision)[0]["median_ms"]
             for name, command in {"flow": flow, **peers}.items()
         }
         best = min(peers, key=times.__getitem__)
-        yield row("training step, float32", workload, times["flow"], best, times[best])
+        yield row(f"training step, {precision}", workload, times["flow"], best, times[best])
 
 
 def prediction(precision):
@@ -120,11 +131,12 @@ def machine():
         name, _, text = line.partition(":")
         cpu = text.strip() if name.strip() == "model name" else cpu
         flags = text.split() if name.strip() == "flags" else flags
+    cpu = " ".join(re.sub(r"\((R|TM)\)|\bProcessor\b", "", cpu).split())
     isa = next((text for name, text in ISA.items() if name in flags), "")
     return {"cpu": cpu, "isa": isa, "cores": len(os.sched_getaffinity(0))}
 
 
-def measured(peers):
+def measured(peers, half_peers):
     """Return a table of this machine."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
@@ -133,9 +145,12 @@ def measured(peers):
         except metadata.PackageNotFoundError:
             continue
     load, about = os.getloadavg()[0], machine()
-    rows = [*training(peers), *prediction("float32"), *serving()]
+    rows = [*floors(), *training(peers, TRAINING, "float32"), *prediction("float32"), *serving()]
+    rows += training(half_peers, HALF_TRAINING, "bfloat16")
     if "AMX" in about["isa"] and importlib.util.find_spec("openvino"):
         rows += prediction("bfloat16")
+    if "AVX-512" in about["isa"]:
+        rows += prediction("int8")
     note = f"load average before the run: {load:.1f}"
     return {
         "machine": about, "date": datetime.date.today().isoformat(), "versions": versions,
@@ -207,10 +222,11 @@ def main():
     parser.add_argument("--record", action="store_true", help="keep the table, and write the page")
     parser.add_argument("--page", action="store_true", help="write the page only")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON,SCRIPT")
+    parser.add_argument("--half-peer", action="append", default=[], metavar="NAME=PYTHON,SCRIPT")
     args = parser.parse_args()
     found = tables()
     if not args.page:
-        new = measured(dict(map(command_of, args.peer)))
+        new = measured(*(dict(map(command_of, given)) for given in (args.peer, args.half_peer)))
         old = same_machine(new, found)
         lines = fallen_back(new, old) if old else []
         print(page([new]).removeprefix(INTRODUCTION))

@@ -438,6 +438,25 @@ def norm_cases() -> Iterator[Case]:
     yield Case("Resize", (x, None, None, ints(1, 2, 6, 9)), {"mode": "linear"}, opsets=(13, 99))
 
 
+def level_cases() -> Iterator[Case]:
+    """Yield conversions to levels and from levels; numbers that are not finite are left out."""
+    one, three = np.array(0.5, np.float32), np.array([0.5, 0.25, 2], np.float32)
+    wide = special("float32")[np.isfinite(special("float32"))]
+    x = ordinary("float32", 2, 3, 4)
+    for dtype in ("int8", "uint8"):
+        zero, zeros = np.array(3, dtype), np.array([3, 0, 5], dtype)
+        yield Case("QuantizeLinear", (wide, one, zero), opsets=(10, 99))
+        yield Case("QuantizeLinear", (x, three, zeros), {"axis": 1}, opsets=(13, 99))
+        yield Case("QuantizeLinear", (x, three, zeros), {"axis": -2}, opsets=(13, 99))
+        yield Case("DequantizeLinear", (special(dtype), one, zero), opsets=(10, 99))
+        levels = ordinary(dtype, 2, 3, 4)
+        yield Case("DequantizeLinear", (levels, three, zeros), {"axis": 1}, opsets=(13, 99))
+        yield Case("DequantizeLinear", (levels, one), opsets=(10, 99))
+    yield Case("QuantizeLinear", (wide, one), opsets=(10, 99))
+    yield Case("DequantizeLinear", (special("int32"), one), opsets=(10, 99))
+    yield Case("DequantizeLinear", (ordinary("int32", 3, 2), three), {"axis": 0}, opsets=(13, 99))
+
+
 def source_cases() -> Iterator[Case]:
     for dtype in TYPES:
         value = numpy_helper.from_array(special(dtype)[-1:])
@@ -460,7 +479,7 @@ def all_cases() -> dict[str, list[Case]]:
     for family in (
         unary_cases, binary_cases, selection_cases, reduction_cases, order_cases, shape_cases,
         index_cases, border_cases, pool_cases, product_cases, norm_cases, recurrent_cases,
-        source_cases,
+        level_cases, source_cases,
     ):  # fmt: skip
         for case in family():
             found.setdefault(case.op, []).append(case)

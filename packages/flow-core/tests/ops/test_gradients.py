@@ -35,6 +35,7 @@ class TestGradients(GradientKit):
         "unique_with_counts": "how many distinct values there are jumps",
         "distributed_partial_fc_sample_grad": SECOND,
         "min_max_observer": OBSERVED,
+        "dequantize_linear": "grids follow from ranges, and are not trained",
         "moving_average_min_max_observer": OBSERVED,
         "bernoulli": "a draw does not depend on its probability smoothly",
         "adam_bias_correction_learning_rate": SCHEDULE,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.base.dtypes import float32, int8, uint8
+from flow_core.base.dtypes import float32, float64, int8, uint8
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.ops.declare import OpDef, Rng, Samples, Types, specs
 from flow_core.ops.rules import signatures
 from flow_core.plugins.specs import InferContext, Sample, SbpContext
-from flow_core.sharding.sbp import B, S, Signatures
+from flow_core.sharding.sbp import EXTREMES, B, P, S, Signatures
 
-LEVELS = (int8, uint8)
+LEVELS, FLOATS = (int8, uint8), (float32, float64)
 CASES = (((9,), None), ((4, 5), None), ((4, 5), 0), ((3, 2, 4), 2), ((0, 3), None))
 
 
@@ -28,26 +28,36 @@ def along(numbers: Array, rank: int, axis: int | None) -> Array:
     return numbers.reshape(shape) if rank else numbers[0]
 
 
-def quantize(x: Array, scale: Array, zero: Array, axis: int | None) -> Array:
-    """Return the nearest levels; halves become even, and NaN becomes the lowest level."""
-    scale, zero = (along(numbers, x.ndim, axis) for numbers in (scale, zero))
-    ends = np.iinfo(zero.dtype)
-    levels: Array = np.rint(x / scale) + zero.astype(x.dtype)
-    levels = np.fmin(np.fmax(levels, ends.min), ends.max)
-    return levels.astype(zero.dtype)
+def quantize(x: Array, scale: Array, zero: Array, work: Array, out: Array) -> None:
+    """Write the nearest levels; halves become even, and NaN becomes the lowest level.
+
+    Args:
+        x: the numbers.
+        scale, zero: the grids, which broadcast; zero points have the type of numbers.
+        work: memory like ``x``, which is overwritten.
+        out: the levels.
+    """
+    ends = np.iinfo(out.dtype)
+    np.divide(x, scale, out=work)
+    np.rint(work, out=work)
+    np.add(work, zero, out=work)
+    np.fmax(work, ends.min, out=work)
+    np.fmin(work, ends.max, out=work)
+    np.copyto(out, work, casting="unsafe")
 
 
-def dequantize(x: Array, scale: Array, zero: Array, axis: int | None) -> Array:
-    """Return the numbers that levels stand for."""
-    scale, zero = (along(numbers, x.ndim, axis) for numbers in (scale, zero))
-    numbers: Array = (x.astype(scale.dtype) - zero.astype(scale.dtype)) * scale
-    return numbers
+def dequantize(x: Array, scale: Array, zero: Array, out: Array) -> None:
+    """Write the numbers that levels stand for."""
+    np.copyto(out, x)
+    np.subtract(out, zero, out=out)
+    np.multiply(out, scale, out=out)
 
 
 class _Linear(OpDef):
     """A map between numbers and levels, with one grid or one per index of an axis."""
 
     attrs = {"axis": None}
+    _more: ClassVar[tuple[Any, ...]]
 
     def _checked(self, ctx: InferContext) -> TensorType:
         """Return the type of the input; check the types of the grid."""
@@ -55,7 +65,7 @@ class _Linear(OpDef):
         rank = len(x.shape)
         ctx.check(axis is None or 0 <= axis < rank, f"axis {axis}", f"None, or 0 to {rank - 1}")
         shape = (1,) if axis is None else (x.shape[axis],)
-        fits = scale == tensor_type(shape, float32) and zero.shape == shape
+        fits = scale.shape == zero.shape == shape and scale.dtype in FLOATS
         allowed = f"float32{list(shape)} and int8 or uint8 of the same shape"
         ctx.check(fits and zero.dtype in LEVELS, f"scale {scale} and zero point {zero}", allowed)
         return x
@@ -64,7 +74,7 @@ class _Linear(OpDef):
         """Split all axes; the grids of an axis are split with it."""
         axis = ctx.attrs["axis"]
         grids = [S(0) if i == axis else B for i in range(len(ctx.inputs[0].shape))]
-        return signatures(*(((S(i), grid, grid), S(i)) for i, grid in enumerate(grids)))
+        return signatures(*(((S(i), grid, grid), S(i)) for i, grid in enumerate(grids)), *self._more)
 
     def _grids(self, rng: Rng) -> Iterator[tuple[tuple[int, ...], int | None, Array, Array]]:
         """Yield shapes, axes, scales and zero points."""
@@ -83,21 +93,26 @@ class QuantizeLinear(_Linear):
     """
 
     schema = "quantize_linear(in, scale, zero_point) -> out"
+    _more = tuple(((B, B, kind), kind) for kind in EXTREMES)
 
     def infer(self, ctx: InferContext) -> Types:
         x = self._checked(ctx)
-        ctx.check(x.dtype is float32, f"an input of type {x}", "float32")
+        scale = ctx.inputs[1]
+        ctx.check(x.dtype is scale.dtype, f"numbers {x} and scale {scale}", "float32")
         return (tensor_type(x.shape, ctx.inputs[2].dtype),)
 
     def reference(self, x: Array, scale: Array, zero: Array, axis: Any) -> Array:
-        return quantize(x, scale, zero, axis)
+        out = np.empty(x.shape, zero.dtype)
+        scale, wide = (along(grid, x.ndim, axis) for grid in (scale, zero.astype(x.dtype)))
+        quantize(x, scale, wide, np.empty_like(x), out)
+        return out
 
     def samples(self, rng: Rng) -> Samples:
         for shape, axis, scale, zero in self._grids(rng):
             steps = rng.integers(-300, 300, shape) + rng.choice([-0.4, 0.0, 0.25, 0.5], shape)
             x = steps * along(scale, len(shape), axis)
             yield Sample((x, scale, zero), {"axis": axis}, False)
-        ends = np.array([np.inf, -np.inf, np.nan, 1e30])
+        ends = np.array([np.inf, -np.inf, np.nan, 3e4])
         for zero in (np.array([3], np.int8), np.array([3], np.uint8)):
             yield Sample((ends, np.array([0.5]), zero), {}, False, "no finite numbers")
 
@@ -106,14 +121,18 @@ class DequantizeLinear(_Linear):
     """The numbers ``(in - zero_point) * scale``, as in ONNX."""
 
     schema = "dequantize_linear(in, scale, zero_point) -> out"
+    _more = (((B, P, B), P),)
 
     def infer(self, ctx: InferContext) -> Types:
         x, zero = self._checked(ctx), ctx.inputs[2]
         ctx.check(x.dtype is zero.dtype, f"levels {x} and zero point {zero}", "one type")
-        return (tensor_type(x.shape, float32),)
+        return (tensor_type(x.shape, ctx.inputs[1].dtype),)
 
     def reference(self, x: Array, scale: Array, zero: Array, axis: Any) -> Array:
-        return dequantize(x, scale, zero, axis)
+        out = np.empty(x.shape, scale.dtype)
+        scale, wide = (along(grid, x.ndim, axis) for grid in (scale, zero.astype(scale.dtype)))
+        dequantize(x, scale, wide, out)
+        return out
 
     def samples(self, rng: Rng) -> Samples:
         for shape, axis, scale, zero in self._grids(rng):

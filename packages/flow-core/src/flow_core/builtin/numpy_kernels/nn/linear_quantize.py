@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
-from flow_core.base.arrays import Array
-from flow_core.builtin.numpy_kernels.binding import kernel
+import numpy as np
+
+from flow_core.builtin.numpy_kernels.binding import Part, carve, carved_bytes, kernel
 from flow_core.device import Launch
-from flow_core.ops.nn.linear_quantize import dequantize, quantize
-from flow_core.plugins.specs import BindContext, KernelSpec
+from flow_core.ops.nn.linear_quantize import along, dequantize, quantize
+from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 
-def _bind(compute: Callable[..., Array], ctx: BindContext) -> Launch:
-    return partial(_run, compute, ctx.inputs, ctx.outputs[0], ctx.attrs["axis"])
+def _parts(query: KernelQuery) -> Iterator[Part]:
+    """Yield the zero points as numbers, and for quantization the numbers before they are cast."""
+    x, scale, zero = query.inputs
+    yield zero.shape, scale.dtype.numpy
+    if query.op == "quantize_linear":
+        yield x.shape, x.dtype.numpy
 
 
-def _run(compute: Callable[..., Array], inputs: tuple[Any, ...], out: Array, axis: Any) -> None:
-    out[...] = compute(*inputs, axis)
+def _bind(ctx: BindContext) -> list[Launch]:
+    (x, scale, zero), (out,), axis = ctx.inputs, ctx.outputs, ctx.attrs["axis"]
+    wide, *work = carve(ctx.workspace, *_parts(ctx.query))
+    grids = [along(grid, x.ndim, axis) for grid in (scale, wide)]
+    compute = quantize if work else dequantize
+    return [partial(np.copyto, wide, zero), partial(compute, x, *grids, *work, out)]
 
 
-KERNELS: tuple[KernelSpec, ...] = (
-    kernel("quantize_linear", partial(_bind, quantize)),
-    kernel("dequantize_linear", partial(_bind, dequantize)),
+KERNELS: tuple[KernelSpec, ...] = tuple(
+    kernel(op, _bind, workspace=lambda query: carved_bytes(*_parts(query)))
+    for op in ("quantize_linear", "dequantize_linear")
 )
