@@ -16,12 +16,22 @@ TESTS = {
     "segments": "open('/dev/shm/flow-left-behind', 'w').close()",
     "files": "tempfile.mkstemp()",
     "environment": "os.environ['LEFT'] = 'x'",
+    "environment *LANG=en, no LANG=de": "os.environ['LANG'] = 'en'",
+    "environment no LANG=de": "del os.environ['LANG']",
     "program": "sys.modules['__main__'], sys.argv, sys.path[:0] = type(sys)('x'), ['x'], ['x']",
+    "program no sys.path kept": "sys.path.remove('kept')",
+    "folder": "os.chdir('/')",
+    "folder a folder that has been deleted": "os.mkdir('x'); os.chdir('x'); os.rmdir('../x')",
+    "filters": "warnings.simplefilter('ignore', UnicodeWarning)",
+    "filters no": "warnings.resetwarnings()",
 }
 MODULE = """
-import os, socket, sys, tempfile, threading
+import os, socket, sys, tempfile, threading, warnings
 import pytest
 KEPT, END, SLEEP = [], threading.Event(), "import time; time.sleep(1000)"
+FOLDER = os.getcwd()
+os.environ["LANG"] = "de"
+sys.path.append("kept")
 
 @pytest.fixture(scope="module", autouse=True)
 def end():
@@ -35,6 +45,10 @@ def test_next():
     assert not os.path.exists("/dev/shm/flow-left-behind")
     assert not os.listdir(tempfile.gettempdir())
     assert "LEFT" not in os.environ
+    assert os.environ["LANG"] == "de"
+    assert os.getcwd() == FOLDER
+    assert "kept" in sys.path
+    assert ("ignore", None, UnicodeWarning, None, 0) not in warnings.filters
     assert "x" not in (sys.modules["__main__"].__name__, *sys.argv, *sys.path)
 """
 
@@ -55,10 +69,36 @@ def test_each_kind_fails_its_test_alone(kind: str, pytester: pytest.Pytester) ->
     pytester.makepyfile(MODULE.format(TESTS[kind]))
     done = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     done.assert_outcomes(passed=2, errors=1)
-    done.stdout.fnmatch_lines([f"*the test has left {kind} *"])
+    done.stdout.fnmatch_lines([f"*the test has left {kind}*"])
 
 
 def test_no_folder_is_left(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import tempfile\ndef test(): open('where', 'w').write(tempfile.tempdir)")
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
     assert not os.path.exists((pytester.path / "where").read_text())
+
+
+def test_what_a_fixture_of_a_module_changes_may_be_restored_at_its_end(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import os, sys
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def changed():
+            before = os.environ.pop("HOME"), os.getcwd(), sys.path[:]
+            os.chdir("/")
+            del sys.path[-1]
+            yield
+            os.environ["HOME"], folder, sys.path[:] = before
+            os.chdir(folder)
+
+        @pytest.mark.parametrize("turn", [1, 2])
+        def test_it(changed, turn):
+            assert os.getcwd() == "/"
+            assert "HOME" not in os.environ
+        """
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=2)

@@ -1,1 +1,1 @@
-"""Plugins of pytest that the root conftest loads."""
+"""Plugins of pytest that the root conftest loads, and `work`, which counts what code does."""

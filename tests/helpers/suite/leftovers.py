@@ -1,7 +1,7 @@
 """Fail each test that leaves a process, thread, socket, shared memory or temporary file behind.
 
-The same holds for the main module, ``sys.argv`` and ``sys.path``, which commands that run a script
-in their own process replace, and for environment variables.
+The same holds for a changed main module, ``sys.argv`` or ``sys.path``, which commands that run a
+script in their own process replace, environment variable, working folder or warning filter.
 
 A pytest plugin, which the root ``conftest.py`` loads.  What a fixture of a module or session makes
 may stay until that fixture ends.  Leftovers are removed, so that they cannot disturb other tests.
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -48,6 +49,12 @@ LASTING_THREADS = re.compile(
 )
 """Names of threads that outlast a test."""
 
+LASTING_FILTERS = re.compile(r".*(numpy|IPython).*")
+"""Warning filters that packages add when they are first imported."""
+
+STATE = ("program", "environment", "folder", "filters")
+"""Attributes of `Held` of which nothing may be missing either; the end of a thread is welcome."""
+
 _SHARED_MEMORY = Path("/dev/shm")
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl
 
@@ -64,6 +71,8 @@ class Held:
         files: entries of the temporary folder.
         program: the main module, the arguments, and the entries of ``sys.path``.
         environment: environment variables, by "name=value", but for those that pytest sets.
+        folder: the working folder.
+        filters: the warning filters, which pytest itself restores, but for `LASTING_FILTERS`.
     """
 
     processes: frozenset[str] = frozenset()
@@ -73,12 +82,18 @@ class Held:
     files: frozenset[str] = frozenset()
     program: frozenset[str] = frozenset()
     environment: frozenset[str] = frozenset()
+    folder: frozenset[str] = frozenset()
+    filters: frozenset[str] = frozenset()
 
     def __or__(self, other: Held) -> Held:
         return Held(*(getattr(self, f.name) | getattr(other, f.name) for f in fields(self)))
 
     def __sub__(self, other: Held) -> Held:
         return Held(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
+    def state(self) -> Held:
+        """Return the attributes in `STATE` alone."""
+        return Held(**{name: getattr(self, name) for name in STATE})
 
     def __bool__(self) -> bool:
         return any(getattr(self, f.name) for f in fields(self))
@@ -91,8 +106,9 @@ class Held:
 def held() -> Held:
     """Return what this process holds now."""
     return Held(
-        _processes(), _threads(), _sockets(), _segments(), _files(), _program(), _environment()
-    )
+        _processes(), _threads(), _sockets(), _segments(), _files(),
+        _program(), _environment(), _folder(), _filters(),
+    )  # fmt: skip
 
 
 def _processes() -> frozenset[str]:
@@ -160,6 +176,18 @@ def _environment() -> frozenset[str]:
     return frozenset(f"{k}={v}" for k, v in variables if not k.startswith("PYTEST_"))
 
 
+def _folder() -> frozenset[str]:
+    try:
+        return frozenset({os.getcwd()})
+    except FileNotFoundError:
+        return frozenset({"a folder that has been deleted"})
+
+
+def _filters() -> frozenset[str]:
+    texts = map(str, warnings.filters)
+    return frozenset(text for text in texts if not LASTING_FILTERS.fullmatch(text))
+
+
 def _entries(folder: str | Path) -> list[str]:
     try:
         return os.listdir(folder)
@@ -181,13 +209,21 @@ def _in_use(segment: str) -> bool:
     return False
 
 
-def _left(before: Held, waits_for_files: bool) -> Held:
-    """Return what has been added since, and does not end by itself within `PATIENCE`."""
+def _changes(before: Held, of_fixtures: Held) -> Held:
+    """Return what a test has added to what fixtures hold, and what is missing of the state."""
+    now = held()
+    missing = before.state() - now - of_fixtures
+    texts = {name: frozenset(f"no {x}" for x in getattr(missing, name)) for name in STATE}
+    return now - before - of_fixtures | Held(**texts)
+
+
+def _left(before: Held, of_fixtures: Held, waits_for_files: bool) -> Held:
+    """Return what has changed since, and does not end by itself within `PATIENCE`."""
     until, none = time.monotonic() + scaled(PATIENCE), frozenset[str]()
     while True:
-        left = held() - before
+        left = _changes(before, of_fixtures)
         left = replace(left, segments=frozenset(n for n in left.segments if not _in_use(n)))
-        awaited = replace(left, program=none, environment=none)
+        awaited = left - left.state()
         awaited = awaited if waits_for_files else replace(awaited, files=none)
         if not awaited or time.monotonic() > until:
             return left
@@ -221,13 +257,15 @@ class Leftovers:
 
     def _keep(self) -> None:
         self._program = sys.modules["__main__"], sys.argv[:], sys.path[:]
-        self._variables = dict(os.environ)
+        self._variables, self._folder = dict(os.environ), _folder()
 
     def _restore(self) -> None:
         sys.modules["__main__"], sys.argv[:], sys.path[:] = self._program
         for name in os.environ.keys() - self._variables.keys():
             del os.environ[name]
         os.environ.update(self._variables)
+        with contextlib.suppress(FileNotFoundError):
+            os.chdir(*self._folder)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Iterator[None]:
@@ -249,8 +287,8 @@ class Leftovers:
             return (yield)
         finally:
             now = held()
-            variables = now.environment ^ before.environment  # the fixture may restore them later
-            self._of_fixtures |= replace(now - before, environment=variables)
+            # The fixture may restore the state later.
+            self._of_fixtures |= (now - before) | (before - now).state()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Iterator[None]:
@@ -264,10 +302,10 @@ class Leftovers:
         """Remove what a test has left, and fail it; examples of docstrings need not clean up."""
         result = yield
         is_example = isinstance(item, pytest.DoctestItem)
-        left = _left(self._before | self._of_fixtures, waits_for_files=not is_example)
+        left = _left(self._before, self._of_fixtures, waits_for_files=not is_example)
         if left:
             _remove(left)
-            if left.program or left.environment:
+            if left.state():
                 self._restore()
             if not is_example:
                 pytest.fail(f"the test has left {left}", pytrace=False)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import click
-import processes
 import pytest
 from click.testing import CliRunner
 
@@ -97,10 +95,8 @@ def test_doctor_names_what_hangs(install: Callable[..., None]) -> None:
         ),
         good=Plugin(flow_doctor=lambda: "27 is a cube"),
     )
-    started = time.perf_counter()
     found = doctor.diagnose(Settings(probe_seconds=1))
     stop.set()
-    assert time.perf_counter() - started < processes.scaled(20)
     tables = {table.title: table.rows for table in found.tables}
     (abacus,) = (row for row in tables["Devices"] if row[0] == "abacus")
     assert abacus[1:3] == ("flow-bad", "unavailable")

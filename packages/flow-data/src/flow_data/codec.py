@@ -2,8 +2,8 @@
 
 JPEG files of 1 or 3 components are decoded by simplejpeg (flow-data[turbo]), OpenCV
 (flow-data[opencv]) or Pillow, which take 0.8, 1.1 and 1.8 ms for an image of 500x375. Pillow
-decodes all other images. What else decides the pixels is done here, whichever libraries are
-installed:
+decodes all other images, JPEGs that simplejpeg refuses, and JPEGs of several scans in place of
+OpenCV. What else decides the pixels is done here, whichever libraries are installed:
 
 - images are turned upright by the EXIF orientation of JPEG, PNG, WebP and TIFF files;
 - of 16-bit samples, the upper 8 bits are kept; 32-bit samples are refused;
@@ -29,6 +29,7 @@ from flow_data.headers import (
     FORMATS,
     check_header,
     check_pixels,
+    has_one_scan,
     is_plain_jpeg,
     orientation,
 )
@@ -86,13 +87,13 @@ def decode(data: bytes | bytearray | memoryview, color_space: str = "BGR") -> Ar
 
 
 def _decoded(data: bytes, order: str) -> Array:
-    turbo, cv2 = _simplejpeg(), opencv()
+    turbo, cv2, pixels = _simplejpeg(), opencv(), None
     if is_plain_jpeg(data):
         if turbo is not None:
-            return _by_turbo(turbo, data, order)
-        if cv2 is not None:
-            return _by_opencv(cv2, data, order)
-    return _by_pillow(data, order)
+            pixels = _by_turbo(turbo, data, order)
+        elif cv2 is not None and has_one_scan(data):
+            pixels = _by_opencv(cv2, data, order)
+    return _by_pillow(data, order) if pixels is None else pixels
 
 
 _TURNED: Mapping[int, Callable[[Array], Array]] = {
@@ -117,24 +118,27 @@ def _gray(pixels: Array) -> Array:
     return pooled_copy(np.asarray(Image.fromarray(pixels).convert("L"))[..., None])
 
 
-def _by_turbo(turbo: Any, data: bytes, order: str) -> Array:
-    height, width, *_ = turbo.decode_jpeg_header(data)
-    pixels = POOL.allocate((height, width, 3), np.uint8)
-    turbo.decode_jpeg(data, colorspace=order, buffer=pixels)
+def _by_turbo(turbo: Any, data: bytes, order: str) -> Array | None:
+    """Return the pixels; None for a damaged image, of which Pillow may decode a part."""
+    try:
+        height, width, *_ = turbo.decode_jpeg_header(data)
+        pixels = POOL.allocate((height, width, 3), np.uint8)
+        turbo.decode_jpeg(data, colorspace=order, buffer=pixels)
+    except ValueError:
+        return None
     return pixels
 
 
-def _by_opencv(cv2: Any, data: bytes, order: str) -> Array:
+def _by_opencv(cv2: Any, data: bytes, order: str) -> Array | None:
     encoded = np.frombuffer(data, np.uint8)
     flag = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
     try:
-        pixels = cv2.imdecode(encoded, flag)
-    except cv2.error as error:
-        raise ValueError(f"{encoded.size} bytes that are not an image: {error}") from error
-    if pixels is None:
-        raise ValueError(f"{encoded.size} bytes that are not an image")
-    found: Array = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB) if order == "RGB" else pixels
-    return found
+        pixels: Array | None = cv2.imdecode(encoded, flag)
+    except cv2.error:
+        return None
+    if pixels is not None and order == "RGB":
+        pixels = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
+    return pixels
 
 
 def _by_pillow(data: bytes, order: str) -> Array:

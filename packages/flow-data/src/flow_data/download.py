@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
-from urllib.request import urlopen
 
 from flow_core.base.errors import DataError, user_line
 
@@ -98,6 +97,8 @@ def _part_of(target: Path) -> Iterator[Path]:
 
 
 def _fetch(url: str, part: Path, name: str) -> None:
+    from urllib.request import urlopen  # loads ssl and http, which an import of flow_data need not
+
     with urlopen(url, timeout=_TIMEOUT) as source, open(part, "xb") as out:
         total = int(source.headers.get("Content-Length") or 0)
         done = _copy(source, out, name, total)

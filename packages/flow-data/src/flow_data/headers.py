@@ -6,6 +6,7 @@ decoders receive only images of a known size.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from io import BytesIO
@@ -115,6 +116,24 @@ def is_plain_jpeg(data: bytes) -> bool:
         and data[frame + 2 : frame + 3] == b"\x08"
         and (data[frame + 7 : frame + 8] in (b"\x01", b"\x03"))
     )
+
+
+def has_one_scan(data: bytes) -> bool:
+    """Return whether the samples of a JPEG extend to its end, without markers but restarts.
+
+    Of a JPEG with another marker there, which may be damage, OpenCV decodes a part that Pillow and
+    simplejpeg refuse.
+    """
+    try:
+        scan = next((at for marker, at in _segments(data) if marker == 0xDA), len(data))
+    except (struct.error, IndexError):
+        return False
+    found = _MARKER.search(data, scan)
+    return found is not None and found[0] == b"\xff\xd9"
+
+
+_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
+"""A marker that is not one of restarts; 0 and 255 after a byte 255 are no markers."""
 
 
 def _check_scans(count: int, pixels: int) -> None:

@@ -105,6 +105,7 @@ def test_masks_are_those_of_coco() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # pycocotools
 def test_masks_equal_those_of_the_installed_pycocotools() -> None:
     tools, rng = pytest.importorskip("pycocotools.mask"), np.random.default_rng(0)
     for decimals in range(3):

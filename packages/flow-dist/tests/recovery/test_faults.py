@@ -44,10 +44,6 @@ def test_a_fault_costs_no_result(kind: str, step: int, tmp_path: Path, right: Pa
     assert found.passed_over, found.output
     assert found.right, found.output
     assert "rank 0: on " in found.output
-    limit = 50  # below the 60 s after which silence alone would show a fault
-    limit += fault_table.SILENCE if kind in fault_table.BY_SILENCE else 0
-    limit += fault_table.STALL if kind == "loop" else 0
-    assert found.seconds < processes.scaled(limit)
     assert kind in fault_table.BY_SILENCE or "has not responded" not in found.output
 
 

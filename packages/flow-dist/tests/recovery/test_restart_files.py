@@ -76,7 +76,7 @@ PIECES: dict[str, dict[str, Any]] = {
     "a terabyte elsewhere": {"offset": 1 << 40},
     "more bytes than there are numbers": {"shape": [1 << 62, 1 << 62], "region": [[0, 1], [0, 1]]},
     "a negative size": {"shape": [-4, -3]},
-    "axes": {"shape": [1] * 100_000, "region": [[0, 1]] * 100_000},
+    "axes": {"shape": [1] * 20_000, "region": [[0, 1]] * 20_000},
     "another number of axes": {"region": [[0, 2]]},
     "a region outside": {"region": [[3, 5], [0, 3]]},
     "a region backwards": {"region": [[2, 0], [0, 3]]},

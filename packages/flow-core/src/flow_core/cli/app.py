@@ -1,6 +1,6 @@
 """The commands of ``flow``.
 
-Commands import what they need when they run, so that `flow --help` reads neither numpy nor rich.
+Commands import what they need when they run, so that `flow --help` reads neither ops nor rich.
 """
 
 from __future__ import annotations
