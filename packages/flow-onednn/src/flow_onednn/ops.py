@@ -408,6 +408,17 @@ class MaxPool(Fused):
         return _like(ctx, n, *ctx.attrs["space"], c), places
 
 
+class Int8Pool(Fused):
+    """Max pooling of levels to ``space``."""
+
+    schema = "onednn_int8_pool(x) -> y"
+    attrs = _POOL
+
+    def infer(self, ctx: InferContext) -> Types:
+        n, _, _, c = ctx.inputs[0].shape
+        return (_like(ctx, n, *ctx.attrs["space"], c),)
+
+
 class MaxPoolGrad(Fused):
     """Gradient of `onednn_max_pool`, of height and width ``space``."""
 
@@ -557,6 +568,6 @@ class Reorder(Fused):
 
 OPS = specs(
     *map(Update, JOINED), Conv, ConvDataGrad, ConvFilterGrad, Matmul, Pack, PackedMatmul, PackConv,
-    PackedConv, PackInt8, Int8Conv, PackPanels, Panels, MaxPool, MaxPoolGrad, NormRelu,
-    NormReluGrad, NormAddRelu, AddToRows, SparseAdam, SparseSgd, MatmulSgd, Reorder,
+    PackedConv, PackInt8, Int8Conv, Int8Pool, PackPanels, Panels, MaxPool, MaxPoolGrad,
+    NormRelu, NormReluGrad, NormAddRelu, AddToRows, SparseAdam, SparseSgd, MatmulSgd, Reorder,
 )  # fmt: skip

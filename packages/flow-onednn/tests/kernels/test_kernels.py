@@ -35,13 +35,16 @@ OPAQUE = (
     "onednn_packed_matmul",
     "onednn_pack_conv",
     "onednn_packed_conv",
+    "onednn_pack_int8",
+    "onednn_int8_conv",
+    "onednn_int8_pool",
     "onednn_max_pool",
     "onednn_max_pool_grad",
     "onednn_norm_relu",
     "onednn_norm_relu_grad",
 )
-"""Ops with an output in the library's own layout: see test_norm_pool.py, test_packed.py and
-passes/test_pack_convs.py."""
+"""Ops with an output in the library's own layout, and ops on levels: see test_norm_pool.py,
+test_packed.py, passes/test_pack_convs.py and passes/test_int8.py."""
 
 
 SAMPLED = (

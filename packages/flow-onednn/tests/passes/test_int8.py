@@ -91,7 +91,7 @@ def kinds(job: AnyJob) -> Counter[str]:
 
 
 STEPS = {
-    residual: {PRODUCT: 5, "max_pool_2d": 1},
+    residual: {PRODUCT: 5, "onednn_int8_pool": 1},
     inverted: {PRODUCT: 5, "reduce_mean": 1},
     dense: {PRODUCT: 3, "tanh": 1},
 }
@@ -190,3 +190,21 @@ def test_levels_of_a_convolution(given: str, added: str, result: str, relu: bool
         levels = np.clip(np.rint(wanted / 0.01), ends.min, ends.max)
         assert np.abs(found - levels).max() <= 1
         assert (found != levels).mean() < 1e-3  # rounded at ties
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize(("padding", "size", "stride"), [("same", 3, 2), ("valid", 2, 2)])
+def test_pooled_levels(padding: str, size: int, stride: int, dtype: str) -> None:
+    """Levels outside of the image are left out, as in the pooling of numbers."""
+    ends = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(ends.min, ends.max + 1, (2, 7, 6, 20)).astype(dtype)
+    attrs = {
+        "padding": padding, "padding_before": None, "padding_after": None, "ceil_mode": False,
+        "pool_size": (size, size), "strides": (stride, stride), "data_format": "channels_last",
+    }  # fmt: skip
+    reference = default_registry().ops["max_pool_2d"].reference
+    assert reference is not None
+    wanted = reference(x, **attrs)
+    types = [tensor_type(wanted.shape, as_dtype(dtype))]
+    (found,) = run("onednn_int8_pool", {**attrs, "space": wanted.shape[1:3]}, [x], types)
+    np.testing.assert_array_equal(found, wanted)

@@ -196,7 +196,7 @@ def _has_levels(query: KernelQuery) -> bool:
 
 KERNELS: tuple[KernelSpec, ...] = (
     upcast_loop_kernel("max_pool_2d", _bind_max, _accepts_max, _buffer_bytes),
-    kernel("max_pool_2d", partial(_build, "max"), accepts=_has_levels),
+    kernel("onednn_int8_pool", partial(_build, "max"), accepts=_has_levels),
     kernel("avg_pool_2d", partial(_build, "avg")),
     kernel("avg_pool_2d_grad", _build_average_grad),
     upcast_loop_kernel("onednn_max_pool", _bind_max, _accepts_max),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+from flow_core.authoring.layouts import LAST
 from flow_core.authoring.pass_api import (
     KernelRewriter,
     PassContext,
@@ -26,7 +27,7 @@ from flow_onednn.ops import GEOMETRY
 from flow_onednn.passes.pack_convs import CONV, Chain, chain_after
 
 PRODUCTS = (CONV, "matmul", "onednn_matmul")
-POOL, REORDER = "max_pool_2d", "onednn_reorder"
+POOL, INT8_POOL, REORDER = "max_pool_2d", "onednn_int8_pool", "onednn_reorder"
 QUANTIZE, DEQUANTIZE = "quantize_linear", "dequantize_linear"
 TOP = {"int8": 127, "uint8": 255}
 
@@ -106,8 +107,11 @@ class _Work:
             return
         types = (self.rewriter.type_of(end.output()),)
         alike = types[0].dtype is self.rewriter.type_of(x.value).dtype
-        if alike and self.rewriter.replace_if_accepted(
-            end, like_op(end, POOL, op.attrs, (x.value,)), types
+        if not alike or op.attrs["data_format"] != LAST:
+            return
+        attrs = {**op.attrs, "space": types[0].shape[1:3]}
+        if self.rewriter.replace_if_accepted(
+            end, like_op(end, INT8_POOL, attrs, (x.value,)), types
         ):
             self.rewriter.drop(op)
 

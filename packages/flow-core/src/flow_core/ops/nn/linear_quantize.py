@@ -74,7 +74,9 @@ class _Linear(OpDef):
         """Split all axes; the grids of an axis are split with it."""
         axis = ctx.attrs["axis"]
         grids = [S(0) if i == axis else B for i in range(len(ctx.inputs[0].shape))]
-        return signatures(*(((S(i), grid, grid), S(i)) for i, grid in enumerate(grids)), *self._more)
+        return signatures(
+            *(((S(i), grid, grid), S(i)) for i, grid in enumerate(grids)), *self._more
+        )
 
     def _grids(self, rng: Rng) -> Iterator[tuple[tuple[int, ...], int | None, Array, Array]]:
         """Yield shapes, axes, scales and zero points."""

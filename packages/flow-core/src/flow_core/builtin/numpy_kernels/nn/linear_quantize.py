@@ -24,9 +24,13 @@ def _parts(query: KernelQuery) -> Iterator[Part]:
 def _bind(ctx: BindContext) -> list[Launch]:
     (x, scale, zero), (out,), axis = ctx.inputs, ctx.outputs, ctx.attrs["axis"]
     wide, *work = carve(ctx.workspace, *_parts(ctx.query))
-    grids = [along(grid, x.ndim, axis) for grid in (scale, wide)]
-    compute = quantize if work else dequantize
-    return [partial(np.copyto, wide, zero), partial(compute, x, *grids, *work, out)]
+    steps, levels = (along(grid, x.ndim, axis) for grid in (scale, wide))
+    run = (
+        partial(quantize, x, steps, levels, work[0], out)
+        if work
+        else partial(dequantize, x, steps, levels, out)
+    )
+    return [partial(np.copyto, wide, zero), run]
 
 
 KERNELS: tuple[KernelSpec, ...] = tuple(
