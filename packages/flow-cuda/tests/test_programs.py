@@ -348,15 +348,15 @@ or the op to the list of this test"""
 
 RARE = (
     "CategoricalOrdinalEncode", "arg_sort", "argwhere", "bernoulli", "cast_from_mirrored",
-    "cast_to_mirrored", "cumsum", "dim_gather", "dim_scatter_add_like",
+    "cast_to_mirrored", "cumsum", "dequantize_linear", "dim_gather", "dim_scatter_add_like",
     "distributed_partial_fc_sample", "distributed_partial_fc_sample_grad", "fake_quantization",
     "fused_scale_tril", "gather_nd", "generate_random_batch_permutation_indices", "in_top_k",
     "indexed_slices_reduce_sum", "l2_normalize", "l2_normalize_grad", "min_max_observer",
-    "moving_average_min_max_observer", "random_values", "reduce_prod_grad", "reflection_pad2d",
-    "reflection_pad2d_grad", "scatter_nd", "scatter_nd_like", "sort", "sparse_cross_entropy",
-    "sparse_cross_entropy_grad", "ssp_variable_proxy", "sync_dynamic_resize",
-    "tensor_scatter_nd_add", "tensor_scatter_nd_update", "top_k", "tril", "unique_with_counts",
-    "upsample", "upsample_grad",
+    "moving_average_min_max_observer", "quantize_linear", "random_values", "reduce_prod_grad",
+    "reflection_pad2d", "reflection_pad2d_grad", "scatter_nd", "scatter_nd_like", "sort",
+    "sparse_cross_entropy", "sparse_cross_entropy_grad", "ssp_variable_proxy",
+    "sync_dynamic_resize", "tensor_scatter_nd_add", "tensor_scatter_nd_update", "top_k", "tril",
+    "unique_with_counts", "upsample", "upsample_grad",
 )  # fmt: skip
 """Ops that no network of the examples, the benchmarks and the zoo has; they run on the host."""
 

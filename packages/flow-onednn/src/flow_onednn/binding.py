@@ -63,6 +63,7 @@ int dnnl_primitive_attr_destroy(dnnl_primitive_attr_t attr);
 int dnnl_primitive_attr_set_scratchpad_mode(dnnl_primitive_attr_t attr, int mode);
 int dnnl_primitive_attr_set_fpmath_mode(dnnl_primitive_attr_t attr, int mode);
 int dnnl_primitive_attr_set_scales_mask(dnnl_primitive_attr_t attr, int arg, int mask);
+int dnnl_primitive_attr_set_zero_points_mask(dnnl_primitive_attr_t attr, int arg, int mask);
 int dnnl_primitive_attr_set_post_ops(dnnl_primitive_attr_t attr, const dnnl_post_ops_t ops);
 int dnnl_post_ops_create(dnnl_post_ops_t *ops);
 int dnnl_post_ops_destroy(dnnl_post_ops_t ops);
@@ -172,13 +173,14 @@ MD = {
     "diff_dst": 134, "workspace": 135, "scratchpad": 136,
 }  # fmt: skip
 
-SCALES = 1 << 12  # added to an argument, it stands for the argument's scales
+SCALES, ZERO_POINTS = 1 << 12, 1 << 13  # added to an argument, they stand for its grid
 ARG = {
     "src": 1, "dst": 17, "weights": 33, "bias": 41, "mean": 49, "variance": 50, "scale": 51,
     "shift": 52, "workspace": 64, "scratchpad": 80, "diff_src": 129, "diff_dst": 145,
     "diff_weights": 161, "diff_bias": 169, "diff_scale": 255, "diff_shift": 256,
     "operand 0": 1 << 15 | 2, "operand 1": 2 << 15 | 2,
     "weights scales": SCALES | 33, "dst scales": SCALES | 17,
+    "src zero points": ZERO_POINTS | 1, "dst zero points": ZERO_POINTS | 17,
 }  # fmt: skip
 
 RUNTIMES = {0: "none", 1: "sequential", 2: "OpenMP", 4: "TBB", 8: "threadpool", 512: "SYCL"}

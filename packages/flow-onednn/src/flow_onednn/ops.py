@@ -30,7 +30,7 @@ from flow_core.authoring.specs import (
 )
 from flow_core.authoring.update_rules import BY_TYPE, COMMON
 from flow_core.base.arrays import Array
-from flow_core.base.dtypes import as_dtype, float32, int8, uint8
+from flow_core.base.dtypes import as_dtype, float32, int8, int32, uint8
 from flow_core.base.shapes import window_output
 from flow_onednn.panel_layout import pack, packed_columns, unpack
 from flow_onednn.update_references import (
@@ -321,22 +321,25 @@ class PackedConv(Fused):
 _INT8_CONV = {
     **GEOMETRY, "relu": REQUIRED, "image": REQUIRED, "image_type": REQUIRED, "result": REQUIRED,
     "result_type": REQUIRED, "filters": REQUIRED, "transposed": False, "bias": REQUIRED,
-    "residual_type": REQUIRED,
+    "residual_type": REQUIRED, "image_zero": 0, "result_zero": 0, "residual_zero": 0,
 }  # fmt: skip
 
 
 class PackInt8(Fused):
     """int8 weights of `onednn_int8_conv` in the library's layout, and the factors, the bias and the
-    scale of its results. ``more`` are the bias, and the scales of the residual and of the result.
+    scale of its results, and two zero points. ``more`` are the bias, and the scales of the residual
+    and of the result.
     """
 
-    schema = "onednn_pack_int8(weight, scale, x_scale, more*) -> packed, factors, bias, result"
+    schema = (
+        "onednn_pack_int8(weight, scale, x_scale, more*) -> packed, factors, bias, result, zeros"
+    )
     attrs = {**_INT8_CONV, "size": REQUIRED}
 
     def infer(self, ctx: InferContext) -> Types:
         vector = tensor_type(ctx.attrs["result"][-1:], float32)
         packed = tensor_type((ctx.attrs["size"],), int8)
-        return packed, vector, vector, tensor_type((1,), float32)
+        return packed, vector, vector, tensor_type((1,), float32), tensor_type((2,), int32)
 
 
 class Int8Conv(Fused):
@@ -344,7 +347,7 @@ class Int8Conv(Fused):
     The residual, if there is one, is added before.
     """
 
-    schema = "onednn_int8_conv(x, packed, factors, bias, result, residual?) -> y"
+    schema = "onednn_int8_conv(x, packed, factors, bias, result, zeros, residual?) -> y"
     attrs = {**_INT8_CONV, "shape": REQUIRED}
     work = PackedConv.work
 

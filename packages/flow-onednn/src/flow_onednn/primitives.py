@@ -116,6 +116,7 @@ class PostOps:
         alpha, beta: parameters of the elementwise function.
         scales: arguments, such as "weights scales", that have the scales of arrays of int8, with
             the mask of the axes along which the scales differ.
+        zero_points: arguments, such as "src zero points", that have the zero point of an array.
     """
 
     operands: tuple[tuple[int, Md], ...] = ()
@@ -125,6 +126,7 @@ class PostOps:
     alpha: float = 0.0
     beta: float = 0.0
     scales: tuple[tuple[str, int], ...] = ()
+    zero_points: tuple[str, ...] = ()
 
 
 NO_POST_OPS = PostOps()
@@ -268,6 +270,10 @@ def _attributes(one: Library, post: PostOps, math: str) -> CData:
     for role, mask in post.scales:
         scaled = binding.ARG[role] & ~binding.SCALES
         status = lib.dnnl_primitive_attr_set_scales_mask(attributes, scaled, mask)
+        one.check(status, f"describing {role}")
+    for role in post.zero_points:
+        shifted = binding.ARG[role] & ~binding.ZERO_POINTS
+        status = lib.dnnl_primitive_attr_set_zero_points_mask(attributes, shifted, 0)
         one.check(status, f"describing {role}")
     if post != NO_POST_OPS:
         _append(one, attributes, post)

@@ -144,12 +144,18 @@ def run(op: str, attrs: dict[str, Any], arrays: list[Array], types: list[Any]) -
     return run_kernel(default_registry().find_kernel(query, "cpu"), query, arrays)
 
 
+@pytest.mark.parametrize("zeros", [(0, 0, 0), (5, 9, 3)])
 @pytest.mark.parametrize("result", ["int8", "uint8", "float32"])
 @pytest.mark.parametrize("added", ["", "int8", "uint8"])
 @pytest.mark.parametrize("given", ["int8", "uint8"])
 @pytest.mark.parametrize("relu", [False, True])
-def test_levels_of_a_convolution(given: str, added: str, result: str, relu: bool) -> None:
-    """All levels, the extreme ones included, against exact integers."""
+def test_levels_of_a_convolution(
+    given: str, added: str, result: str, relu: bool, zeros: tuple[int, int, int]
+) -> None:
+    """All levels, the extreme ones included, against exact integers.
+
+    Pixels outside of the image stand for the number 0, which is the zero point.
+    """
     rng = np.random.default_rng(0)
     shapes = (2, 5, 6, 16), (2, 5, 6, 32)
     attrs: dict[str, Any] = {
@@ -157,6 +163,8 @@ def test_levels_of_a_convolution(given: str, added: str, result: str, relu: bool
         "padding_before": (1, 1), "groups": 1, "weights_last": False, "transposed": False,
         "relu": relu, "image": shapes[0], "image_type": given, "result": shapes[1],
         "result_type": result, "filters": (32, 16, 3, 3), "bias": True, "residual_type": added,
+        "image_zero": zeros[0], "result_zero": zeros[1] if result != "float32" else 0,
+        "residual_zero": zeros[2] if added else 0,
     }  # fmt: skip
     x, w, r = (
         rng.choice([*range(np.iinfo(t).min, np.iinfo(t).max + 1)], shape).astype(t)
@@ -173,21 +181,22 @@ def test_levels_of_a_convolution(given: str, added: str, result: str, relu: bool
     assert size is not None
     vector, one = tensor_type((32,), as_dtype("float32")), tensor_type((1,), as_dtype("float32"))
     more = [bias, *([r_scale] if added else []), *([y_scale] if result != "float32" else [])]
-    types = [tensor_type((size,), as_dtype("int8")), vector, vector, one]
+    pair = tensor_type((2,), as_dtype("int32"))
+    types = [tensor_type((size,), as_dtype("int8")), vector, vector, one, pair]
     packed = run(PACK, {**attrs, "size": size}, [w, scales, x_scale, *more], types)
     inputs = [x, *packed, *([r] if added else [])]
     out = tensor_type(shapes[1], as_dtype(result))
     (found,) = run(PRODUCT, {**attrs, "shape": shapes[1]}, inputs, [out])
-    padded = np.pad(x.astype(np.int64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    padded = np.pad(x.astype(np.int64) - zeros[0], ((0, 0), (1, 1), (1, 1), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))
     wanted = np.einsum("nhwcij,fcij->nhwf", windows, w.astype(np.int64)) * (scales * 0.02) + bias
-    wanted = wanted + r * 0.03 if added else wanted
+    wanted = wanted + (r.astype(int) - zeros[2]) * 0.03 if added else wanted
     wanted = np.maximum(wanted, 0) if relu else wanted
     if result == "float32":
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
     else:
         ends = np.iinfo(result)
-        levels = np.clip(np.rint(wanted / 0.01), ends.min, ends.max)
+        levels = np.clip(np.rint(wanted / 0.01) + zeros[1], ends.min, ends.max)
         assert np.abs(found - levels).max() <= 1
         assert (found != levels).mean() < 1e-3  # rounded at ties
 

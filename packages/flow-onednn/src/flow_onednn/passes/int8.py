@@ -8,7 +8,7 @@ result.  A maximum pooling of levels needs no other numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -21,7 +21,7 @@ from flow_core.authoring.pass_api import (
     like_op,
 )
 from flow_core.authoring.specs import Attrs, AttrValue, Graph, KernelSpec, Op, Value, tensor_type
-from flow_core.base.dtypes import as_dtype, float32, int8
+from flow_core.base.dtypes import as_dtype, float32, int8, int32
 from flow_onednn.kernels.convolution.int8 import PACK, PRODUCT, packed_size
 from flow_onednn.ops import GEOMETRY
 from flow_onednn.passes.pack_convs import CONV, Chain, chain_after
@@ -79,10 +79,12 @@ class _Levels:
     Attributes:
         value: the levels.
         scale: the scale.
+        zero: the zero point.
     """
 
     value: Value
     scale: Value
+    zero: int
 
 
 @dataclass(slots=True)
@@ -103,7 +105,10 @@ class _Work:
         """Pool levels, if the result is quantized to the same grid."""
         x = self._levels(op.inputs[0])
         end = self._quantized(op.output())
-        if x is None or end is None or self._scale(end.inputs[1]) != self._scale(x.scale):
+        if x is None or end is None:
+            return
+        grids = [*map(self._number, end.inputs[1:]), self._number(x.scale), x.zero]
+        if None in grids or grids[:2] != grids[2:]:
             return
         types = (self.rewriter.type_of(end.output()),)
         alike = types[0].dtype is self.rewriter.type_of(x.value).dtype
@@ -138,7 +143,8 @@ class _Work:
         inputs = (w.value, w.scale, x.scale, *op.inputs[2:], *scales)
         pack = Op(name, PACK, inputs, Attrs({**attrs, "size": size}), op.placement)
         vector = tensor_type(attrs["result"][-1:], float32)
-        types = (tensor_type((size,), int8), vector, vector, tensor_type((1,), float32))
+        one, zeros = tensor_type((1,), float32), tensor_type((2,), int32)
+        types = (tensor_type((size,), int8), vector, vector, one, zeros)
         self.rewriter.before(op).add(pack, types)
         self._replace(chain, end, attrs, x, pack, residual)
 
@@ -153,7 +159,7 @@ class _Work:
     ) -> None:
         last = chain.last if end is None else end
         shape = self.rewriter.type_of(last.output()).shape
-        inputs = [x.value, *(pack.output(i) for i in range(4))]
+        inputs = [x.value, *(pack.output(i) for i in range(5))]
         inputs += [] if residual is None else [residual.value]
         made = like_op(last, PRODUCT, {**attrs, "shape": shape}, inputs)
         self.rewriter.replace(last, made, (tensor_type(shape, as_dtype(attrs["result_type"])),))
@@ -169,23 +175,27 @@ class _Work:
 
     def _fits(self, chain: Chain, end: Op) -> bool:
         """Return whether the ends of a quantized result's type are within the chain's limits."""
-        scale = self._scale(end.inputs[1])
+        scale, zero = map(self._number, end.inputs[1:])
+        if chain.high == inf or scale is None or zero is None:
+            return chain.high == inf
         top = TOP[self.rewriter.type_of(end.output()).dtype.name]
-        return chain.high == inf or (scale is not None and scale * top <= chain.high * (1 + 1e-6))
+        return scale * (top - zero) <= chain.high * (1 + 1e-6)
 
     def _attrs(
         self, op: Op, chain: Chain, x: _Levels, residual: _Levels | None, end: Op | None
     ) -> dict[str, Any]:
         type_of = self.rewriter.type_of
         result_type = "float32" if end is None else type_of(end.output()).dtype.name
+        zero = 0 if end is None else int(self._number(end.inputs[2]) or 0)
         activated = op.attrs.get("activation") == "relu" or chain.low == 0.0
         shapes = _of_conv if op.type == CONV else _of_matmul
         weights, result = type_of(op.inputs[1]).shape, type_of(op.output()).shape
         return {
             **shapes(op, type_of(op.inputs[0]).shape, weights, result),
-            "relu": activated and result_type != "uint8",
+            "relu": activated and (result_type != "uint8" or zero > 0),
             "image_type": type_of(x.value).dtype.name, "result_type": result_type,
-            "bias": len(op.inputs) > 2,
+            "bias": len(op.inputs) > 2, "image_zero": x.zero, "result_zero": zero,
+            "residual_zero": 0 if residual is None else residual.zero,
             "residual_type": "" if residual is None else type_of(residual.value).dtype.name,
         }  # fmt: skip
 
@@ -196,11 +206,13 @@ class _Work:
         maker = self.rewriter.graph.ops[value.op]
         if maker.type == REORDER:
             found = self._levels(maker.inputs[0])
-            return None if found is None else _Levels(self._reorder(maker, found), found.scale)
+            return None if found is None else replace(found, value=self._reorder(maker, found))
         if maker.type != DEQUANTIZE or maker.attrs["axis"] is not None:
             return None
-        levels, scale, zero = maker.inputs
-        return _Levels(levels, scale) if self._is_zero(zero) and scale.op in self.once else None
+        levels, scale, point = maker.inputs
+        zero = self._number(point)
+        known = zero is not None and scale.op in self.once
+        return _Levels(levels, scale, int(zero or 0)) if known else None
 
     def _reorder(self, op: Op, levels: _Levels) -> Value:
         """Return levels in the layout to which an op reorders dequantized numbers."""
@@ -227,22 +239,21 @@ class _Work:
         matrices = op.type == CONV or len(self.rewriter.type_of(op.output()).shape) == 2
         fits = plain and matrices and op.attrs.get("activation", "") in ("", "relu")
         by_filter = maker.attrs["axis"] in (None, filters)
-        usable = is_int8 and by_filter and fits and self._is_zero(zero)
-        return _Levels(levels, scale) if usable else None
+        usable = is_int8 and by_filter and fits and self._number(zero) == 0
+        return _Levels(levels, scale, 0) if usable else None
 
     def _quantized(self, value: Value) -> Op | None:
         """Return the op that quantizes a value to one grid, if nothing else reads the value."""
         op = self.rewriter.only_reader(value, QUANTIZE)
-        fits = op is not None and op.attrs["axis"] is None and self._is_zero(op.inputs[2])
+        fits = op is not None and op.attrs["axis"] is None
+        fits = fits and op is not None and self._number(op.inputs[2]) is not None
         return op if fits and op is not None and op.inputs[1].op in self.once else None
 
-    def _is_zero(self, value: Value) -> bool:
+    def _number(self, value: Value) -> float | None:
+        """Return the number of a constant of one number."""
         op = self.rewriter.graph.ops[value.op]
-        return op.type == "constant" and op.attrs["value"] == 0
-
-    def _scale(self, value: Value) -> float | None:
-        """Return the number of a constant scale."""
-        op = self.rewriter.graph.ops[value.op]
+        while op.type == "reshape":
+            op = self.rewriter.graph.ops[op.inputs[0].op]
         return float(op.attrs["value"]) if op.type == "constant" else None
 
 

@@ -51,7 +51,9 @@ def _dequantize(n: Node) -> Blob:
     axis, dtype = _axis(n), _type_of(n, 0)
     if _type_of(n, 1) != "float32":
         n.unsupported(f"numbers of type {_type_of(n, 1)}")
-    if dtype == "int32":  # the bias of a quantized convolution, whose zero point is 0
+    if dtype == "int32":  # the bias of a quantized convolution
+        if n.has(2) and np.any(n.known(2, "the zero point")):
+            n.unsupported("int32 with a zero point")
         shape = [1] * len(n.shape(0))
         if axis is not None:
             shape[axis] = -1

@@ -1,9 +1,10 @@
 """Convolutions of int8 images with packed int8 weights; matrix products are 1 x 1 convolutions.
 
-Levels stand for multiples of a scale: the image has one scale, and each filter has its own.  The
-library multiplies the sums of a filter by a factor, adds a bias and a residual, applies relu, and
-divides by the scale of the result, if the result is int8.  Its residual has no scale, so that the
-factors, the bias and the scale of the result are multiples of the residual's scale.
+Levels, less a zero point, stand for multiples of a scale: images have one grid, and each filter has
+a scale of its own.  The library multiplies the sums of a filter by a factor, adds a bias and a
+residual, applies relu, and divides by the scale of the result, if the result is int8.  Its residual
+has no grid, so that the factors, the bias and the scale of the result are multiples of the
+residual's scale, and the bias is less by the residual's zero point.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from flow_onednn.threads import whole_budget
 
 PACK, PRODUCT = "onednn_pack_int8", "onednn_int8_conv"
 LEVELS = ("int8", "uint8")
+ZEROS = {"src zero points": "image_zero", "dst zero points": "result_zero"}
+"""Attributes of the zero points that are arguments of the primitive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +68,12 @@ class Int8Conv:
         scales = [("weights scales", 0b11 if grouped else 0b1)]
         if attrs["result_type"] in LEVELS or residual:
             scales.append(("dst scales", 0))
+        shifted = [role for role, name in ZEROS.items() if attrs[name]]
         post = PostOps(
             () if added is None else ((binding.BINARY_ADD, added),),
             activation=binding.RELU if attrs["relu"] else None,
             scales=tuple(scales),
+            zero_points=tuple(shifted),
         )
         geometry = Geometry(attrs, attrs["image"][1:3], attrs["result"][1:3])
         with whole_budget():
@@ -88,8 +93,11 @@ class Int8Conv:
         residual = self.attrs["residual_type"]
         if self.attrs["result_type"] in LEVELS or residual:
             yield Operand("dst scales", 4, one)
+        for place, (role, name) in enumerate(ZEROS.items()):
+            if self.attrs[name]:
+                yield Operand(role, 5, plain((1,), "int32"), offset=4 * place)
         if residual:
-            yield Operand("operand 0", 5, image(self.attrs["result"], True, residual))
+            yield Operand("operand 0", 6, image(self.attrs["result"], True, residual))
         yield Operand("dst", 0, self.y, True)
 
 
@@ -121,7 +129,7 @@ class Packing:
     def bind(self, ctx: BindContext) -> list[Launch]:
         """Return the launches of the reorder and of the factors."""
         _, scale, x_scale, *more = ctx.inputs
-        _, factors, bias, result = ctx.outputs
+        _, factors, bias, result, zeros = ctx.outputs
         rest = iter(more)
         given = next(rest) if self.attrs["bias"] else np.zeros(1, np.float32)
         unit = next(rest) if self.attrs["residual_type"] else np.ones(1, np.float32)
@@ -129,8 +137,9 @@ class Packing:
 
         def measure() -> None:
             factors[...] = scale * (x_scale.astype(np.float64) / unit)
-            bias[...] = given / unit
+            bias[...] = given / unit - self.attrs["residual_zero"]
             result[...] = end / unit
+            zeros[...] = [self.attrs[name] for name in ZEROS.values()]
 
         return [*self.reorder.bind(ctx), measure]
 
