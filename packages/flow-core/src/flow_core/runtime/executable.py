@@ -14,6 +14,7 @@ from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import PlanError, UnsupportedError
 from flow_core.base.shapes import Shape
 from flow_core.base.thread_pools import find_open_mp, sized_pools, with_sized_pools
+from flow_core.comm.described import Sparse, places
 from flow_core.comm.exchange import (
     BOXING,
     DevicePair,
@@ -240,11 +241,13 @@ class Executable:
             return [self._arrays[i] for i in found]
         members = len(exchange.member_names)
         size, own = len(devices) // members, len(found) // members
-        position = {device: i for i, device in enumerate(devices[:size])}
-        arrays: list[Any] = [None] * len(devices)
-        for k, i in enumerate(found):
-            arrays[k // own * size + position[self.plan.buffers[i].device]] = self._arrays[i]
-        return arrays
+        own_devices = [self.plan.buffers[i].device for i in found]
+        first = {device: places(devices, (device,))[0] for device in own_devices[:own]}
+        return Sparse(len(devices), {
+            k // own * size + first[device]: self._arrays[i]
+            for k, (i, device) in enumerate(zip(found, own_devices, strict=True))
+            if self._arrays[i] is not None
+        })  # fmt: skip
 
     def observed(self, position: int, launches: Sequence[Launch]) -> Sequence[Launch]:
         """Return the launches of a task of a step; subclasses add launches that observe the task.

@@ -12,6 +12,7 @@ from flow_core.authoring.specs import Device
 from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import UnsupportedError
 from flow_dist.control.watch import WATCH, Site
+from flow_dist.mpi.all_reduce import bind_collectively
 from flow_dist.mpi.point_to_point import bind_point_to_point
 from flow_dist.mpi.ragged_messages import bind_ragged
 from flow_dist.mpi.world import MpiWorld, free_requests, world
@@ -22,6 +23,7 @@ from flow_dist.phases import (
     link_bytes,
     phases_of,
     routes,
+    what_of,
 )
 from flow_dist.shm.all_reduce import bind_all_reduce
 from flow_dist.shm.cooperative_broadcast import bind_cooperative_broadcast, is_cooperative
@@ -38,24 +40,27 @@ Bind = Callable[[Phases, SharedMemory, PeerGroup], Iterator[Launch]]
 
 def _bind(
     exchange: Exchange, phases: Phases, joined: MpiWorld, memory: SharedMemory
-) -> tuple[Launch, Site]:
-    """Return a launch of this process's part of an exchange, and the site at which it waits."""
+) -> tuple[Iterable[Launch], list[Any]]:
+    """Return this process's launches of an exchange, and the requests that they start."""
     devices = phases.devices if exchange.local is None else exchange.devices
     ranks = {joined.owner(device) for device in devices}
-    steps: Iterable[Launch] = ()
-    requests: list[Any] = []
     bind = _shared_transport(exchange, phases, joined, ranks)
     if bind is None:
-        steps, requests = bind_point_to_point(phases, joined.transport)
-    else:
-        takes_part = joined.rank in ranks
-        if takes_part or phases.fills:
-            steps = bind(phases, memory, joined.peer_group(ranks if takes_part else ()))
-    lane = f"stream {exchange.stream}"
-    site = WATCH.site(phases.name, phases.what, ranks=ranks, at=exchange.line, lane=lane)
-    launch = site.around(in_sequence(steps))
-    weakref.finalize(launch, _release, requests, memory)
-    return launch, site
+        return bind_point_to_point(phases, joined.transport)
+    takes_part = joined.rank in ranks
+    if not takes_part and not phases.fills:
+        return (), []
+    return bind(phases, memory, joined.peer_group(ranks if takes_part else ())), []
+
+
+def _is_collective(exchange: Exchange, ranks: Sequence[int], joined: MpiWorld) -> bool:
+    """Return whether MPI's collectives run an exchange; they cannot share memory."""
+    return (
+        exchange.collective == "all_reduce"
+        and 1 < len(ranks) == len(set(ranks))
+        and not exchange.inputs[0].dtype.is_object
+        and not (exchange.local is None and joined.share_memory(ranks))
+    )
 
 
 def _release(requests: Sequence[Any], memory: SharedMemory) -> None:
@@ -108,7 +113,8 @@ class MpiComm(Comm):
         self._memory = SharedMemory()
         peers = self._world.shared_memory_peers  # a collective of all processes
         self._has_peers = len(peers[self._world.rank]) > 1
-        self._sent: list[tuple[Site, Counter[DevicePair]]] = []
+        self._wanted: dict[frozenset[Device], Collection[Device] | None] = {}
+        self._sent: list[tuple[Site, Exchange]] = []
 
     def arena(self, device: Device, nbytes: int) -> Arena | None:
         """Return memory for a local device that peers on this host can map; None without peers."""
@@ -120,8 +126,11 @@ class MpiComm(Comm):
 
     def wanted(self, devices: Collection[Device]) -> Collection[Device] | None:
         """Return the devices of this process, unless all processes share memory."""
-        ranks = {self._world.owner(device) for device in devices}
-        return None if self._world.share_memory(ranks) else self.local
+        key = frozenset(devices)
+        if key not in self._wanted:
+            ranks = {self._world.owner(device) for device in devices}
+            self._wanted[key] = None if self._world.share_memory(ranks) else self.local
+        return self._wanted[key]
 
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
@@ -135,14 +144,25 @@ class MpiComm(Comm):
         """
         check_arrays(exchange, self.local, inputs, outputs)
         self._check_no_records(exchange)
-        if not set(exchange.devices) & set(self.local):
+        joined, ranks = self._world, self._world.owners(exchange.devices)
+        if joined.rank not in ranks:
             return ()
-        own_inputs, copies = copy_overwritten_inputs(exchange, inputs, outputs)
-        phases = phases_of(exchange, own_inputs, outputs)
-        launch, site = _bind(exchange, phases, self._world, self._memory)
-        links = link_bytes(exchange, self.local)
-        if links:
-            self._sent.append((site, links))
+        copies: list[Launch] = []
+        requests: list[Any] = []
+        steps: Iterable[Launch]
+        if _is_collective(exchange, ranks, joined):
+            comm = joined.communicator(ranks)
+            steps = bind_collectively(exchange, ranks.index(joined.rank), comm, inputs, outputs)
+        else:
+            own_inputs, copies = copy_overwritten_inputs(exchange, inputs, outputs)
+            phases = phases_of(exchange, own_inputs, outputs)
+            steps, requests = _bind(exchange, phases, joined, self._memory)
+        lane = f"stream {exchange.stream}"
+        what = what_of(exchange)
+        site = WATCH.site(exchange.name, what, ranks=ranks, at=exchange.line, lane=lane)
+        launch = site.around(in_sequence(steps))
+        weakref.finalize(launch, _release, requests, self._memory)
+        self._sent.append((site, exchange))
         return (*copies, launch)
 
     def _check_no_records(self, exchange: Exchange) -> None:
@@ -162,7 +182,7 @@ class MpiComm(Comm):
     def sent(self) -> Mapping[DevicePair, int]:
         """Return the bytes that local devices have sent so far, keyed by (sender, receiver)."""
         total: Counter[DevicePair] = Counter()
-        for site, links in self._sent:
-            for link, nbytes in links.items():
+        for site, exchange in self._sent:
+            for link, nbytes in link_bytes(exchange, self.local).items():
                 total[link] += nbytes * site.count
         return {link: nbytes for link, nbytes in total.items() if nbytes}
