@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar, overload
 
+import numpy as np
+
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.shapes import Shape, num_elements
 from flow_core.comm.pieces import Piece, Pieces
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.sharding.layouts import TensorLayout
 from flow_core.sharding.sbp import Region, region_shape
-from flow_core.sharding.topology import Device, Devices, Placement, devices_of
+from flow_core.sharding.topology import Device, Devices, Placement, devices_of, numbered
 
 Row = tuple[int, Shape, int, Shape, Shape, bool]
 """The fields of a `flow_core.comm.exchange.Block`."""
@@ -37,12 +39,6 @@ def ends_of(whole: Sequence[AttrValue]) -> tuple[Devices, Devices]:
 def joined(senders: Devices, receivers: Devices) -> Devices:
     """Return all devices of an exchange, each once."""
     return senders if senders == receivers else Devices(dict.fromkeys((*senders, *receivers)))
-
-
-@lru_cache(maxsize=256)
-def numbered(devices: Devices) -> Mapping[Device, int]:
-    """Return the position of each device."""
-    return {device: i for i, device in enumerate(devices)}
 
 
 T = TypeVar("T")
@@ -214,6 +210,15 @@ class _End:
         """Return the part that a rank holds."""
         return self.layout.region(self.shape, rank)
 
+    def overlapping(self, other: Region) -> list[int]:
+        """Return the positions of the devices whose parts overlap a part."""
+        ranks = np.array(self.ranks, np.int64)
+        touches = np.ones(len(ranks), np.bool_)
+        for axis, (low, high) in self.layout.bounds(self.shape).items():
+            start, stop = other[axis]
+            touches &= (low[ranks] < stop) & (high[ranks] > start)
+        return [int(i) for i in np.flatnonzero(touches)]
+
 
 @lru_cache(maxsize=256)
 def _ranks(placement: Placement, devices: Devices) -> Sequence[int]:
@@ -229,12 +234,16 @@ def _blocks(
 ) -> Iterator[Row]:
     """Yield the blocks of a member: all, or those that local devices send or receive."""
     position = _positions(source.layout.placement, source.devices)
-    here: Collection[int] = ()
+    mine, here = set[int](), list[int]()
+    wanted: Iterable[int] = range(len(target.ranks))
     if local is not None:
+        mine.update(Tiled(target.devices, 1).places(local))
         here = [source.ranks[i] for i in Tiled(source.devices, 1).places(local)]
-    for i, (rank, device) in enumerate(zip(target.ranks, target.devices, strict=True)):
-        is_whole = local is None or device in local
-        for piece in pieces[rank] if is_whole else pieces.taken_from(rank, here) if here else ():
+        wanted = sorted(mine.union(*(target.overlapping(source.region(r)) for r in here)))
+    for i in wanted:
+        rank = target.ranks[i]
+        is_whole = local is None or i in mine
+        for piece in pieces[rank] if is_whole else pieces.taken_from(rank, here):
             held, made = source.region(piece.source), target.region(rank)
             yield block_row(position[piece.source], held, piece, i, made)
 
