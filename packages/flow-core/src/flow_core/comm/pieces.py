@@ -96,9 +96,7 @@ class _Contributors:
         self._shape, self._source, self._target = shape, source, target
         self._roles = partial_roles(source, target)
         self._hierarchy = source.placement.hierarchy
-        self._strides = [
-            prod(self._hierarchy[d + 1 :]) for d in range(len(self._hierarchy))
-        ]
+        self._strides = [prod(self._hierarchy[d + 1 :]) for d in range(len(self._hierarchy))]
         self._copied = [d for d, s in enumerate(source.sbp) if isinstance(s, Broadcast)]
         self._copies = prod(self._hierarchy[d] for d in self._copied)
         self._splits: dict[int, list[int]] = {}
@@ -206,9 +204,7 @@ class _Contributors:
         if close:
             return close[rank % len(close)]
         index = coordinates(rank % self._copies, [self._hierarchy[d] for d in self._copied])
-        return first + sum(
-            c * self._strides[d] for c, d in zip(index, self._copied, strict=True)
-        )
+        return first + sum(c * self._strides[d] for c, d in zip(index, self._copied, strict=True))
 
     def _first(self, rank: int) -> int:
         """Return the first of the ranks that hold the same part as a rank."""
