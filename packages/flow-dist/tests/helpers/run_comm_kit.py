@@ -3,6 +3,7 @@
 Arguments: "mpi" or "staged", and the element types, by default all.
 """
 
+import itertools
 import sys
 import time
 from functools import partial
@@ -61,6 +62,7 @@ def run(name: str, dtypes: tuple[str, ...]) -> int:
     if name != "staged":
         large()
         ahead()
+        rounded()
     return count
 
 
@@ -102,6 +104,20 @@ def ahead() -> None:
                 if step % 17 == 5 * world().rank:
                     time.sleep(2e-3)
                 run.check()
+
+
+def rounded() -> None:
+    """Sums that are rounded: parts are added in rank order, whatever sends them."""
+    rng = np.random.default_rng(8)
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        for n, groups in itertools.product((3, 5000), (slice(4), slice(2, None, -1))):
+            draft = comm_cases.all_reduce((n,), (2, n))
+            exchange = draft(CommKit.devices[groups], as_dtype(dtype))
+            run = comms.BoundExchange(MpiKit(), MpiComm(CommKit.devices), exchange, n)
+            shapes = [type_.shape for type_ in exchange.inputs]
+            run.refill_with([rng.normal(size=s).astype(as_dtype(dtype).numpy) for s in shapes])
+            run.launch()
+            run.check()
 
 
 def body(draft, n: int, in_place: int = 0) -> None:
