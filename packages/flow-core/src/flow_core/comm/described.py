@@ -35,6 +35,14 @@ def ends_of(whole: Sequence[AttrValue]) -> tuple[Devices, Devices]:
     return devices_of(Placement.of_text(senders)), devices_of(Placement.of_text(receivers))
 
 
+def is_flat(attrs: Mapping[str, AttrValue]) -> bool:
+    """Return whether an exchange is an all-reduce, or between layouts of one dimension."""
+    rows = attrs["whole"][3] if attrs.get("whole") else ()
+    return attrs["collective"] == "all_reduce" or all(
+        len(TensorLayout.of_text(text).sbp) == 1 for row in rows for text in row[1:3]
+    )
+
+
 @lru_cache(maxsize=256)
 def joined(senders: Devices, receivers: Devices) -> Devices:
     """Return all devices of an exchange, each once."""

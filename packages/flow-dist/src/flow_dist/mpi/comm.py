@@ -124,7 +124,7 @@ class MpiComm(Comm):
         """Return memory that peers on this host can map."""
         return self._memory.arena(nbytes)
 
-    def wanted(self, devices: Collection[Device]) -> Collection[Device] | None:
+    def wanted(self, devices: Collection[Device], is_flat: bool) -> Collection[Device] | None:
         """Return the devices of this process, unless all processes share memory."""
         key = frozenset(devices)
         if key not in self._wanted:
