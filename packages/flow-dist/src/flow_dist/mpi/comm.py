@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flow_core.authoring.backends import Arena, Comm, DevicePair, Exchange, Launch, check_arrays
@@ -20,6 +21,7 @@ from flow_dist.phases import (
     Phases,
     copy_overwritten_inputs,
     in_sequence,
+    is_small,
     link_bytes,
     phases_of,
     routes,
@@ -39,11 +41,9 @@ Bind = Callable[[Phases, SharedMemory, PeerGroup], Iterator[Launch]]
 
 
 def _bind(
-    exchange: Exchange, phases: Phases, joined: MpiWorld, memory: SharedMemory
+    exchange: Exchange, phases: Phases, joined: MpiWorld, memory: SharedMemory, ranks: set[int]
 ) -> tuple[Iterable[Launch], list[Any]]:
     """Return this process's launches of an exchange, and the requests that they start."""
-    devices = phases.devices if exchange.local is None else exchange.devices
-    ranks = {joined.owner(device) for device in devices}
     bind = _shared_transport(exchange, phases, joined, ranks)
     if bind is None:
         return bind_point_to_point(phases, joined.transport)
@@ -51,6 +51,16 @@ def _bind(
     if not takes_part and not phases.fills:
         return (), []
     return bind(phases, memory, joined.peer_group(ranks if takes_part else ())), []
+
+
+def _is_in_chunks(exchange: Exchange, ranks: Sequence[int]) -> bool:
+    """Return whether a rank needs its own transfers only, whichever transport moves them.
+
+    Each rank of an all-reduce in chunks has a transfer with the owner of the largest chunk, and one
+    with a rank without a chunk if there is one.  On these, transports depend.
+    """
+    is_reduced = exchange.collective == "all_reduce" and len(set(ranks)) == len(ranks)
+    return is_reduced and not is_small(exchange)
 
 
 def _is_collective(exchange: Exchange, ranks: Sequence[int], joined: MpiWorld) -> bool:
@@ -144,19 +154,24 @@ class MpiComm(Comm):
         """
         check_arrays(exchange, self.local, inputs, outputs)
         self._check_no_records(exchange)
-        joined, ranks = self._world, self._world.owners(exchange.devices)
-        if joined.rank not in ranks:
+        joined, members = self._world, self._world.owners(exchange.devices)
+        if joined.rank not in members:
             return ()
         copies: list[Launch] = []
         requests: list[Any] = []
         steps: Iterable[Launch]
-        if _is_collective(exchange, ranks, joined):
-            comm = joined.communicator(ranks)
-            steps = bind_collectively(exchange, ranks.index(joined.rank), comm, inputs, outputs)
+        ranks: Collection[int] = members
+        if _is_collective(exchange, members, joined):
+            comm, own = joined.communicator(members), members.index(joined.rank)
+            steps = bind_collectively(exchange, own, comm, inputs, outputs)
         else:
             own_inputs, copies = copy_overwritten_inputs(exchange, inputs, outputs)
-            phases = phases_of(exchange, own_inputs, outputs)
-            steps, requests = _bind(exchange, phases, joined, self._memory)
+            is_cut = _is_in_chunks(exchange, members)
+            known = replace(exchange, local=frozenset(self.local)) if is_cut else exchange
+            phases = phases_of(known, own_inputs, outputs)
+            if known.local is None:
+                ranks = set(map(joined.owner, phases.devices))
+            steps, requests = _bind(exchange, phases, joined, self._memory, set(ranks))
         lane = f"stream {exchange.stream}"
         what = what_of(exchange)
         site = WATCH.site(exchange.name, what, ranks=ranks, at=exchange.line, lane=lane)
