@@ -1,6 +1,7 @@
 """Run the comm kit in this process, one of several that a test starts and MPI joins.
 
-Arguments: "mpi" or "staged", and the element types, by default all.
+Arguments: "mpi", "staged", or "collectives" for MPI's collectives between any number of processes;
+and the element types, by default all.
 """
 
 import itertools
@@ -16,6 +17,7 @@ from flow_core.base.dtypes import as_dtype
 from flow_core.plugins.host import load_plugins
 from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit, comm_cases, comms
+from flow_dist.mpi import comm
 from flow_dist.mpi.comm import MpiComm
 from flow_dist.mpi.world import world
 
@@ -55,6 +57,8 @@ class StagedKit(MpiKit):
 def run(name: str, dtypes: tuple[str, ...]) -> int:
     kit, count = StagedKit() if name == "staged" else MpiKit(), 0
     type(kit).dtypes = dtypes or MpiKit.dtypes
+    if name == "collectives":
+        comm.MANY_RANKS = 2
     for check in CHECKS:
         for row in kit.parameters(check):
             getattr(kit, f"test_{check}")(*row)
