@@ -167,7 +167,7 @@ class MpiComm(Comm):
         steps: Iterable[Launch]
         ranks: Collection[int] = members
         if _is_collective(exchange, members, joined):
-            comm, own = joined.communicator(members), members.index(joined.rank)
+            comm, own = joined.communicator(members, exchange.stream), members.index(joined.rank)
             steps = bind_collectively(exchange, own, comm, inputs, outputs)
         else:
             own_inputs, copies = copy_overwritten_inputs(exchange, inputs, outputs)

@@ -103,7 +103,7 @@ class MpiWorld(World):
         self._shared_tokens: Tokens | None = None
         self._mpi_tokens: dict[tuple[frozenset[int], frozenset[int]], tuple[Launch, ...]] = {}
         self._owned: dict[tuple[int, tuple[Device, ...]], tuple[int, ...]] = {}
-        self._communicators: dict[tuple[int, ...], Any] = {}
+        self._communicators: dict[tuple[tuple[int, ...], int], Any] = {}
         self._requests: list[Any] = []
         weakref.finalize(self, free_requests, self._requests)
         self._sites: dict[str, Site] = {}
@@ -219,16 +219,19 @@ class MpiWorld(World):
             found = self.peer_group(ranks).swap(dict.fromkeys(others, text), others)
         return tuple([text if rank == self.rank else found[rank] for rank in sorted(ranks)])
 
-    def communicator(self, ranks: tuple[int, ...]) -> Any:
+    def communicator(self, ranks: tuple[int, ...], stream: int) -> Any:
         """Return the MPI communicator of some ranks, of which this is one, in the given order.
 
-        The first use is a collective of these ranks; exchanges run in one order in all of them.
+        Collectives of a communicator must start in one order in all ranks.  Exchanges do within a
+        stream, but streams run side by side, so that each stream has communicators of its own.  The
+        first use is a collective of these ranks.
         """
-        if ranks not in self._communicators:
+        key = ranks, stream
+        if key not in self._communicators:
             what = f"joining {len(ranks)} ranks"
             with WATCH.site(what, "collective", ranks=ranks, lane="collectives"):
-                self._communicators[ranks] = self._joined(ranks)
-        return self._communicators[ranks]
+                self._communicators[key] = self._joined(ranks)
+        return self._communicators[key]
 
     def _joined(self, ranks: tuple[int, ...]) -> Any:
         comm = self.transport.comm
