@@ -38,9 +38,10 @@ IN_PLACE_BYTES = 1 << 16
 
 
 MANY_RANKS = 32
-"""Minimum number of ranks for which MPI's collectives run an all-reduce.  Between 2 and 4 ranks of
-one host, they take 1.4 to 2 times as long as persistent messages, whose number grows with the square
-of the number of ranks."""
+"""Minimum number of ranks for which MPI's collectives run an all-reduce.
+
+Between 2 and 4 ranks of one host, they take 1.4 to 2 times as long as persistent messages, whose
+number grows with the square of the number of ranks."""
 
 Bind = Callable[[Phases, SharedMemory, PeerGroup], Iterator[Launch]]
 
