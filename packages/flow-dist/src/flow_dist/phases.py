@@ -21,6 +21,8 @@ from flow_core.authoring.backends import (
     Exchange,
     Launch,
     neutral,
+    places,
+    present,
 )
 from flow_core.authoring.collectives import (
     BoxRef,
@@ -135,12 +137,12 @@ def phases_of(exchange: Exchange, inputs: Sequence[Operand], outputs: Sequence[O
         tuple(_bound(exchange, plan, inputs, outputs) for plan in phase) for phase in plans
     )
     fills = tuple(_fills(exchange, outputs))
-    return Phases(exchange.name, _what(exchange), combine, fills, gathers)
+    return Phases(exchange.name, what_of(exchange), combine, fills, gathers)
 
 
-def _what(exchange: Exchange) -> str:
-    types = {id(t): t for t in (*exchange.inputs, *exchange.outputs)}
-    return f"{exchange.collective} {max(types.values(), key=lambda t: t.nbytes)}"
+def what_of(exchange: Exchange) -> str:
+    """Return the collective, its element type and its largest shape, for messages."""
+    return f"{exchange.collective} {exchange.largest}"
 
 
 def _fills(exchange: Exchange, outputs: Sequence[Operand]) -> Iterator[Launch]:
@@ -179,7 +181,7 @@ def _reduced(exchange: Exchange) -> tuple[tuple[GatherPlan, ...], ...]:
     A small all-reduce becomes a single phase, which takes twice the work and half the latency.
     """
     p = len(exchange.group)
-    if _is_small(exchange):
+    if is_small(exchange):
         members = [(m * p, exchange.inputs[m * p].size) for m in range(len(exchange.member_names))]
         here = local_ranks(exchange)
         return (tuple([
@@ -191,7 +193,7 @@ def _reduced(exchange: Exchange) -> tuple[tuple[GatherPlan, ...], ...]:
     return tuple(chunk.combine for chunk in chunks), copies
 
 
-def _is_small(exchange: Exchange) -> bool:
+def is_small(exchange: Exchange) -> bool:
     """Return whether an all-reduce runs in one phase."""
     p = len(exchange.group)
     return p * sum(t.nbytes for t in exchange.inputs[::p]) <= ONE_PHASE_BYTES
@@ -211,11 +213,13 @@ def link_bytes(exchange: Exchange, local: Collection[Device]) -> Counter[DeviceP
                 nbytes[sender, receiver] += prod(block.size) * itemsize
         return nbytes
     group, itemsize = exchange.group, exchange.inputs[0].dtype.itemsize
-    chunks = [sum(high - low for _, low, high in own) * itemsize for own in exchange.chunks()]
-    for sender, own in zip(group, chunks, strict=True):
-        for receiver, other in zip(group, chunks, strict=True) if sender in local else ():
-            if sender != receiver and own + other:
-                nbytes[sender, receiver] = own + other
+    p = len(group)
+    base, longer = divmod(sum(t.size for t in exchange.inputs[::p]), p)
+    for rank in places(group, local):
+        for other, receiver in enumerate(group):
+            size = 2 * base + (rank < longer) + (other < longer)
+            if rank != other and size:
+                nbytes[group[rank], receiver] = size * itemsize
     return nbytes
 
 
@@ -267,7 +271,7 @@ def same_address(one: Array, other: Array) -> bool:
 
 def copy_overwritten_inputs(
     exchange: Exchange, inputs: Sequence[Operand], outputs: Sequence[Operand]
-) -> tuple[tuple[Operand, ...], list[Launch]]:
+) -> tuple[Sequence[Operand], list[Launch]]:
     """Copy inputs that an output of this process would overwrite too early.
 
     This happens in small in-place all-reduces, in which every device combines all inputs, if this
@@ -276,13 +280,13 @@ def copy_overwritten_inputs(
     Returns:
         The inputs, some of them replaced by copies, and the launches that fill the copies.
     """
-    local = {d for d, x in zip(exchange.senders, inputs, strict=True) if x is not None}
-    if exchange.collective != "all_reduce" or len(local) < 2 or not _is_small(exchange):
-        return tuple(inputs), []
+    local = {exchange.senders[i] for i, _ in present(inputs)}
+    if exchange.collective != "all_reduce" or len(local) < 2 or not is_small(exchange):
+        return inputs, []
     safe = list(inputs)
     copies: list[Launch] = []
     for i, (source, target) in enumerate(zip(inputs, outputs, strict=True)):
         if source is not None and same_address(source, target):
             safe[i] = np.empty_like(source)
             copies.append(partial(np.copyto, safe[i], source))
-    return tuple(safe), copies
+    return safe, copies

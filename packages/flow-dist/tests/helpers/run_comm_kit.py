@@ -1,8 +1,10 @@
 """Run the comm kit in this process, one of several that a test starts and MPI joins.
 
-Arguments: "mpi" or "staged", and the element types, by default all.
+Arguments: "mpi", "staged", or "collectives" for MPI's collectives between any number of processes;
+and the element types, by default all.
 """
 
+import itertools
 import sys
 import time
 from functools import partial
@@ -15,6 +17,7 @@ from flow_core.base.dtypes import as_dtype
 from flow_core.plugins.host import load_plugins
 from flow_core.sharding.topology import Device
 from flow_core.testing import CommKit, comm_cases, comms
+from flow_dist.mpi import comm
 from flow_dist.mpi.comm import MpiComm
 from flow_dist.mpi.world import world
 
@@ -54,6 +57,8 @@ class StagedKit(MpiKit):
 def run(name: str, dtypes: tuple[str, ...]) -> int:
     kit, count = StagedKit() if name == "staged" else MpiKit(), 0
     type(kit).dtypes = dtypes or MpiKit.dtypes
+    if name == "collectives":
+        comm.MANY_RANKS = 2
     for check in CHECKS:
         for row in kit.parameters(check):
             getattr(kit, f"test_{check}")(*row)
@@ -61,6 +66,7 @@ def run(name: str, dtypes: tuple[str, ...]) -> int:
     if name != "staged":
         large()
         ahead()
+        rounded()
     return count
 
 
@@ -102,6 +108,20 @@ def ahead() -> None:
                 if step % 17 == 5 * world().rank:
                     time.sleep(2e-3)
                 run.check()
+
+
+def rounded() -> None:
+    """Sums that are rounded: parts are added in rank order, whatever sends them."""
+    rng = np.random.default_rng(8)
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        for n, groups in itertools.product((3, 5000), (slice(4), slice(2, None, -1))):
+            draft = comm_cases.all_reduce((n,), (2, n))
+            exchange = draft(CommKit.devices[groups], as_dtype(dtype))
+            run = comms.BoundExchange(MpiKit(), MpiComm(CommKit.devices), exchange, n)
+            shapes = [type_.shape for type_ in exchange.inputs]
+            run.refill_with([rng.normal(size=s).astype(as_dtype(dtype).numpy) for s in shapes])
+            run.launch()
+            run.check()
 
 
 def body(draft, n: int, in_place: int = 0) -> None:

@@ -33,6 +33,14 @@ def test_kit_with_all_element_types(processes: int, shared: str) -> None:
     assert lines == processes * ["440 checks"]
 
 
+@pytest.mark.slow
+def test_kit_with_collectives_of_mpi() -> None:
+    """All-reduces as between many processes; groups of two are not all processes."""
+    settings = {"FLOW_DIST_SHARED_MEMORY": "0", "OMP_NUM_THREADS": "1"}
+    done = run_script(4, KIT, "collectives", "float32", "bool", timeout=300, **settings)
+    assert lines_of(done) == 4 * ["167 checks"]
+
+
 @pytest.mark.representative(r"\[2\]", "the others differ in the number of processes")
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 3, 4])

@@ -8,9 +8,18 @@ import pytest
 from nccl_fakes import Fabric, FakeDriver, FakeGpu, on_ranks
 
 from flow_core.base.dtypes import DType, float32
-from flow_core.comm.exchange import Exchange
+from flow_core.base.shapes import Shape
+from flow_core.comm.described import is_flat
+from flow_core.comm.exchange import Exchange, exchange_of
+from flow_core.compiler.distribute.collectives import exchange_op
+from flow_core.compiler.reshard.direct import direct
+from flow_core.compiler.reshard.steps import groups_of
 from flow_core.device import Comm
-from flow_core.sharding.topology import Device
+from flow_core.ir.graph import Value, tensor_type
+from flow_core.plan import Task
+from flow_core.sharding.layouts import TensorLayout
+from flow_core.sharding.sbp import B, P, S
+from flow_core.sharding.topology import Device, Placement
 from flow_core.testing import CommKit, comm_cases, comms
 from flow_dist.nccl.comm import NcclComm
 from flow_dist.nccl.communicators import Communicators
@@ -135,6 +144,59 @@ def test_what_collectives_are_not(form: str) -> None:
             run.check()
 
     kit.everywhere(body)
+
+
+FLAT = (
+    (S(0), B), (S(0), S(1)), (P, S(0)), (P, S(1)), (P, B), (S(1), B), (S(1), S(0)), (P, P),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("shape", [(8, 4), (6, 7), (2, 5)], ids=str)
+def test_a_process_needs_its_own_blocks_only(
+    shape: Shape, ranks: int, ordered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All processes choose the same collectives, also for uneven and empty parts."""
+    kit = TestOnFourRanks()
+    monkeypatch.setattr(kit, "ranks", ranks)
+    monkeypatch.setattr(kit, "ordered", ordered)
+
+    def body(comm: Comm) -> None:
+        for task in tasks(shape):
+            wanted = comm.wanted(DEVICES, is_flat(task.attrs))
+            assert wanted == comm.local
+            exchange = exchange_of(task, (), wanted)
+            run = comms.BoundExchange(kit, comm, exchange, 3)
+            for step in range(2):
+                run.refill(step)
+                run.launch()
+                run.check()
+
+    kit.everywhere(body)
+
+
+def tasks(shape: Shape) -> list[Task]:
+    """Return the exchanges between layouts of the devices, and from and to other devices."""
+    every, one, three = (Placement.parse("gpu", ids) for ids in ("0:0-3", "0:1", "0:3,0:0-1"))
+    ends = [(every, every, *pair) for pair in FLAT]
+    ends += [(every, one, sbp, B) for sbp in (P, S(0))] + [
+        (one, every, B, S(0)),
+        (one, every, B, B),
+    ]
+    ends += [(every, three, S(0), S(1)), (three, every, P, S(0)), (three, every, S(0), B)]
+    found = []
+    for source, target, a, b in ends:
+        step = direct(shape, TensorLayout(source, (a,)), TensorLayout(target, (b,)))
+        for group in groups_of(step) if step else ():
+            if group.crosses:
+                values = {rank: Value("x", rank) for rank in range(4)}
+                op, *_ = exchange_op(step, group, tensor_type(shape, float32), values, DEVICES)
+                found.append(
+                    Task(f"x{len(found)}", "boxing", op.attrs, (), (), None, DEVICES[0], "boxing")
+                )
+    assert len(found) > 10
+    return found
 
 
 @pytest.mark.exhaustive

@@ -1,6 +1,7 @@
 """The API for kernels, drivers and communication backends."""
 
 from flow_core.base.arrays import Array
+from flow_core.comm.described import places, present
 from flow_core.comm.exchange import (
     BOXING,
     COMBINE,
@@ -84,6 +85,8 @@ __all__ = [
     "multiplications",
     "neutral",
     "pack",
+    "places",
+    "present",
     "repeated",
     "rowwise",
     "rowwise_in_first",

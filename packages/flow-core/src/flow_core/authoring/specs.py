@@ -67,7 +67,7 @@ from flow_core.sharding.sbp import (
     region_shape,
     signature,
 )
-from flow_core.sharding.topology import Device, Placement
+from flow_core.sharding.topology import Device, Devices, Placement, numbered
 
 __all__ = [
     "ANY_DEVICE_TYPE",
@@ -86,6 +86,7 @@ __all__ = [
     "DecoderSpec",
     "Device",
     "DeviceSpec",
+    "Devices",
     "ExportedJob",
     "ExporterSpec",
     "FormatSpec",
@@ -127,6 +128,7 @@ __all__ = [
     "local_attrs",
     "local_region",
     "local_shape",
+    "numbered",
     "parse_nd_sbp",
     "parse_sbp",
     "region_shape",

@@ -4,22 +4,26 @@ The attribute ``whole`` of such a ``boxing`` op consists of the text forms of th
 the senders, of an entry (bytes held and made, bytes of the largest part) for each member of a
 bucket, and of an entry (shape, source layout, target layout, fill) for each member.  From these, a
 process computes the blocks of all devices, or of its own devices alone, which takes time in
-proportion to the number of their peers.
+proportion to the number of their peers.  Sequences with an entry per device are then described, not
+listed (`Tiled`, `Parts`, `Sparse`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, TypeVar, overload
 
-from flow_core.base.dtypes import as_dtype
+import numpy as np
+
+from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.shapes import Shape, num_elements
 from flow_core.comm.pieces import Piece, Pieces
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
-from flow_core.sharding.layouts import TensorLayout, regions_of
+from flow_core.sharding.layouts import TensorLayout
 from flow_core.sharding.sbp import Region, region_shape
-from flow_core.sharding.topology import Device, Devices, Placement, devices_of
+from flow_core.sharding.topology import Device, Devices, Placement, devices_of, numbered
 
 Row = tuple[int, Shape, int, Shape, Shape, bool]
 """The fields of a `flow_core.comm.exchange.Block`."""
@@ -29,6 +33,115 @@ def ends_of(whole: Sequence[AttrValue]) -> tuple[Devices, Devices]:
     """Return the senders and the receivers of one member of an exchange."""
     receivers, senders = whole[:2]
     return devices_of(Placement.of_text(senders)), devices_of(Placement.of_text(receivers))
+
+
+def is_flat(attrs: Mapping[str, AttrValue]) -> bool:
+    """Return whether an exchange is an all-reduce, or between layouts of one dimension."""
+    rows = attrs["whole"][3] if attrs.get("whole") else ()
+    return attrs["collective"] == "all_reduce" or all(
+        len(TensorLayout.of_text(text).sbp) == 1 for row in rows for text in row[1:3]
+    )
+
+
+@lru_cache(maxsize=256)
+def joined(senders: Devices, receivers: Devices) -> Devices:
+    """Return all devices of an exchange, each once."""
+    return senders if senders == receivers else Devices(dict.fromkeys((*senders, *receivers)))
+
+
+T = TypeVar("T")
+
+
+class _Described(Sequence[T]):
+    """A sequence that computes its items."""
+
+    def _item(self, index: int) -> T:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
+        if isinstance(index, slice):
+            return tuple([self._item(i) for i in range(*index.indices(len(self)))])
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self._item(index % len(self))
+
+
+class Tiled(_Described[Device]):
+    """The devices at one end of an exchange, repeated for each member.
+
+    >>> found = Tiled(Devices([Device("gpu", 0, 0), Device("gpu", 0, 1)]), 3)
+    >>> len(found), str(found[3]), found.places([Device("gpu", 0, 1)])
+    (6, 'gpu:0:1', [1, 3, 5])
+    """
+
+    def __init__(self, devices: Devices, times: int) -> None:
+        self.devices, self._times = devices, times
+
+    def __len__(self) -> int:
+        return len(self.devices) * self._times
+
+    def _item(self, index: int) -> Device:
+        return self.devices[index % len(self.devices)]
+
+    def places(self, wanted: Collection[Device]) -> list[int]:
+        """Return the positions of some devices."""
+        number, size = numbered(self.devices), len(self.devices)
+        ranks = sorted(number[device] for device in wanted if device in number)
+        return [k * size + rank for k in range(self._times) for rank in ranks]
+
+
+class Parts(_Described[TensorType]):
+    """The types of the arrays at one end of an exchange, member by member."""
+
+    def __init__(self, ends: Sequence[_End], dtype: DType) -> None:
+        self._ends, self._dtype = ends, dtype
+        self._size = len(ends[0].ranks) if ends else 0
+
+    def __len__(self) -> int:
+        return len(self._ends) * self._size
+
+    def _item(self, index: int) -> TensorType:
+        member, position = divmod(index, self._size)
+        end = self._ends[member]
+        return tensor_type(region_shape(end.region(end.ranks[position])), self._dtype)
+
+
+class Sparse(_Described[Any]):
+    """Arrays at one end of an exchange; None for the devices of other processes.
+
+    >>> found = Sparse(1000, {3: "x"})
+    >>> found[2:4], list(present(found))
+    ((None, 'x'), [(3, 'x')])
+    """
+
+    def __init__(self, count: int, items: Mapping[int, Any]) -> None:
+        self._count, self.items = count, items
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _item(self, index: int) -> Any:
+        return self.items.get(index)
+
+
+def present(arrays: Sequence[Any]) -> Iterable[tuple[int, Any]]:
+    """Return the arrays of this process, with their positions."""
+    if isinstance(arrays, Sparse):
+        return arrays.items.items()
+    return [(i, array) for i, array in enumerate(arrays) if array is not None]
+
+
+def places(devices: Sequence[Device], wanted: Collection[Device]) -> Sequence[int]:
+    """Return the positions of some devices at an end of an exchange."""
+    if isinstance(devices, Tiled):
+        return devices.places(wanted)
+    return [i for i, device in enumerate(devices) if device in wanted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +154,8 @@ class Contents:
         fills: (output, operation) of the outputs that blocks do not cover.
     """
 
-    inputs: tuple[TensorType, ...]
-    outputs: tuple[TensorType, ...]
+    inputs: Sequence[TensorType]
+    outputs: Sequence[TensorType]
     blocks: tuple[Row, ...]
     fills: tuple[tuple[int, str], ...]
 
@@ -56,30 +169,28 @@ def contents(attrs: Mapping[str, AttrValue], local: Collection[Device] | None) -
     """
     whole, dtype = attrs["whole"], as_dtype(attrs["dtype"])
     senders, receivers = ends_of(whole)
-    types: tuple[list[TensorType], list[TensorType]] = [], []
+    ends: list[tuple[_End, _End]] = []
     blocks: list[Row] = []
     fills: list[tuple[int, str]] = []
     for number, (shape, *layouts, fill) in enumerate(whole[3]):
         source, target = map(TensorLayout.of_text, layouts)
-        ends = _End.of(shape, source, senders), _End.of(shape, target, receivers)
-        if attrs["collective"] == "all_reduce":  # of equal parts
-            part = tensor_type(region_shape(source.region(shape, ends[0].ranks[0])), dtype)
-            for found in types:
-                found += [part] * len(senders)
-            continue
-        for found, end in zip(types, ends, strict=True):
-            found += [tensor_type(region_shape(end.region(r)), dtype) for r in end.ranks]
+        here, there = _End.of(shape, source, senders), _End.of(shape, target, receivers)
+        ends.append((here, there))
+        if attrs["collective"] == "all_reduce":
+            continue  # its chunks follow from the types
         pieces = Pieces(shape, source, target)
-        for row in _blocks(pieces, *ends, local):
+        for row in _blocks(pieces, here, there, local):
             blocks.append((row[0] + number * len(senders), row[1],
                            row[2] + number * len(receivers), *row[3:]))  # fmt: skip
+        kept = range(len(receivers)) if local is None else Tiled(receivers, 1).places(local)
         fills += [
             (number * len(receivers) + i, fill)
-            for i, rank in enumerate(ends[1].ranks)
-            if (local is None or receivers[i] in local)
-            and not is_covered(pieces[rank], ends[1].region(rank))
+            for i in kept
+            if not is_covered(pieces[there.ranks[i]], there.region(there.ranks[i]))
         ]
-    return Contents(tuple(types[0]), tuple(types[1]), tuple(blocks), tuple(fills))
+    types = [Parts([pair[side] for pair in ends], dtype) for side in (0, 1)]
+    given, made = types if local is not None else map(tuple, types)
+    return Contents(given, made, tuple(blocks), tuple(fills))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +216,24 @@ class _End:
 
     def region(self, rank: int) -> Region:
         """Return the part that a rank holds."""
-        return regions_of(self.shape, self.layout)[rank]
+        return self.layout.region(self.shape, rank)
+
+    def overlapping(self, other: Region) -> list[int]:
+        """Return the positions of the devices whose parts overlap a part."""
+        ranks = np.array(self.ranks, np.int64)
+        touches = np.ones(len(ranks), np.bool_)
+        for axis, (low, high) in self.layout.bounds(self.shape).items():
+            start, stop = other[axis]
+            touches &= (low[ranks] < stop) & (high[ranks] > start)
+        return [int(i) for i in np.flatnonzero(touches)]
 
 
 @lru_cache(maxsize=256)
 def _ranks(placement: Placement, devices: Devices) -> Sequence[int]:
-    number = {device: i for i, device in enumerate(devices_of(placement))}
+    whole = devices_of(placement)
+    if whole == devices:
+        return range(len(devices))
+    number = numbered(whole)
     return [number[device] for device in devices]
 
 
@@ -118,16 +241,25 @@ def _blocks(
     pieces: Pieces, source: _End, target: _End, local: Collection[Device] | None
 ) -> Iterator[Row]:
     """Yield the blocks of a member: all, or those that local devices send or receive."""
-    position = {rank: i for i, rank in enumerate(source.ranks)}
-    if local is None:
-        here: Collection[int] = ()
-    else:
-        here = [r for r, d in zip(source.ranks, source.devices, strict=True) if d in local]
-    for i, (rank, device) in enumerate(zip(target.ranks, target.devices, strict=True)):
-        is_whole = local is None or device in local
+    position = _positions(source.layout.placement, source.devices)
+    mine, here = set[int](), list[int]()
+    wanted: Iterable[int] = range(len(target.ranks))
+    if local is not None:
+        mine.update(Tiled(target.devices, 1).places(local))
+        here = [source.ranks[i] for i in Tiled(source.devices, 1).places(local)]
+        wanted = sorted(mine.union(*(target.overlapping(source.region(r)) for r in here)))
+    for i in wanted:
+        rank = target.ranks[i]
+        is_whole = local is None or i in mine
         for piece in pieces[rank] if is_whole else pieces.taken_from(rank, here):
             held, made = source.region(piece.source), target.region(rank)
             yield block_row(position[piece.source], held, piece, i, made)
+
+
+@lru_cache(maxsize=256)
+def _positions(placement: Placement, devices: Devices) -> Mapping[int, int]:
+    """Return the position of each rank of a placement among some devices."""
+    return {rank: i for i, rank in enumerate(_ranks(placement, devices))}
 
 
 def block_row(source: int, held: Region, piece: Piece, target: int, made: Region) -> Row:

@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate, starmap
 from typing import Any
 
@@ -23,10 +24,10 @@ from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.errors import PlanError
 from flow_core.base.shapes import Shape, balanced_range, num_elements
-from flow_core.comm.described import contents, ends_of
+from flow_core.comm.described import Tiled, contents, ends_of, joined, places, present
 from flow_core.ir.graph import AttrValue, TensorType
 from flow_core.plan import COLLECTIVES, Buffer, Plan, Task
-from flow_core.sharding.topology import Device
+from flow_core.sharding.topology import Device, Devices
 
 BOXING = "boxing"
 """The op type of exchanges, in graphs and in plans."""
@@ -85,10 +86,10 @@ class Exchange:
     name: str
     collective: str
     combine: str
-    inputs: tuple[TensorType, ...]
-    outputs: tuple[TensorType, ...]
-    senders: tuple[Device, ...]
-    receivers: tuple[Device, ...]
+    inputs: Sequence[TensorType]
+    outputs: Sequence[TensorType]
+    senders: Sequence[Device]
+    receivers: Sequence[Device]
     blocks: tuple[Block, ...] = ()
     fills: tuple[tuple[int, str], ...] = ()
     member_names: tuple[str, ...] = ()
@@ -104,12 +105,23 @@ class Exchange:
     @property
     def devices(self) -> tuple[Device, ...]:
         """All devices of the exchange, in the same order in all processes."""
-        return tuple(dict.fromkeys((*self.senders, *self.receivers)))
+        if isinstance(self.senders, Tiled) and isinstance(self.receivers, Tiled):
+            return joined(self.senders.devices, self.receivers.devices)
+        return Devices(dict.fromkeys((*self.senders, *self.receivers)))
 
     @property
     def group(self) -> tuple[Device, ...]:
         """The devices of an all-reduce, in rank order, which is the order of summation."""
-        return self.senders[: len(self.senders) // len(self.member_names)]
+        if isinstance(self.senders, Tiled):
+            return self.senders.devices
+        return Devices(self.senders[: len(self.senders) // len(self.member_names)])
+
+    @property
+    def largest(self) -> TensorType:
+        """The type of the largest array of the first device of each end, for messages."""
+        count = len(self.member_names)
+        ends = [side[:: max(1, len(side) // count)] for side in (self.inputs, self.outputs)]
+        return max((*ends[0], *ends[1]), key=lambda type_: type_.nbytes)
 
     def moves(self) -> Iterator[tuple[Device, Device, int, int]]:
         """Yield (from, to, bytes, member) of all transfers between devices."""
@@ -188,11 +200,13 @@ def exchange_of(
 
 def _described(task: Task, local: Collection[Device] | None) -> Exchange:
     attrs, found = task.attrs, contents(task.attrs, local)
-    senders, receivers = ends_of(attrs["whole"])
     count = len(attrs["whole"][3])
+    senders, receivers = (
+        end * count if local is None else Tiled(end, count) for end in ends_of(attrs["whole"])
+    )
     return Exchange(
         task.op, attrs["collective"], attrs["combine"], found.inputs, found.outputs,
-        senders * count, receivers * count, tuple(starmap(Block, found.blocks)), found.fills,
+        senders, receivers, tuple(starmap(Block, found.blocks)), found.fills,
         attrs["members"], (), task.line, task.stream, None if local is None else frozenset(local),
     )  # fmt: skip
 
@@ -201,8 +215,13 @@ def devices_of_task(task: Task, buffers: Sequence[Buffer]) -> frozenset[Device]:
     """Return the devices of a ``boxing`` task, also those of which the plan has no buffers."""
     whole = task.attrs.get("whole")
     if whole:
-        return frozenset().union(*ends_of(whole))
+        return _together(*ends_of(whole))
     return frozenset([buffers[i].device for i in (*task.inputs, *task.outputs)])
+
+
+@lru_cache(maxsize=256)
+def _together(senders: Devices, receivers: Devices) -> frozenset[Device]:
+    return frozenset(joined(senders, receivers))
 
 
 def make_exchange(
@@ -348,12 +367,12 @@ def check_arrays(
     here = frozenset(local)
     for noun, types, devices, arrays in rows:
         _check(exchange, len(arrays) == len(types), f"{len(arrays)} {noun}s", str(len(types)))
-        for index, (type_, device, array) in enumerate(zip(types, devices, arrays, strict=True)):
-            if device in here:
-                _check_array(exchange, f"{noun} {index} on {device}", type_, array)
-            elif array is not None:
-                found = f"an array as {noun} {index} on {device}"
-                _check(exchange, False, found, "None: not of this process")
+        for index, _ in present(arrays):
+            found = f"an array as {noun} {index} on {devices[index]}"
+            _check(exchange, devices[index] in here, found, "None: not of this process")
+        for index in places(devices, here):
+            where = f"{noun} {index} on {devices[index]}"
+            _check_array(exchange, where, types[index], arrays[index])
 
 
 def _check_array(exchange: Exchange, where: str, type_: TensorType, array: Any) -> None:

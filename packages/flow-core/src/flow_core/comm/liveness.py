@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from flow_core.base.errors import PlanError
 from flow_core.comm.exchange import BOXING, devices_of_task
-from flow_core.plan import Plan, RegisterPlan, Task
+from flow_core.plan import Plan, RegisterPlan
 from flow_core.sharding.topology import Device
 
 Owner = Callable[[Device], int]
@@ -59,13 +59,13 @@ class Wait:
     Attributes:
         task: the position of the other task.
         kind: `ORDER` (of the stream), `EVENT` (a wait of the plan) or `EXCHANGE` (the order of the
-            exchanges of a process).
-        rank: the process; only for `EXCHANGE`.
+            exchanges of processes).
+        ranks: the processes; only for `EXCHANGE`.
     """
 
     task: int
     kind: str
-    rank: int = 0
+    ranks: frozenset[int] = frozenset()
 
 
 def check_liveness(plan: Plan, owner: Owner | None = None) -> Counter[str]:
@@ -94,7 +94,7 @@ def check_liveness(plan: Plan, owner: Owner | None = None) -> Counter[str]:
                     found=f"waits {plan.tasks[position].waits}",
                     allowed=f"positions of the {len(plan.tasks)} tasks of the plan",
                 )
-            count[wait.kind] += 1
+            count[wait.kind] += max(1, len(wait.ranks))
             is_ordered = is_ordered and wait.task < position
     if not is_ordered:  # otherwise, the plan is in an order that proves it
         circle = _circle([[wait.task for wait in found] for found in waits])
@@ -106,25 +106,38 @@ def check_liveness(plan: Plan, owner: Owner | None = None) -> Counter[str]:
 def _waits(plan: Plan, owner: Owner | None) -> Iterator[list[Wait]]:
     """Yield the waits of each task."""
     last_of_stream: dict[int, int] = {}
-    last_of_rank: dict[int, int] = {}
+    last: dict[frozenset[int], int] = {}  # the last exchange of processes, each in one key
+    known: dict[frozenset[Device], frozenset[int]] = {}
     for position, task in enumerate(plan.tasks):
         found = [Wait(other, EVENT) for other in task.waits]
         if task.stream in last_of_stream:
             found.append(Wait(last_of_stream[task.stream], ORDER))
         last_of_stream[task.stream] = position
-        for rank in _ranks(plan, task, owner):
-            if rank in last_of_rank:
-                found.append(Wait(last_of_rank[rank], EXCHANGE, rank))
-            last_of_rank[rank] = position
+        if owner is not None and task.type == BOXING:
+            devices = devices_of_task(task, plan.buffers)
+            ranks = known.get(devices)
+            if ranks is None:
+                ranks = known[devices] = frozenset(map(owner, devices))
+            if len(ranks) > 1:
+                found += _exchanged(last, ranks, position)
         yield found
 
 
-def _ranks(plan: Plan, task: Task, owner: Owner | None) -> Sequence[int]:
-    """Return the processes of an exchange between several processes."""
-    if owner is None or task.type != BOXING:
-        return ()
-    ranks = sorted({owner(device) for device in devices_of_task(task, plan.buffers)})
-    return ranks if len(ranks) > 1 else ()
+def _exchanged(
+    last: dict[frozenset[int], int], ranks: frozenset[int], position: int
+) -> Iterator[Wait]:
+    """Yield the waits of an exchange for the previous ones of its processes, and note it."""
+    if ranks in last:
+        yield Wait(last[ranks], EXCHANGE, ranks)
+    else:
+        for others, before in list(last.items()):
+            common = others & ranks
+            if common:
+                yield Wait(before, EXCHANGE, common)
+                del last[others]
+                if others - ranks:
+                    last[others - ranks] = before
+    last[ranks] = position
 
 
 def _circle(waits: Sequence[Sequence[int]]) -> list[int]:
@@ -189,7 +202,7 @@ def _reason(plan: Plan, position: int, wait: Wait) -> str:
         name = plan.streams[stream] if stream < len(plan.streams) else str(stream)
         return f"it is next on stream {name!r}"
     if wait.kind == EXCHANGE:
-        return f"it is the next exchange of rank {wait.rank}"
+        return f"it is the next exchange of rank {min(wait.ranks)}"
     return "it needs its result, or its memory"
 
 

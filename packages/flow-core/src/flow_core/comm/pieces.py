@@ -1,23 +1,25 @@
 """The pieces of a reshard step: which box of a tensor goes from which rank to which.
 
-Both ends of a transfer compute them from the layouts alone.
+Both ends of a transfer compute them from the layouts alone, in time proportional to their number:
+the parts of balanced splits that overlap a part, and the ranks that hold equal parts, follow by
+arithmetic from coordinates in the hierarchy.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import prod
 from operator import itemgetter
 from typing import overload
 
-from flow_core.base.shapes import Shape
+from flow_core.base.shapes import Shape, balanced_range
 from flow_core.comm.roles import partial_roles
-from flow_core.sharding.layouts import TensorLayout, regions_of
-from flow_core.sharding.sbp import Region, coordinates, intersect
-from flow_core.sharding.topology import Device, devices_of
+from flow_core.sharding.layouts import TensorLayout
+from flow_core.sharding.sbp import Broadcast, Region, Split, coordinates, intersect
+from flow_core.sharding.topology import Device, Placement, devices_of, numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,20 @@ class Pieces(Sequence[tuple[Piece, ...]]):
     def __init__(self, shape: Shape, source: TensorLayout, target: TensorLayout) -> None:
         self._target = target
         self._arguments = shape, source, target
+        self._made: _Contributors | None = None
         self._known: dict[int, tuple[Piece, ...]] = {}
+
+    def _contributors(self) -> _Contributors:
+        if self._made is None:
+            self._made = _Contributors(*self._arguments)
+        return self._made
 
     def __len__(self) -> int:
         return self._target.placement.size
 
     def __iter__(self) -> Iterator[tuple[Piece, ...]]:
         """Yield the pieces of all ranks without keeping them."""
-        contributors = _contributors(*self._arguments)
+        contributors = self._contributors()
         return (tuple(contributors.pieces(rank)) for rank in range(len(self)))
 
     @overload
@@ -63,137 +71,168 @@ class Pieces(Sequence[tuple[Piece, ...]]):
         if rank not in self._known:
             if not 0 <= rank < len(self):
                 raise IndexError(rank)
-            self._known[rank] = tuple(_contributors(*self._arguments).pieces(rank))
+            self._known[rank] = tuple(self._contributors().pieces(rank))
         return self._known[rank]
 
     def taken_from(self, rank: int, sources: Collection[int]) -> Sequence[Piece]:
         """Return those pieces of a target rank that it takes from some source ranks, in order."""
-        return _contributors(*self._arguments).taken_from(rank, sources)
+        return self._contributors().taken_from(rank, sources)
 
 
-class _Holders:
-    """The source ranks that hold each region, among ranks with equal partial coordinates.
-
-    Along each axis, the intervals of the regions are disjoint or equal, and the regions are all
-    combinations of these intervals.
-
-    Attributes:
-        number: the position of each region, in the order of their first ranks.
-    """
-
-    def __init__(self, held: Mapping[Region, Sequence[int]], source: TensorLayout) -> None:
-        self._held = held
-        self.number = {region: i for i, region in enumerate(held)}
-        self._devices = devices_of(source.placement)
-        self._intervals = [
-            sorted({interval for interval in axis if interval[0] < interval[1]})
-            for axis in zip(*held, strict=True)
-        ]
-        self._near: dict[Region, dict[int, list[int]]] = {}
-
-    def overlapping(self, wanted: Region) -> list[Region]:
-        """Return the regions that overlap a region, in the order of their first ranks."""
-        axes = []
-        for intervals, (low, high) in zip(self._intervals, wanted, strict=True):
-            first = bisect_right(intervals, low, key=itemgetter(1))
-            last = bisect_left(intervals, high, key=itemgetter(0))
-            axes.append(intervals[first:last] if low < high else [])
-        return sorted(product(*axes), key=self.number.__getitem__)
-
-    def nearest(self, region: Region, device: Device, rank: int) -> int:
-        """Return the source rank from which a target rank takes a box of a region.
-
-        A rank on the same device is preferred, then a rank on the same machine.  Among ranks that
-        are equally near, target ranks choose in round-robin order.
-        """
-        ranks = self._held[region]
-        if len(ranks) == 1:
-            return ranks[0]
-        if region not in self._near:
-            at: dict[int, list[int]] = {}
-            for source in ranks:
-                at.setdefault(self._devices[source].machine, []).append(source)
-            self._near[region] = at
-        close = self._near[region].get(device.machine, ())
-        own = [source for source in close if self._devices[source] == device]
-        chosen = own or close or ranks
-        return chosen[rank % len(chosen)]
+Coordinates = Mapping[int, int]
+"""Coordinates in some dimensions of a hierarchy."""
 
 
 class _Contributors:
     """The source ranks that contribute to each target rank.
 
-    The contributors of a target rank are a list of `_Holders`, one for each combination of partial
-    coordinates: the pieces from the first are copied, and those from the others combined with them.
+    A target rank takes pieces from source ranks with equal coordinates in some dimensions (`own` of
+    the roles), in the order of their coordinates in the combined dimensions: the pieces from the
+    first are copied, and those from the others combined with them.  Ranks that differ only in the
+    dimensions of broadcast hold equal parts, and one of them contributes.
     """
 
     def __init__(self, shape: Shape, source: TensorLayout, target: TensorLayout) -> None:
-        self._wanted, self._given = regions_of(shape, target), regions_of(shape, source)
-        self._roles = roles = partial_roles(source, target)
-        self._source = source
-        self._hierarchy = target.placement.hierarchy
-        self._devices = devices_of(target.placement)
-        self._known: dict[tuple[int, ...], list[_Holders]] = {}
-        self._order: dict[tuple[int, ...], dict[tuple[int, ...], int]] = {}
-        self._groups: dict[tuple[int, ...], dict[tuple[int, ...], dict[Region, list[int]]]] = {}
-        self._places: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-        for rank, held in enumerate(self._given):
-            at = coordinates(rank, source.placement.hierarchy)
-            own, key = tuple([at[d] for d in roles.own]), source.partial_at(rank)
-            self._places.append((own, key))
-            self._groups.setdefault(own, {}).setdefault(key, {}).setdefault(held, []).append(rank)
+        self._shape, self._source, self._target = shape, source, target
+        self._roles = partial_roles(source, target)
+        self._hierarchy = source.placement.hierarchy
+        self._strides = [prod(self._hierarchy[d + 1 :]) for d in range(len(self._hierarchy))]
+        self._copied = [d for d, s in enumerate(source.sbp) if isinstance(s, Broadcast)]
+        self._copies = prod(self._hierarchy[d] for d in self._copied)
+        self._splits: dict[int, list[int]] = {}
+        for d, s in enumerate(source.sbp):
+            if isinstance(s, Split):
+                self._splits.setdefault(s.axis, []).append(d)
+        self._close: dict[tuple[int, int], Sequence[int]] = {}
 
     def pieces(self, rank: int) -> Iterator[Piece]:
         """Yield the pieces of a target rank."""
-        wanted, device = self._wanted[rank], self._devices[rank]
-        if any(low >= high for low, high in wanted):
+        wanted, own = self._target.region(self._shape, rank), self._own(rank)
+        if own is None or any(low >= high for low, high in wanted):
             return
-        for number, holders in enumerate(self._of(rank)):
-            for region in holders.overlapping(wanted):
+        device, combined = self._target.placement.device(rank), self._roles.combined
+        held = self._overlapping(own, wanted)
+        for key in product(*(range(self._hierarchy[d]) for d in combined)):
+            offset = sum(c * self._strides[d] for c, d in zip(key, combined, strict=True))
+            for first, region in held:
                 box = intersect(region, wanted)
                 if box is not None:
-                    yield Piece(holders.nearest(region, device, rank), box, number == 0)
+                    yield Piece(self._nearest(first + offset, device, rank), box, not any(key))
 
     def taken_from(self, rank: int, sources: Collection[int]) -> list[Piece]:
         """Return the pieces of a target rank from some source ranks, each of which holds a box."""
-        wanted, device, found = self._wanted[rank], self._devices[rank], []
-        for source in sources:
-            region, (own, key) = self._given[source], self._places[source]
-            box = intersect(region, wanted)
-            if box is None or own != self._own(rank):
+        wanted, own = self._target.region(self._shape, rank), self._own(rank)
+        device, found = self._target.placement.device(rank), []
+        for source in sources if own is not None else ():
+            box = intersect(self._source.region(self._shape, source), wanted)
+            at = coordinates(source, self._hierarchy)
+            if box is None or any(at[d] != c for d, c in (own or {}).items()):
                 continue
-            number = self._numbers(own)[key]
-            holders = self._of(rank)[number]
-            if holders.nearest(region, device, rank) == source:
-                place = number, holders.number[region]
-                found.append((place, Piece(source, box, number == 0)))
+            first = source - sum(at[d] * self._strides[d] for d in self._copied)
+            if self._nearest(first, device, rank) == source:
+                key = [at[d] for d in self._roles.combined]
+                found.append(((key, first), Piece(source, box, not any(key))))
         return [piece for _, piece in sorted(found, key=itemgetter(0))]
 
-    def _own(self, rank: int) -> tuple[int, ...] | None:
-        """Return the coordinates of the contributors of a target rank; None if it has none."""
-        at = coordinates(rank, self._hierarchy)
+    def _own(self, rank: int) -> Coordinates | None:
+        """Return the coordinates that a target rank shares with its sources; None without any."""
+        at = coordinates(rank, self._target.placement.hierarchy)
         if any(at[d] for d in self._roles.first):
             return None
-        return tuple([at[d] for d in self._roles.own])
+        return {d: at[d] for d in self._roles.own}
 
-    def _numbers(self, own: tuple[int, ...]) -> Mapping[tuple[int, ...], int]:
-        """Return the order in which partial results are combined, by their coordinates."""
-        if own not in self._order:
-            self._order[own] = {key: i for i, key in enumerate(sorted(self._groups.get(own, {})))}
-        return self._order[own]
+    def _overlapping(self, own: Coordinates, wanted: Region) -> list[tuple[int, Region]]:
+        """Return the parts that overlap a part, each with the first rank that holds it.
 
-    def _of(self, rank: int) -> list[_Holders]:
-        """Return the contributors of a target rank."""
-        own = self._own(rank)
-        if own is None:
-            return []
-        if own not in self._known:
-            keys = self._numbers(own)
-            self._known[own] = [_Holders(self._groups[own][key], self._source) for key in keys]
-        return self._known[own]
+        The ranks have the coordinate 0 in the combined dimensions.
+        """
+        base = sum(c * self._strides[d] for d, c in own.items() if not self._is_split(d))
+        axes = [
+            self._intervals((0, n), self._splits.get(axis, ()), own, bounds)
+            for axis, (n, bounds) in enumerate(zip(self._shape, wanted, strict=True))
+        ]
+        found = [
+            (base + sum(offset for offset, _ in row), tuple([interval for _, interval in row]))
+            for row in product(*axes)
+        ]
+        return sorted(found)
+
+    def _is_split(self, dimension: int) -> bool:
+        return isinstance(self._source.sbp[dimension], Split)
+
+    def _intervals(
+        self,
+        whole: tuple[int, int],
+        dimensions: Sequence[int],
+        own: Coordinates,
+        wanted: tuple[int, int],
+    ) -> list[tuple[int, tuple[int, int]]]:
+        """Return the parts of nested splits that overlap an interval, with offsets of ranks."""
+        if not dimensions:
+            return [(0, whole)]
+        (low, high), d = whole, dimensions[0]
+        size, parts = high - low, self._hierarchy[d]
+        found: list[tuple[int, tuple[int, int]]] = []
+        both = parts_between(size, parts, wanted[0] - low, wanted[1] - low)
+        for index in both if d not in own else [own[d]] if own[d] in both else ():
+            start, stop = balanced_range(size, parts, index)
+            inner = self._intervals((low + start, low + stop), dimensions[1:], own, wanted)
+            found += [(index * self._strides[d] + offset, part) for offset, part in inner]
+        return found
+
+    def _nearest(self, first: int, device: Device, rank: int) -> int:
+        """Return the source rank from which a target rank takes a box of a part.
+
+        A rank on the same device is preferred, then a rank on the same machine.  Among ranks that
+        are equally near, target ranks choose in round-robin order.
+
+        Args:
+            first: the first of the ranks that hold the part.
+            device: the device of the target rank.
+            rank: the target rank.
+        """
+        if self._copies == 1:
+            return first
+        own = numbered(devices_of(self._source.placement)).get(device)
+        if own is not None and self._first(own) == first:
+            return own
+        key = first, device.machine
+        if key not in self._close:
+            near = _by_machine(self._source.placement).get(device.machine, ())
+            self._close[key] = [other for other in near if self._first(other) == first]
+        close = self._close[key]
+        if close:
+            return close[rank % len(close)]
+        index = coordinates(rank % self._copies, [self._hierarchy[d] for d in self._copied])
+        return first + sum(c * self._strides[d] for c, d in zip(index, self._copied, strict=True))
+
+    def _first(self, rank: int) -> int:
+        """Return the first of the ranks that hold the same part as a rank."""
+        at = coordinates(rank, self._hierarchy)
+        return rank - sum(at[d] * self._strides[d] for d in self._copied)
 
 
-@lru_cache(maxsize=8)
-def _contributors(shape: Shape, source: TensorLayout, target: TensorLayout) -> _Contributors:
-    """Return the contributors of a step; those of the last few steps are kept."""
-    return _Contributors(shape, source, target)
+def parts_between(size: int, parts: int, low: int, high: int) -> range:
+    """Return the parts of a balanced split that overlap an interval.
+
+    >>> parts_between(7, 3, 2, 4), parts_between(2, 4, 0, 9), parts_between(7, 3, 7, 9)
+    (range(0, 2), range(0, 2), range(0, 0))
+    """
+    low, high = max(low, 0), min(high, size)
+    if low >= high:
+        return range(0)
+    base, extra = divmod(size, parts)
+    ends = [
+        x // (base + 1) if x < extra * (base + 1) else extra + (x - extra * (base + 1)) // base
+        for x in (low, high - 1)
+    ]
+    return range(ends[0], ends[1] + 1)
+
+
+@lru_cache(maxsize=64)
+def _by_machine(placement: Placement) -> Mapping[int, Sequence[int]]:
+    """Return the ranks on each machine."""
+    found: dict[int, list[int]] = {}
+    for rank, (machine, _) in enumerate(placement.devices):
+        found.setdefault(machine, []).append(rank)
+    return found

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
-from flow_core.comm.described import ends_of
+from flow_core.comm.described import ends_of, joined
 from flow_core.comm.exchange import LOCAL
 from flow_core.costs.collectives import exchange_seconds
 from flow_core.costs.model import CostModel, DeviceModel
 from flow_core.ir.graph import AttrValue, TensorType
-from flow_core.sharding.topology import Device, Devices
+from flow_core.sharding.topology import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +43,11 @@ def exchange_cost(
         moved = sum(t.nbytes for t in (*ends.inputs, *ends.outputs))
         return device.launch + device.seconds(0.0, moved)
     whole = attrs.get("whole")
+    devices, nbytes = ends.devices, 0
     if whole:
-        devices, nbytes = _joined(*ends_of(whole)), sum(largest for _, largest in whole[2])
+        devices, nbytes = joined(*ends_of(whole)), sum(largest for _, largest in whole[2])
     else:
-        devices, nbytes = ends.devices, _largest(ends, max(1, len(attrs["members"])))
+        nbytes = _largest(ends, max(1, len(attrs["members"])))
     return exchange_seconds(collective, devices, nbytes, model.links)
 
 
@@ -59,8 +59,3 @@ def _largest(ends: Ends, members: int) -> int:
         for m in range(members):
             sizes[m] = max([sizes[m], *(t.nbytes for t in side[m * count : (m + 1) * count])])
     return sum(sizes)
-
-
-@lru_cache(maxsize=256)
-def _joined(senders: Devices, receivers: Devices) -> tuple[Device, ...]:
-    return Devices(dict.fromkeys((*senders, *receivers)))

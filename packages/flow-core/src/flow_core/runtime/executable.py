@@ -14,6 +14,7 @@ from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import PlanError, UnsupportedError
 from flow_core.base.shapes import Shape
 from flow_core.base.thread_pools import find_open_mp, sized_pools, with_sized_pools
+from flow_core.comm.described import Sparse, is_flat, places
 from flow_core.comm.exchange import (
     BOXING,
     DevicePair,
@@ -218,7 +219,8 @@ class Executable:
         if not members & self._local and task.attrs.get("whole"):
             return ()  # the other processes do not have all of these exchanges
         with self._blame.task("binding", task):
-            exchange = exchange_of(task, buffers, self.comm.wanted(members))
+            wanted = self.comm.wanted(members, is_flat(task.attrs))
+            exchange = exchange_of(task, buffers, wanted)
             inputs = self._spread(task.inputs, exchange.senders, exchange)
             outputs = self._spread(task.outputs, exchange.receivers, exchange)
             bound = self.comm.bind(exchange, inputs, outputs)
@@ -240,11 +242,13 @@ class Executable:
             return [self._arrays[i] for i in found]
         members = len(exchange.member_names)
         size, own = len(devices) // members, len(found) // members
-        position = {device: i for i, device in enumerate(devices[:size])}
-        arrays: list[Any] = [None] * len(devices)
-        for k, i in enumerate(found):
-            arrays[k // own * size + position[self.plan.buffers[i].device]] = self._arrays[i]
-        return arrays
+        own_devices = [self.plan.buffers[i].device for i in found]
+        first = {device: places(devices, (device,))[0] for device in own_devices[:own]}
+        return Sparse(len(devices), {
+            k // own * size + first[device]: self._arrays[i]
+            for k, (i, device) in enumerate(zip(found, own_devices, strict=True))
+            if self._arrays[i] is not None
+        })  # fmt: skip
 
     def observed(self, position: int, launches: Sequence[Launch]) -> Sequence[Launch]:
         """Return the launches of a task of a step; subclasses add launches that observe the task.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -176,6 +176,12 @@ def devices_of(placement: Placement) -> Devices:
     """Return the devices of a placement, by rank."""
     kind = placement.device_type
     return Devices([Device(kind, machine, index) for machine, index in placement.devices])
+
+
+@lru_cache(maxsize=256)
+def numbered(devices: Devices) -> Mapping[Device, int]:
+    """Return the position of each device."""
+    return {device: i for i, device in enumerate(devices)}
 
 
 @lru_cache(maxsize=1024)

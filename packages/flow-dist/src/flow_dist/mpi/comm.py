@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flow_core.authoring.backends import Arena, Comm, DevicePair, Exchange, Launch, check_arrays
@@ -12,6 +13,7 @@ from flow_core.authoring.specs import Device
 from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import UnsupportedError
 from flow_dist.control.watch import WATCH, Site
+from flow_dist.mpi.all_reduce import bind_collectively
 from flow_dist.mpi.point_to_point import bind_point_to_point
 from flow_dist.mpi.ragged_messages import bind_ragged
 from flow_dist.mpi.world import MpiWorld, free_requests, world
@@ -19,9 +21,11 @@ from flow_dist.phases import (
     Phases,
     copy_overwritten_inputs,
     in_sequence,
+    is_small,
     link_bytes,
     phases_of,
     routes,
+    what_of,
 )
 from flow_dist.shm.all_reduce import bind_all_reduce
 from flow_dist.shm.cooperative_broadcast import bind_cooperative_broadcast, is_cooperative
@@ -33,29 +37,46 @@ IN_PLACE_BYTES = 1 << 16
 """Minimum number of bytes of a route within a host for which ranks read peers' memory in place."""
 
 
+MANY_RANKS = 32
+"""Minimum number of ranks for which MPI's collectives run an all-reduce.
+
+Between 2 and 4 ranks of one host, they take 1.4 to 2 times as long as persistent messages, whose
+number grows with the square of the number of ranks."""
+
 Bind = Callable[[Phases, SharedMemory, PeerGroup], Iterator[Launch]]
 
 
 def _bind(
-    exchange: Exchange, phases: Phases, joined: MpiWorld, memory: SharedMemory
-) -> tuple[Launch, Site]:
-    """Return a launch of this process's part of an exchange, and the site at which it waits."""
-    devices = phases.devices if exchange.local is None else exchange.devices
-    ranks = {joined.owner(device) for device in devices}
-    steps: Iterable[Launch] = ()
-    requests: list[Any] = []
+    exchange: Exchange, phases: Phases, joined: MpiWorld, memory: SharedMemory, ranks: set[int]
+) -> tuple[Iterable[Launch], list[Any]]:
+    """Return this process's launches of an exchange, and the requests that they start."""
     bind = _shared_transport(exchange, phases, joined, ranks)
     if bind is None:
-        steps, requests = bind_point_to_point(phases, joined.transport)
-    else:
-        takes_part = joined.rank in ranks
-        if takes_part or phases.fills:
-            steps = bind(phases, memory, joined.peer_group(ranks if takes_part else ()))
-    lane = f"stream {exchange.stream}"
-    site = WATCH.site(phases.name, phases.what, ranks=ranks, at=exchange.line, lane=lane)
-    launch = site.around(in_sequence(steps))
-    weakref.finalize(launch, _release, requests, memory)
-    return launch, site
+        return bind_point_to_point(phases, joined.transport)
+    takes_part = joined.rank in ranks
+    if not takes_part and not phases.fills:
+        return (), []
+    return bind(phases, memory, joined.peer_group(ranks if takes_part else ())), []
+
+
+def _is_in_chunks(exchange: Exchange, ranks: Sequence[int]) -> bool:
+    """Return whether a rank needs its own transfers only, whichever transport moves them.
+
+    Each rank of an all-reduce in chunks has a transfer with the owner of the largest chunk, and one
+    with a rank without a chunk if there is one.  On these, transports depend.
+    """
+    is_reduced = exchange.collective == "all_reduce" and len(set(ranks)) == len(ranks)
+    return is_reduced and not is_small(exchange)
+
+
+def _is_collective(exchange: Exchange, ranks: Sequence[int], joined: MpiWorld) -> bool:
+    """Return whether MPI's collectives run an exchange; they cannot share memory."""
+    return (
+        exchange.collective == "all_reduce"
+        and MANY_RANKS <= len(ranks) == len(set(ranks))
+        and not exchange.inputs[0].dtype.is_object
+        and not (exchange.local is None and joined.share_memory(ranks))
+    )
 
 
 def _release(requests: Sequence[Any], memory: SharedMemory) -> None:
@@ -108,7 +129,8 @@ class MpiComm(Comm):
         self._memory = SharedMemory()
         peers = self._world.shared_memory_peers  # a collective of all processes
         self._has_peers = len(peers[self._world.rank]) > 1
-        self._sent: list[tuple[Site, Counter[DevicePair]]] = []
+        self._wanted: dict[frozenset[Device], Collection[Device] | None] = {}
+        self._sent: list[tuple[Site, Exchange]] = []
 
     def arena(self, device: Device, nbytes: int) -> Arena | None:
         """Return memory for a local device that peers on this host can map; None without peers."""
@@ -118,10 +140,13 @@ class MpiComm(Comm):
         """Return memory that peers on this host can map."""
         return self._memory.arena(nbytes)
 
-    def wanted(self, devices: Collection[Device]) -> Collection[Device] | None:
+    def wanted(self, devices: Collection[Device], is_flat: bool) -> Collection[Device] | None:
         """Return the devices of this process, unless all processes share memory."""
-        ranks = {self._world.owner(device) for device in devices}
-        return None if self._world.share_memory(ranks) else self.local
+        key = frozenset(devices)
+        if key not in self._wanted:
+            ranks = {self._world.owner(device) for device in devices}
+            self._wanted[key] = None if self._world.share_memory(ranks) else self.local
+        return self._wanted[key]
 
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
@@ -135,14 +160,30 @@ class MpiComm(Comm):
         """
         check_arrays(exchange, self.local, inputs, outputs)
         self._check_no_records(exchange)
-        if not set(exchange.devices) & set(self.local):
+        joined, members = self._world, self._world.owners(exchange.devices)
+        if joined.rank not in members:
             return ()
-        own_inputs, copies = copy_overwritten_inputs(exchange, inputs, outputs)
-        phases = phases_of(exchange, own_inputs, outputs)
-        launch, site = _bind(exchange, phases, self._world, self._memory)
-        links = link_bytes(exchange, self.local)
-        if links:
-            self._sent.append((site, links))
+        copies: list[Launch] = []
+        requests: list[Any] = []
+        steps: Iterable[Launch]
+        ranks: Collection[int] = members
+        if _is_collective(exchange, members, joined):
+            comm, own = joined.communicator(members, exchange.stream), members.index(joined.rank)
+            steps = bind_collectively(exchange, own, comm, inputs, outputs)
+        else:
+            own_inputs, copies = copy_overwritten_inputs(exchange, inputs, outputs)
+            is_cut = _is_in_chunks(exchange, members)
+            known = replace(exchange, local=frozenset(self.local)) if is_cut else exchange
+            phases = phases_of(known, own_inputs, outputs)
+            if known.local is None:
+                ranks = set(map(joined.owner, phases.devices))
+            steps, requests = _bind(exchange, phases, joined, self._memory, set(ranks))
+        lane = f"stream {exchange.stream}"
+        what = what_of(exchange)
+        site = WATCH.site(exchange.name, what, ranks=ranks, at=exchange.line, lane=lane)
+        launch = site.around(in_sequence(steps))
+        weakref.finalize(launch, _release, requests, self._memory)
+        self._sent.append((site, exchange))
         return (*copies, launch)
 
     def _check_no_records(self, exchange: Exchange) -> None:
@@ -162,7 +203,7 @@ class MpiComm(Comm):
     def sent(self) -> Mapping[DevicePair, int]:
         """Return the bytes that local devices have sent so far, keyed by (sender, receiver)."""
         total: Counter[DevicePair] = Counter()
-        for site, links in self._sent:
-            for link, nbytes in links.items():
+        for site, exchange in self._sent:
+            for link, nbytes in link_bytes(exchange, self.local).items():
                 total[link] += nbytes * site.count
         return {link: nbytes for link, nbytes in total.items() if nbytes}

@@ -102,6 +102,8 @@ class MpiWorld(World):
         self._tags: defaultdict[Route, itertools.count[int]] = defaultdict(itertools.count)
         self._shared_tokens: Tokens | None = None
         self._mpi_tokens: dict[tuple[frozenset[int], frozenset[int]], tuple[Launch, ...]] = {}
+        self._owned: dict[tuple[int, tuple[Device, ...]], tuple[int, ...]] = {}
+        self._communicators: dict[tuple[tuple[int, ...], int], Any] = {}
         self._requests: list[Any] = []
         weakref.finalize(self, free_requests, self._requests)
         self._sites: dict[str, Site] = {}
@@ -136,6 +138,13 @@ class MpiWorld(World):
         if self._crowded:
             return device.machine * self.size // self.machines
         return device.machine * self._each + device.index % self._each
+
+    def owners(self, devices: tuple[Device, ...]) -> tuple[int, ...]:
+        """Return the ranks that own some devices, in the order of the devices."""
+        key = self.machines, devices
+        if key not in self._owned:
+            self._owned[key] = tuple(map(self.owner, devices))
+        return self._owned[key]
 
     @property
     def _crowded(self) -> bool:
@@ -209,6 +218,33 @@ class MpiWorld(World):
         with WATCH.site(what, "collective", ranks=ranks, lane="collectives"):
             found = self.peer_group(ranks).swap(dict.fromkeys(others, text), others)
         return tuple([text if rank == self.rank else found[rank] for rank in sorted(ranks)])
+
+    def communicator(self, ranks: tuple[int, ...], stream: int) -> Any:
+        """Return the MPI communicator of some ranks, of which this is one, in the given order.
+
+        Collectives of a communicator must start in one order in all ranks.  Exchanges do within a
+        stream, but streams run side by side, so that each stream has communicators of its own.  The
+        first use is a collective of these ranks.
+        """
+        key = ranks, stream
+        if key not in self._communicators:
+            what = f"joining {len(ranks)} ranks"
+            with WATCH.site(what, "collective", ranks=ranks, lane="collectives"):
+                self._communicators[key] = self._joined(ranks)
+        return self._communicators[key]
+
+    def _joined(self, ranks: tuple[int, ...]) -> Any:
+        comm = self.transport.comm
+        if ranks == tuple(range(self.size)):
+            made, request = comm.Idup()
+            wait(request.Test)
+            return made
+        own, step = ranks.index(self.rank), 1
+        while step < len(ranks):  # a barrier: MPI's call blocks, so that no rank could be missing
+            target, source = ranks[(own + step) % len(ranks)], ranks[own - step]
+            self.peer_group({target, source}).swap({target: b""}, (source,))
+            step *= 2
+        return comm.Create_group(comm.Get_group().Incl(ranks))
 
     def gather_json(self, value: object) -> list[Any]:
         """All-gather a JSON value over all processes."""

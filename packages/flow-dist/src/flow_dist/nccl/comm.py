@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from flow_core.authoring.backends import (
@@ -23,10 +23,11 @@ from flow_core.authoring.backends import (
     Scratch,
     Steps,
     check_arrays,
+    present,
     sent_by,
     strided,
 )
-from flow_core.authoring.specs import Available, Device, Unavailable
+from flow_core.authoring.specs import Available, Device, Devices, Unavailable
 from flow_core.base.errors import ConfigError
 from flow_dist.control.watch import WATCH
 from flow_dist.control.watch import Site as Place
@@ -37,7 +38,7 @@ from flow_dist.nccl.guard import Guard
 from flow_dist.nccl.library import NcclStatus, load_library, probe_nccl, statuses
 from flow_dist.nccl.stages import Call, Site, Stage, stages_of
 from flow_dist.nccl.types import check_types
-from flow_dist.phases import link_bytes
+from flow_dist.phases import link_bytes, what_of
 
 ORDERED = "FLOW_DIST_NCCL_ORDERED"
 """The environment variable that is "1" if floating-point sums are added in the plan's order."""
@@ -119,6 +120,10 @@ class NcclComm(Comm):
         what = f"exchanges between {len(self.devices)} devices"
         self._place = WATCH.site("a step over NCCL", what, ranks=ranks, lane="nccl")
 
+    def wanted(self, devices: Collection[Device], is_flat: bool) -> Collection[Device] | None:
+        """Return the local devices if their blocks show which collective fits, else None."""
+        return self.local if is_flat else None
+
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> tuple[Launch, ...]:
@@ -136,7 +141,8 @@ class NcclComm(Comm):
         if not site.copiers:
             return ()
         communicator = None
-        if next(exchange.moves(), None):  # otherwise, no data leaves a device
+        # otherwise, no data leaves a device; exchanges that are described always transfer data
+        if exchange.local is not None or next(exchange.moves(), None):
             communicator = self._groups.get(site.devices, site.copiers)
         stages = stages_of(exchange, site, self._ordered)
         counts = self._counts(exchange, stages, site)
@@ -146,21 +152,23 @@ class NcclComm(Comm):
         return launches
 
     def _site(self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]) -> Site:
-        ends = zip((*exchange.senders, *exchange.receivers), (*inputs, *outputs), strict=True)
-        copiers = {device: array.copier for device, array in ends if array is not None}
-        sources, targets = (
-            tuple([None if array is None else strided(array) for array in arrays])
-            for arrays in (inputs, outputs)
-        )
+        ends = (exchange.senders, inputs), (exchange.receivers, outputs)
+        copiers = {
+            devices[i]: array.copier for devices, arrays in ends for i, array in present(arrays)
+        }
+        sources, targets = ({i: strided(array) for i, array in present(side)} for _, side in ends)
         scratch = {
             device: self._scratch.setdefault((device, exchange.stream), Scratch(copier.scratch))
             for device, copier in copiers.items()
         }
         for row in scratch.values():
             row.reuse()
-        devices = tuple(sorted(exchange.devices))
         return Site(
-            devices, copiers, sources, targets, lambda device, *row: scratch[device].row(*row)
+            _sorted(exchange.devices),
+            copiers,
+            sources,
+            targets,
+            lambda device, *row: scratch[device].row(*row),
         )
 
     def _launches(
@@ -237,6 +245,12 @@ class NcclComm(Comm):
             communicator.check()
 
 
+@lru_cache(maxsize=256)
+def _sorted(devices: tuple[Device, ...]) -> Devices:
+    """Return devices in rank order."""
+    return Devices(sorted(devices))
+
+
 @dataclass(frozen=True, slots=True)
 class _Call:
     """A launch that drivers do not attribute to a device."""
@@ -261,8 +275,7 @@ class _Batch:
     ) -> None:
         self._groups, self._communicator, self._calls = groups, communicator, tuple(calls)
         at = f" ({exchange.line})" if exchange.line else ""
-        largest = max((*exchange.inputs, *exchange.outputs), key=lambda t: t.nbytes)
-        self.name = f"{exchange.collective} {largest}"
+        self.name = what_of(exchange)
         self._attempted = (
             f"{self.name} in {exchange.name!r}{at}, on {', '.join(map(str, communicator.devices))}"
         )

@@ -22,7 +22,7 @@ from flow_core.authoring.backends import (
     Strided,
     neutral,
 )
-from flow_core.authoring.specs import Device
+from flow_core.authoring.specs import Device, Devices, numbered
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.shapes import Shape
 from flow_dist.nccl.types import DTYPES, op_of
@@ -73,14 +73,14 @@ class Site:
     Attributes:
         devices: devices of the exchange, in rank order.
         copiers: copiers of the local devices.
-        inputs, outputs: arrays; None for devices of other processes.
+        inputs, outputs: the arrays of this process, by position.
         scratch: allocates a contiguous row of elements on a local device for the exchange.
     """
 
     devices: tuple[Device, ...]
     copiers: Mapping[Device, DeviceCopier]
-    inputs: tuple[Strided | None, ...]
-    outputs: tuple[Strided | None, ...]
+    inputs: Mapping[int, Strided]
+    outputs: Mapping[int, Strided]
     scratch: Callable[[Device, int, Any], Strided]
 
 
@@ -105,7 +105,7 @@ def _is_rounded(exchange: Exchange) -> bool:
 
 def _fills(exchange: Exchange, site: Site) -> Iterator[Launch]:
     for index, operation in exchange.fills:
-        box = site.outputs[index]
+        box = site.outputs.get(index)
         if box is not None:
             value = neutral(operation, exchange.outputs[index].dtype)
             yield from site.copiers[exchange.receivers[index]].fill(box, value)
@@ -121,14 +121,16 @@ class _Member:
     Attributes:
         exchange: the whole exchange.
         site: devices and arrays.
-        inputs, outputs: indices of inputs and outputs, keyed by device.
-        blocks: blocks of the member, keyed by (sender, receiver).
+        inputs, outputs: positions of inputs and outputs in the member, keyed by device.
+        first: positions of the member's first input and output in the exchange.
+        blocks: the known blocks of the member, keyed by (sender, receiver).
     """
 
     exchange: Exchange
     site: Site
     inputs: Mapping[Device, int]
     outputs: Mapping[Device, int]
+    first: tuple[int, int]
     blocks: Mapping[DevicePair, Block]
 
     @property
@@ -154,15 +156,23 @@ class _Member:
     def others(self, device: Device) -> list[Device]:
         return [other for other in self.devices if other != device]
 
+    def input(self, device: Device) -> Strided:
+        """Return the input of a local device."""
+        return self.site.inputs[self.first[0] + self.inputs[device]]
+
+    def output(self, device: Device) -> Strided:
+        """Return the output of a local device."""
+        return self.site.outputs[self.first[1] + self.outputs[device]]
+
     def source(self, sender: Device, receiver: Device) -> Strided:
         """Return the box that a local device sends to another device."""
-        block, box = self.blocks[sender, receiver], self.site.inputs[self.inputs[sender]]
-        return _window(box, block.start, block.size)
+        block = self.blocks[sender, receiver]
+        return _window(self.input(sender), block.start, block.size)
 
     def target(self, sender: Device, receiver: Device) -> Strided:
         """Return the box of a local device into which it receives or combines blocks."""
-        block, box = self.blocks[sender, receiver], self.site.outputs[self.outputs[receiver]]
-        return _window(box, block.at, block.size)
+        block = self.blocks[sender, receiver]
+        return _window(self.output(receiver), block.at, block.size)
 
     def pack(self, stage: Stage, device: Device, others: Sequence[Device]) -> Strided:
         """Return a contiguous row with the boxes that a local device sends to some devices."""
@@ -172,9 +182,16 @@ class _Member:
         """Return a contiguous row for the boxes that a local device receives from some devices."""
         return _unpack(self.site, device, stage, [self.target(other, device) for other in others])
 
-    def has_all(self, senders: Iterable[Device], receivers: Iterable[Device]) -> bool:
-        """Return whether there is exactly one block for each pair, and no other block."""
-        pairs = {(sender, receiver) for sender in senders for receiver in receivers}
+    def has_all(self, senders: Sequence[Device], receivers: Sequence[Device]) -> bool:
+        """Return whether there is exactly one block for each pair, and no other block.
+
+        If only the blocks of local devices are known, these are the pairs with one of them.
+        """
+        if not (self.inputs.keys() >= set(senders) and self.outputs.keys() >= set(receivers)):
+            return False
+        here = set(senders) | set(receivers) if self.exchange.local is None else set(self.local())
+        pairs = {(s, t) for s in here.intersection(senders) for t in receivers}
+        pairs |= {(s, t) for t in here.intersection(receivers) for s in senders}
         return pairs == set(self.blocks)
 
     def sizes(self) -> set[int]:
@@ -182,25 +199,29 @@ class _Member:
         return {prod(block.size) for block in self.blocks.values()}
 
 
-def _window(box: Strided | None, start: Shape, size: Shape) -> Strided:
-    if box is None:
-        raise ValueError("a box of another process")
+def _window(box: Strided, start: Shape, size: Shape) -> Strided:
     return box[tuple(slice(a, a + n) for a, n in zip(start, size, strict=True))]
 
 
 def _members(exchange: Exchange, site: Site) -> Iterator[_Member | None]:
     """Yield the members of an exchange; None for a member that no collective can transfer."""
     count = len(exchange.member_names)
-    inputs, outputs = len(exchange.senders) // count, len(exchange.receivers) // count
-    for m in range(count):
-        sendbuf = {exchange.senders[i]: i for i in range(m * inputs, (m + 1) * inputs)}
-        recvbuf = {exchange.receivers[i]: i for i in range(m * outputs, (m + 1) * outputs)}
-        moved = [b for b in exchange.blocks if b.target in recvbuf.values()]
-        ends = [(exchange.senders[b.source], exchange.receivers[b.target]) for b in moved]
-        blocks = dict(zip(ends, moved, strict=True))
-        is_whole = len(sendbuf) == inputs and len(recvbuf) == outputs and len(blocks) == len(moved)
-        is_closed = all(b.source in sendbuf.values() for b in moved)
-        yield _Member(exchange, site, sendbuf, recvbuf, blocks) if is_whole and is_closed else None
+    sizes = len(exchange.senders) // count, len(exchange.receivers) // count
+    given, made = (
+        numbered(Devices(side[:size]))
+        for side, size in zip((exchange.senders, exchange.receivers), sizes, strict=True)
+    )
+    moved: list[list[Block]] = [[] for _ in range(count)]
+    for block in exchange.blocks:
+        moved[block.target // sizes[1]].append(block)
+    for m, blocks in enumerate(moved):
+        ends = [(exchange.senders[b.source], exchange.receivers[b.target]) for b in blocks]
+        by_ends = dict(zip(ends, blocks, strict=True))
+        is_whole = (len(given), len(made), len(by_ends)) == (*sizes, len(blocks))
+        is_closed = all(b.source // sizes[0] == m for b in blocks)
+        first = m * sizes[0], m * sizes[1]
+        member = _Member(exchange, site, given, made, first, by_ends)
+        yield member if is_whole and is_closed else None
 
 
 def _native(exchange: Exchange, site: Site) -> list[Stage] | None:
@@ -217,11 +238,9 @@ def _native(exchange: Exchange, site: Site) -> list[Stage] | None:
 
 
 def _all_reduce(member: _Member, stage: Stage) -> bool:
-    shape = member.exchange.inputs[next(iter(member.inputs.values()))].shape
-    count = prod(shape)
+    count = prod(member.exchange.inputs[member.first[0]].shape)
     for device in member.local() if count else ():
-        sendbuf = member.site.inputs[member.inputs[device]]
-        recvbuf = member.site.outputs[member.outputs[device]]
+        sendbuf, recvbuf = member.input(device), member.output(device)
         stage.calls.append(_call(member, "all_reduce", device, sendbuf, recvbuf, count, member.op))
     return True
 
@@ -230,7 +249,8 @@ def _all_gather(member: _Member, stage: Stage) -> bool:
     devices = member.devices
     if not member.has_all(devices, devices) or len(member.sizes()) != 1:
         return False
-    if any(len({_region(member, s, t) for t in devices}) != 1 for s in devices):
+    parts = {(s, _region(member, s, t)) for s, t in member.blocks}
+    if len(parts) != len(devices):
         return False  # targets receive different parts
     (count,) = member.sizes()
     for device in member.local():
@@ -271,7 +291,8 @@ def _all_to_all(member: _Member, stage: Stage) -> bool:
 def _reduce_scatter(member: _Member, stage: Stage) -> bool:
     """Add one call if all parts have the same size, otherwise one reduction per nonempty part."""
     devices = member.devices
-    targets = [device for device in devices if (devices[0], device) in member.blocks]
+    one = member.local()[0]
+    targets = [device for device in devices if (one, device) in member.blocks]
     if not member.has_all(devices, targets) or not _replaces_targets(member):
         return False
     if targets != list(devices) or len(member.sizes()) != 1:
@@ -293,10 +314,14 @@ def _reduce_scatter(member: _Member, stage: Stage) -> bool:
 
 
 def _replaces_targets(member: _Member) -> bool:
-    """Return whether all blocks of each target fill the same box and replace its contents."""
+    """Return whether all blocks of each target fill the same box and replace its contents.
+
+    If only the blocks of local devices are known, this holds for other targets if for one.
+    """
     by_receiver: dict[Device, list[Block]] = {}
     for (_, receiver), block in member.blocks.items():
-        by_receiver.setdefault(receiver, []).append(block)
+        if member.exchange.local is None or receiver in member.site.copiers:
+            by_receiver.setdefault(receiver, []).append(block)
     return all(
         blocks[0].first
         and not any(b.first for b in blocks[1:])
@@ -428,7 +453,9 @@ def _scratch(site: Site, device: Device, boxes: Sequence[Strided]) -> tuple[Stri
 
 def _pairwise(exchange: Exchange, site: Site) -> list[Stage]:
     """Return the phases of any exchange as sends and receives; parts are combined in its order."""
-    phases = phases_of(replace(exchange, fills=()), site.inputs, site.outputs)
+    ends = (exchange.inputs, site.inputs), (exchange.outputs, site.outputs)
+    arrays = ([found.get(i) for i in range(len(types))] for types, found in ends)
+    phases = phases_of(replace(exchange, fills=()), *arrays)
     return [_phase(gathers, exchange.combine, site) for gathers in phases.phases]
 
 

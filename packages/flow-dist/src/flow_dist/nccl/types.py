@@ -46,7 +46,7 @@ def check_types(exchange: Exchange) -> None:
         UnsupportedError: the exchange transfers objects, or between devices other than GPUs.
     """
     foreign = sorted({d for d in exchange.devices if d.type != "gpu"})
-    names = {t.dtype.name for t in (*exchange.inputs, *exchange.outputs)} - set(DTYPES)
+    names = {t.dtype.name for t in (*exchange.inputs[:1], *exchange.outputs[:1])} - set(DTYPES)
     if exchange.collective in BETWEEN_KINDS or foreign:
         ends = ", ".join(map(str, foreign)) or exchange.collective
         _refuse(exchange, f"devices of other types: {ends}", "GPUs", "copy to the GPU of a process")

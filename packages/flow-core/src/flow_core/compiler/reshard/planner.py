@@ -151,9 +151,8 @@ def _optimal_step(
     if step is None:
         return None
     if step.groups:
-        joined = links.classes[0].group
-        groups = {joined(device) for device in devices_of(source.placement)}
-        return step if len(groups) == 1 else None
+        nearest, _ = links.groups(devices_of(source.placement))[0]
+        return step if len(nearest) == 1 else None
     seconds = step.seconds(itemsize, links)
     if not seconds:
         return step

@@ -10,6 +10,7 @@ device in common.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from flow_core.comm.described import is_covered
 from flow_core.comm.pieces import Piece
 from flow_core.comm.roles import own_parts
 from flow_core.compiler.reshard.groups import Even, Group, Groups, Own, Reduced, nearest, rooted
-from flow_core.compiler.reshard.traffic import Outer, balanced_sizes
+from flow_core.compiler.reshard.traffic import Factors, Outer
 from flow_core.costs.collectives import collective_seconds
 from flow_core.costs.links import LinkModel
 from flow_core.sharding.layouts import TensorLayout, holds_partial
@@ -100,7 +101,7 @@ def _by_algorithm(step: ReshardStep, itemsize: int, links: LinkModel) -> float:
         held = num_elements(region_shape(step.source.region(step.shape, 0)))
         found = {
             collective_seconds(
-                "all_reduce", [devices[r] for r in group], held * itemsize, links, flows
+                "all_reduce", _members(devices, group), held * itemsize, links, flows
             )
             for group, flows in zip(step.groups, _flows(step), strict=True)
         }
@@ -193,14 +194,13 @@ def _products(step: ReshardStep) -> list[Outer] | None:
         devices = Devices([devices[0][nearest(step.source, step.target)]]), devices[1]
     elif whole or (isinstance(a, Split) and a == b):
         return None
-    given, taken = (np.ones(len(side), np.int64) for side in devices)
     axes = [s.axis for s in (a, b) if isinstance(s, Split)]
-    if isinstance(a, Split):
-        given = balanced_sizes(step.shape[a.axis], len(given))
-    if isinstance(b, Split):
-        taken = balanced_sizes(step.shape[b.axis], len(taken))
     rest = num_elements([n for axis, n in enumerate(step.shape) if axis not in axes])
-    return [Outer(*devices, given, taken * rest)]
+    given, taken = (
+        Factors.of(step.shape[s.axis] if isinstance(s, Split) else len(side), len(side), each)
+        for s, side, each in zip((a, b), devices, (1, rest), strict=True)
+    )
+    return [Outer(*devices, given, taken)]
 
 
 def even_form(step: ReshardStep) -> str:
@@ -240,10 +240,11 @@ def _moved(step: ReshardStep) -> Iterator[tuple[Device, Device, int]]:
 
 def _reduced(step: ReshardStep) -> Iterator[tuple[Device, Device, int]]:
     for product in _reduced_products(step):
-        for sender, given in zip(product.senders, product.given.tolist(), strict=True):
-            for receiver, taken in zip(product.receivers, product.taken.tolist(), strict=True):
-                if sender != receiver and given * taken:
-                    yield sender, receiver, given * taken
+        ends = (product.senders, product.given), (product.receivers, product.taken)
+        sides = [list(zip(end, of.array().tolist(), strict=True)) for end, of in ends]
+        for (sender, given), (receiver, taken) in itertools.product(*sides):
+            if sender != receiver and given * taken:
+                yield sender, receiver, given * taken
 
 
 def _reduced_products(step: ReshardStep) -> Iterator[Outer]:
@@ -251,10 +252,15 @@ def _reduced_products(step: ReshardStep) -> Iterator[Outer]:
     devices = devices_of(step.source.placement)
     for group in step.groups:
         held = num_elements(region_shape(step.source.region(step.shape, group[0])))
-        members = tuple([devices[rank] for rank in group])
-        chunks, ones = balanced_sizes(held, len(group)), np.ones(len(group), np.int64)
+        members = _members(devices, group)
+        chunks, ones = Factors.of(held, len(group)), Factors.of(len(group), len(group))
         yield Outer(members, members, ones, chunks)
         yield Outer(members, members, chunks, ones)
+
+
+def _members(devices: Devices, ranks: Sequence[int]) -> Devices:
+    """Return the devices of some ranks, in ascending order."""
+    return devices if len(ranks) == len(devices) else Devices([devices[rank] for rank in ranks])
 
 
 # ------------------------------------------------------------------------ groups of devices

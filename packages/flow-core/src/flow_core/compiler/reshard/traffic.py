@@ -8,7 +8,7 @@ sender, so that it is enough to count them.
 >>> from flow_core.sharding.topology import Placement, devices_of
 >>> links = LinkModel((Link("wire", "all", 0.0, 2.0),))
 >>> devices = devices_of(Placement.parse("gpu", "0:0-3"))
->>> gather = Outer(devices, devices, np.array([2, 2, 1, 1]), np.array([1, 1, 1, 1]))
+>>> gather = Outer(devices, devices, Factors.of(6, 4), Factors.of(4, 4))
 >>> gather.elements(), gather.times(1, links)[0].tolist()
 (18, [3.0, 3.0, 1.5, 1.5])
 """
@@ -17,26 +17,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flow_core.costs.links import LinkModel
 from flow_core.sharding.layouts import Ints
-from flow_core.sharding.topology import Device
+from flow_core.sharding.topology import Devices, numbered
 
 
-def balanced_sizes(n: int, parts: int) -> Ints:
-    """Return the sizes of a balanced split.
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """The factors of some devices: the sizes of a balanced split, times the size of each element.
 
-    >>> balanced_sizes(7, 3).tolist()
-    [3, 2, 2]
+    Attributes:
+        count: the number of devices.
+        size: the factor of the last device.
+        first: the factor of the first devices, not smaller.
+        longer: the number of the first devices.
+
+    >>> Factors.of(7, 3, 10)
+    Factors(count=3, size=20, first=30, longer=1)
     """
-    base, extra = divmod(n, parts)
-    return base + (np.arange(parts) < extra)
+
+    count: int
+    size: int
+    first: int
+    longer: int
+
+    @classmethod
+    def of(cls, n: int, parts: int, each: int = 1) -> Factors:
+        """Return the sizes of the parts of ``n`` elements of ``each`` units."""
+        base, longer = divmod(n, parts)
+        return cls(parts, base * each, (base + (longer > 0)) * each, longer or parts)
+
+    def array(self) -> Ints:
+        """Return the factor of each device."""
+        return np.where(self.kinds(), self.size, self.first)
+
+    def kinds(self) -> Ints:
+        """Return the number of the factor of each device: 0 for the first one, 1 for the other."""
+        return (np.arange(self.count) >= self.longer).astype(np.int64)
+
+    def total(self) -> int:
+        """Return the sum of the factors."""
+        return self.longer * self.first + (self.count - self.longer) * self.size
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Outer:
     """Transfers from every sender to every receiver other than itself.
 
@@ -46,16 +75,16 @@ class Outer:
             is the product of its two factors.
     """
 
-    senders: tuple[Device, ...]
-    receivers: tuple[Device, ...]
-    given: Ints
-    taken: Ints
+    senders: Devices
+    receivers: Devices
+    given: Factors
+    taken: Factors
 
     def elements(self) -> int:
         """Return the number of elements of all transfers together."""
         at = _positions(self.senders, self.receivers)
-        own = self.given[at >= 0] @ self.taken[at[at >= 0]]
-        return int(self.given.sum()) * int(self.taken.sum()) - int(own)
+        own = self.given.array()[at >= 0] @ self.taken.array()[at[at >= 0]]
+        return self.given.total() * self.taken.total() - int(own)
 
     def times(self, itemsize: int, links: LinkModel) -> tuple[NDArray[np.float64], ...]:
         """Return the predicted times of each sender and of each receiver."""
@@ -63,20 +92,20 @@ class Outer:
         return _times(*ends, itemsize, links), _times(*ends[::-1], itemsize, links)
 
 
-Ends = tuple[tuple[Device, ...], Ints]
+Ends = tuple[Devices, Factors]
 """Devices and their factors."""
 
 
+@lru_cache(maxsize=64)
 def _times(own: Ends, others: Ends, itemsize: int, links: LinkModel) -> NDArray[np.float64]:
     """Return the time that each device of one end needs for its transfers with the other end.
 
     Devices with equal factors and equally many ends at each distance need the same time, which is
     computed once.
     """
-    values, kinds = np.unique(-others[1], return_inverse=True)  # the largest factors first
-    factors: list[int] = (-values).tolist()
+    kinds, factors = others[1].kinds(), (others[1].first, others[1].size)
     itself = _positions(own[0], others[0])
-    columns = [_numbered(own[1]), np.where(itself < 0, 0, 1 + kinds[itself])]
+    columns = [own[1].kinds(), np.where(itself < 0, 0, 1 + kinds[itself])]
     near: list[Sequence[Mapping[int, int]]] = []
     for mine, theirs in zip(links.groups(own[0]), links.groups(others[0]), strict=True):
         groups, of_other = theirs
@@ -94,9 +123,10 @@ def _times(own: Ends, others: Ends, itemsize: int, links: LinkModel) -> NDArray[
     key = np.zeros(len(own[0]), np.int64)
     for column in columns:
         key = key * (int(column.max()) + 1) + column
-    _, first, position = np.unique(key, return_index=True, return_inverse=True)
+    first, position = _distinct(key)
     found = []
-    for i, factor in zip(first.tolist(), own[1][first].tolist(), strict=True):
+    for i in first:
+        factor = own[1].first if i < own[1].longer else own[1].size
         _, alone, *places, flow = [int(column[i]) for column in columns]
         counts_near = [table[at] for table, at in zip(near, places, strict=True)]
         own_factor = factors[alone - 1] if alone else None
@@ -104,13 +134,24 @@ def _times(own: Ends, others: Ends, itemsize: int, links: LinkModel) -> NDArray[
     return np.array(found)[position]
 
 
-def _numbered(values: Ints) -> Ints:
-    return np.unique(values, return_inverse=True)[1]
+def _distinct(key: Ints) -> tuple[list[int], Ints]:
+    """Return where each value is first, and the number of each entry's value.
+
+    >>> _distinct(np.array([5, 2, 5]))[0], _distinct(np.array([5, 2, 5]))[1].tolist()
+    ([1, 0], [1, 0, 1])
+    """
+    if int(key.max()) > 8 * len(key):  # too many possible values for a table
+        _, first, position = np.unique(key, return_index=True, return_inverse=True)
+        return first.tolist(), position
+    at = np.full(int(key.max()) + 1, -1, np.int64)
+    at[key[::-1]] = np.arange(len(key))[::-1]  # the last assignment counts
+    values = np.flatnonzero(at >= 0)
+    number = np.zeros_like(at)
+    number[values] = np.arange(len(values))
+    return at[values].tolist(), number[key]
 
 
-def _distinct_flows(
-    devices: tuple[Device, ...], links: LinkModel
-) -> tuple[Sequence[tuple[int, ...]], Ints]:
+def _distinct_flows(devices: Devices, links: LinkModel) -> tuple[Sequence[tuple[int, ...]], Ints]:
     """Return the distinct flows, and the position of those of each device."""
     if not any(link.uplink for link in links.classes):
         return [(1,) * len(links.classes)], np.zeros(len(devices), np.int64)
@@ -119,11 +160,12 @@ def _distinct_flows(
     return list(known), np.array(numbers, np.int64)
 
 
-def _positions(devices: tuple[Device, ...], others: tuple[Device, ...]) -> Ints:
+@lru_cache(maxsize=64)
+def _positions(devices: Devices, others: Devices) -> Ints:
     """Return the position of each device among others, -1 if it is not one of them."""
     if devices is others:
         return np.arange(len(devices))
-    known = {device: i for i, device in enumerate(others)}
+    known = numbered(others)
     return np.array([known.get(device, -1) for device in devices], np.int64)
 
 

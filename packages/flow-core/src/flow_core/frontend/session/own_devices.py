@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from flow_core.frontend.session.session import Session
 from flow_core.frontend.trace.job_build import JobBuild
-from flow_core.sharding.topology import Device
+from flow_core.sharding.topology import Device, devices_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,12 @@ def own_devices(session: Session, build: JobBuild) -> OwnDevices:
     if any(registry.ops[op.type].is_per_device(op.placement) for op in ops):
         return OwnDevices(None, "the mirrored view has values of single devices")
     placements = {op.placement for op in ops}
-    devices = {p.device(rank) for p in placements for rank in range(p.size)}
-    if len({world.owner(device) for device in devices}) < 2:
+    devices: set[Device] = set().union(*map(devices_of, placements))
+    owners = {device: world.owner(device) for device in devices}
+    if len(set(owners.values())) < 2:
         return OwnDevices(None, "one process has all devices of the job")
     comm = registry.comm_spec(sorted(devices))
     if not comm.binds_parts:
         return OwnDevices(None, f"comm {comm.name!r} binds plans of all devices only")
-    own = [device for device in devices if world.owner(device) == world.rank]
+    own = [device for device, rank in owners.items() if rank == world.rank]
     return OwnDevices(sorted({d._replace(type=t) for d in own for t in (d.type, "cpu")}))

@@ -61,7 +61,6 @@ from flow_core.plugins.specs import Available
 from flow_core.runtime.failures import allocated, viewed
 from flow_core.runtime.pipeline import Pipeline
 from flow_core.runtime.variable_writes import VariableWrites
-from flow_core.sharding.layouts import regions_of
 from flow_core.sharding.sbp import Region, region_shape
 from flow_core.sharding.topology import Device, Placement, devices_of
 
@@ -278,16 +277,18 @@ class Session:
         A collective operation, which costs nothing for other processes if no device has a part.
         """
         stored = self._stored.get(name) or self._store(name, layout.placement.device(0))
-        devices, regions = devices_of(layout.placement), regions_of(stored.info.type.shape, layout)
-        stored.settle(devices[0], regions[0])
+        devices, shape = devices_of(layout.placement), stored.info.type.shape
+        stored.settle(devices[0], layout.region(shape, 0))
         if not stored.has_parts:
             stored.memory, machines = self.memory(devices[0]), self.resources.machine_num
             own = own_ranks(layout.placement, world.owner, world.rank, machines)
-            parts = {devices[i]: self._new_part(stored, devices[i], regions[i]) for i in own}
+            parts = {
+                devices[i]: self._new_part(stored, devices[i], layout.region(shape, i)) for i in own
+            }
             stored.adopt(layout, parts)
         elif not stored.is_in(layout):
-            for device, region in zip(devices, regions, strict=True):
-                self.variable(name, device, region)
+            for rank, device in enumerate(devices):
+                self.variable(name, device, layout.region(shape, rank))
 
     def is_still_zero(self, name: str) -> bool:
         """Return whether a variable initialized to zero is still zero; False if unknown."""

@@ -17,7 +17,7 @@ from flow_core.device import Arena, World
 from flow_core.frontend.trace.variable_info import VariableInfo
 from flow_core.ir.initializers import generate
 from flow_core.sharding.layouts import TensorLayout, regions_of
-from flow_core.sharding.sbp import Region, region_shape
+from flow_core.sharding.sbp import Region, Split, region_shape
 from flow_core.sharding.topology import Device, Placement, devices_of
 
 ReadRegion: TypeAlias = Callable[[Region], Array]
@@ -152,7 +152,7 @@ class StoredVariable:
 
     def numpy(self) -> Any:
         """Return a copy of the logical value; a collective operation with several processes."""
-        parts = list({part.region: part for part in reversed(self.parts.values())}.values())
+        parts = self._distinct()
         if not parts:
             return self.initial_part(whole(self.info))
         if parts[-1].region == whole(self.info):
@@ -161,6 +161,14 @@ class StoredVariable:
         for part in reversed(parts):
             value[part.window] = self._content(part)
         return value
+
+    def _distinct(self) -> list[Part]:
+        """Return the first of the parts of each region, the last region first."""
+        if self._layout is not None and not any(isinstance(s, Split) for s in self._layout.sbp):
+            first = self._layout.placement.device(0)
+            other = Part(whole(self.info), None, None, self._root(first))
+            return [self._parts.get(first) or other]
+        return list({part.region: part for part in reversed(self.parts.values())}.values())
 
     def _content(self, part: Part) -> Any:
         """Return a copy of a part, in all processes."""
