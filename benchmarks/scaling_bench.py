@@ -135,7 +135,7 @@ def join(devices):
         def gather(self, text, what):
             return (text,) * devices
 
-        def communicator(self, ranks):
+        def communicator(self, ranks, stream):
             done = SimpleNamespace(Test=lambda: True)
             names = "Iallgather", "Ialltoallv", "Iallgatherv"
             return SimpleNamespace(**{name: lambda *_: done for name in names})

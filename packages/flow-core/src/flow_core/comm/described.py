@@ -174,19 +174,19 @@ def contents(attrs: Mapping[str, AttrValue], local: Collection[Device] | None) -
     fills: list[tuple[int, str]] = []
     for number, (shape, *layouts, fill) in enumerate(whole[3]):
         source, target = map(TensorLayout.of_text, layouts)
-        here, there = _End.of(shape, source, senders), _End.of(shape, target, receivers)
-        ends.append((here, there))
+        held_end, made_end = _End.of(shape, source, senders), _End.of(shape, target, receivers)
+        ends.append((held_end, made_end))
         if attrs["collective"] == "all_reduce":
             continue  # its chunks follow from the types
         pieces = Pieces(shape, source, target)
-        for row in _blocks(pieces, here, there, local):
+        for row in _blocks(pieces, held_end, made_end, local):
             blocks.append((row[0] + number * len(senders), row[1],
                            row[2] + number * len(receivers), *row[3:]))  # fmt: skip
         kept = range(len(receivers)) if local is None else Tiled(receivers, 1).places(local)
         fills += [
             (number * len(receivers) + i, fill)
             for i in kept
-            if not is_covered(pieces[there.ranks[i]], there.region(there.ranks[i]))
+            if not is_covered(pieces[made_end.ranks[i]], made_end.region(made_end.ranks[i]))
         ]
     types = [Parts([pair[side] for pair in ends], dtype) for side in (0, 1)]
     given, made = types if local is not None else map(tuple, types)

@@ -282,10 +282,8 @@ class Session:
         if not stored.has_parts:
             stored.memory, machines = self.memory(devices[0]), self.resources.machine_num
             own = own_ranks(layout.placement, world.owner, world.rank, machines)
-            parts = {
-                devices[i]: self._new_part(stored, devices[i], layout.region(shape, i)) for i in own
-            }
-            stored.adopt(layout, parts)
+            held = ((devices[i], layout.region(shape, i)) for i in own)
+            stored.adopt(layout, {device: self._new_part(stored, device, r) for device, r in held})
         elif not stored.is_in(layout):
             for rank, device in enumerate(devices):
                 self.variable(name, device, layout.region(shape, rank))
