@@ -26,3 +26,15 @@ def test_published_throughput_is_simulated(network: str, devices: str) -> None:
     page = (ROOT / "docs" / "howto" / "simulate.md").read_text()
     assert [row for row in rows if row not in page] == []
     assert found.endswith("not within 20%: none\n")
+
+
+@pytest.mark.slow
+def test_no_form_by_hand_is_faster_than_the_search_s() -> None:
+    found = printed("search_forms.py", "--layers", "1", "--limit", "4", "gpt:16")
+    rows = [line.split(" | ") for line in found.splitlines() if line.startswith("| ")]
+    assert [len(row) for row in rows] == [6] * 12
+    assert all(row[1].endswith(" ms") for row in rows[1:]), found
+    assert rows[1][0] == "| search"
+    assert rows[1][3].endswith(" ms"), found
+    assert min(float(row[5].removesuffix(" |")) for row in rows[2:]) >= 1
+    assert found.endswith("a form by hand is faster than the search's: never\n")
