@@ -3,12 +3,15 @@
     python dlperf.py                                  # all rows
     python dlperf.py --cases resnet50 --devices 1,8   # some of them
 
-DLPerf (github.com/Oneflow-Inc/DLPerf, reports of OneFlow 0.1.9 of August 2020) trained ResNet-50
-v1.5 with 128 images and BERT-base with 32 sequences per device, in float32 and data-parallel, on 1
-to 4 servers of 8 Tesla V100-SXM2-16GB.  ResNet-50 is in the mirrored view, so that batch norms have
-the statistics of a device; BERT drops out, decays weights, and clips gradients by their norm.  The
-simulator has one set of constants, those of v100.toml; its devices are null devices, which run
-nothing.  The script prints a table, and the rows that differ by more than 20 %.
+DLPerf (github.com/Oneflow-Inc/DLPerf) trained ResNet-50 v1.5 with 128 images and BERT-base with 32
+sequences of 128 tokens per device, in float32 and data-parallel, on 1 to 4 servers of 8 Tesla
+V100-SXM2-16GB.  The jobs have the networks and optimizers of the scripts of
+github.com/Oneflow-Inc/OneFlow-Benchmark, without their loaders and without what is a small part of
+a step: weights of masked words and a schedule of the rate in BERT, the smoothing of labels and the
+decay of weights in ResNet-50.  BERT decays all weights alike.  ResNet-50 is in the mirrored
+view, so that batch norms have the statistics of a device.  The simulator has one set of constants,
+those of v100.toml; its devices are null devices, which run nothing.  The script prints a table, and
+the rows that differ by more than 20 %.
 """
 
 import argparse

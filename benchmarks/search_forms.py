@@ -7,8 +7,9 @@ All forms are compiled for one device of each class, and simulated with the link
 cluster.toml.  A row has the time of a step and the bytes per device without a limit of memory, and
 within the limit.  There, a form by hand is tried as it is and with the activations of each layer
 computed again, and the faster of those that fit counts; the search starts from the job without
-hints and combines grids, layouts, states in parts, and recomputation.  The last column is the time
-divided by that of the search, the least of both cases.
+hints and combines grids, layouts, states in parts, and recomputation.  The compiler searches only
+for jobs that do not fit as they are; without a limit, the script calls the search itself.  The last
+column is the time divided by that of the search, the least of both cases.
 """
 
 import argparse
