@@ -28,11 +28,17 @@ def test_published_throughput_is_simulated(network: str, devices: str) -> None:
     assert found.endswith("not within 20%: none\n")
 
 
-@pytest.mark.slow
-def test_no_form_by_hand_is_faster_than_the_search_s() -> None:
-    found = printed("search_forms.py", "--layers", "1", "--limit", "4", "gpt:16")
+@pytest.mark.parametrize(
+    ("network", "limit", "lines"),
+    [
+        pytest.param("wide_deep", "0.2", 5, marks=pytest.mark.slow),
+        pytest.param("gpt", "4", 12, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_no_form_by_hand_is_faster_than_the_search_s(network: str, limit: str, lines: int) -> None:
+    found = printed("search_forms.py", "--layers", "1", "--limit", limit, f"{network}:16")
     rows = [line.split(" | ") for line in found.splitlines() if line.startswith("| ")]
-    assert [len(row) for row in rows] == [6] * 12
+    assert [len(row) for row in rows] == [6] * lines
     assert all(row[1].endswith(" ms") for row in rows[1:]), found
     assert rows[1][0] == "| search"
     assert rows[1][3].endswith(" ms"), found
