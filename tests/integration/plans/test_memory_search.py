@@ -300,3 +300,15 @@ def test_processes_agree_on_the_form(search: str, memory: str) -> None:
     assert two.returncode == 0, two.stderr
     assert "as it is" not in one.stdout
     assert two.stdout == one.stdout
+
+
+def test_forms_that_fit_are_searched_for_faster_ones() -> None:
+    """Grids and states in parts are combined, without levels that only save memory or add work."""
+    with emulated(4):
+        search = search_under(LARGE)
+        best = search.run(KINDS, 1e6)
+    assert best is not None
+    tried = {form.levels for form in search.tried}
+    assert {(0, 0, 0, 0, 0), (1, 0, 0, 0, 0), (0, 0, 1, 0, 0), (0, 0, 2, 0, 0)} <= tried
+    assert all(levels[1] <= 1 and not any(levels[3:]) for levels in tried)
+    assert best.seconds == min(form.seconds for form in search.tried)

@@ -2,9 +2,10 @@
 
 Forms are combinations of the changes of `flow_core.frontend.job.forms.table`.  Each is compiled,
 and its step is simulated.  A change that only adds work is made only to a form that does not fit,
-whose time is a lower bound on that of the changed form.  The form with the least bound is compiled
-next, until no bound is below the time of the best form that fits (best-first branch and bound), or
-the budget is spent.  If none fits by then, changes are added one by one until one does.
+whose time is a lower bound on that of the changed form; the other changes are also made to forms
+that fit, because they may be faster.  The form with the least bound is compiled next, until no
+bound is below the time of the best form that fits (best-first branch and bound), or the budget is
+spent.  If none fits by then, changes are added one by one until one does.
 
 The budget counts work, as that of the SBP selection does, so that the result does not depend on the
 speed of the machine.
@@ -188,10 +189,13 @@ class Search:
         form, before = self.form(entry.levels), entry.before
         if form is None:
             queue.skip(entry)
-        elif not form.fits:
-            saves = before is None or form.nbytes <= (1 - SAVING) * before.nbytes
-            free = form.limit is None or form.variables <= form.limit
-            queue.follow(form, saves and free and not self._has_twin(form))
+            return
+        is_new = not self._has_twin(form)
+        if form.fits and not is_new:
+            return
+        saves = before is None or form.nbytes <= (1 - SAVING) * before.nbytes
+        free = form.limit is None or form.variables <= form.limit
+        queue.follow(form, adds_work=not form.fits and saves and free and is_new)
 
     def _has_twin(self, form: Form) -> bool:
         """Return whether an earlier form with other layouts has the same numbers."""
@@ -413,7 +417,7 @@ class _Queue:
         return heapq.heappop(self._heap) if self._heap else None
 
     def follow(self, form: Form, adds_work: bool) -> None:
-        """Add the forms that have one change more than a form that does not fit.
+        """Add the forms that have one change more than a form.
 
         Args:
             form: the form.
@@ -423,13 +427,14 @@ class _Queue:
             if change.adds_work:
                 if adds_work:
                     self._add(form.levels, i, form.seconds, form)
-            elif not _has_work(form.levels):
+            elif not _has_work(form.levels) and (change.may_be_faster or not form.fits):
                 self._add(form.levels, i, 0.0, form)
 
     def skip(self, entry: _Entry) -> None:
         """Add the next level of the kind of which a level is not applicable to the job."""
         for i, change in self._next(entry.levels):
-            if i == entry.last:
+            fits = entry.before is not None and entry.before.fits
+            if i == entry.last and (change.may_be_faster or not fits):
                 bound = entry.bound if change.adds_work else 0.0
                 self._add(entry.levels, i, bound, entry.before)
 

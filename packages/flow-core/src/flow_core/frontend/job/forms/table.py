@@ -53,6 +53,11 @@ class Change:
     prices: tuple[float, ...] = (1.0,)
     micro_batches: int = 1
 
+    @property
+    def may_be_faster(self) -> bool:
+        """Whether the change may make a job faster that fits without it."""
+        return not self.adds_work and self.prices == (1.0,)
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
