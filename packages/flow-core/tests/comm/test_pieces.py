@@ -24,8 +24,8 @@ def searched(shape: Shape, source: TensorLayout, target: TensorLayout, rank: int
         return []
     held: dict[tuple[int, ...], dict[Region, list[int]]] = {}
     for other in range(source.placement.size):
-        there = coordinates(other, source.placement.hierarchy)
-        if all(there[d] == at[d] for d in roles.own):
+        made_end = coordinates(other, source.placement.hierarchy)
+        if all(made_end[d] == at[d] for d in roles.own):
             parts = held.setdefault(source.partial_at(other), {})
             parts.setdefault(source.region(shape, other), []).append(other)
     found = []
