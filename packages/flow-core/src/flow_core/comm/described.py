@@ -10,6 +10,7 @@ listed (`Tiled`, `Parts`, `Sparse`).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -55,8 +56,9 @@ T = TypeVar("T")
 class _Described(Sequence[T]):
     """A sequence that computes its items."""
 
+    @abstractmethod
     def _item(self, index: int) -> T:
-        raise NotImplementedError
+        """Return an item; the index is not negative."""
 
     @overload
     def __getitem__(self, index: int) -> T: ...
