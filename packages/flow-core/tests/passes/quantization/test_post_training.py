@@ -171,3 +171,11 @@ def test_arguments_are_tuples_or_single_arrays() -> None:
     fed = (x.astype(np.float32), scale.astype(np.float32))
     quantized = flow.quantization.calibrate(product, [fed])
     np.testing.assert_allclose(quantized(*fed), product(*fed), rtol=0, atol=0.05)
+
+
+def test_both_jobs_belong_to_the_session() -> None:
+    job = job_of()
+    quantized = flow.quantization.calibrate(job, samples())
+    assert job.session is not None
+    assert [one.name for one in job.session.jobs] == ["job", "job_int8"]
+    assert quantized.session is job.session

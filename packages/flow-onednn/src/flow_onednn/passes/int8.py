@@ -245,9 +245,9 @@ class _Work:
     def _quantized(self, value: Value) -> Op | None:
         """Return the op that quantizes a value to one grid, if nothing else reads the value."""
         op = self.rewriter.only_reader(value, QUANTIZE)
-        fits = op is not None and op.attrs["axis"] is None
-        fits = fits and op is not None and self._number(op.inputs[2]) is not None
-        return op if fits and op is not None and op.inputs[1].op in self.once else None
+        if op is None or op.attrs["axis"] is not None or op.inputs[1].op not in self.once:
+            return None
+        return op if self._number(op.inputs[2]) is not None else None
 
     def _number(self, value: Value) -> float | None:
         """Return the number of a constant of one number."""

@@ -195,9 +195,8 @@ def calibrate(job: JobFunction[P, R], samples: Iterable[object]) -> JobFunction[
     config.quantization_ranges(OBSERVE)
     ranges = _observed(job, config, samples)
     config.quantization_ranges(ranges)
-    made = JobFunction(job.function, "predict", config, job.active_session())
-    made.name = f"{job.name}_int8"
-    return made
+    name = f"{job.name}_int8"
+    return JobFunction(job.function, "predict", config, job.active_session(), name)
 
 
 def _observed(job: JobFunction[P, R], config: FunctionConfig, samples: Iterable[object]) -> Ends:

@@ -82,6 +82,7 @@ class JobFunction(Generic[P, R]):
         kind: "train" or "predict".
         config: the job's settings, which are copied.
         session: the job's session; the default session if None.
+        name: the job's name; that of the function if None.
     """
 
     def __init__(
@@ -90,13 +91,14 @@ class JobFunction(Generic[P, R]):
         kind: Kind,
         config: FunctionConfig | None = None,
         session: Session | None = None,
+        name: str | None = None,
     ) -> None:
         if not inspect.isroutine(inspect.unwrap(function)):
             raise _wrong_use(f"{function!r:.60}", "a function written with def")
         functools.update_wrapper(self, function)
         self.function = function
         self._declared_kind = kind
-        self.name = function.__name__
+        self.name = name or function.__name__
         self.config = (config or FunctionConfig()).copy()
         self.session: Session | None = session or default_session()
         specs = tuple(self.session.registry.annotations.values())

@@ -27,7 +27,7 @@ PRODUCTS = ("conv2d", "matmul")
 POOL = "max_pool_2d"
 RESIDUAL = ("broadcast_add", "add_n")
 LEAST = 1e-30
-"""Scale of channels that are zero throughout."""
+"""Least magnitude from which a scale is made: channels of zeros have no scale of 0."""
 
 Ranges = Mapping[str, tuple[float, float]]
 """Lowest and highest number of values, by the name of the op and the number of its output."""
@@ -138,7 +138,7 @@ def _folded(graph: Graph, context: PassContext) -> Graph:
 
 
 def _maker(rewriter: Rewriter, context: PassContext, value: Value) -> Maker:
-    """Return what emits ops after the op that makes a value."""
+    """Return a `Maker` that adds ops after the op that makes a value."""
     op = rewriter.graph.ops[value.op]
     placement = context.specs[op.type].output_placement(op.placement, value.index)
     line = rewriter.graph.lines.get(op.name)

@@ -14,7 +14,7 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 
 def _parts(query: KernelQuery) -> Iterator[Part]:
-    """Yield the zero points as numbers, and for quantization the numbers before they are cast."""
+    """Yield the workspace: zero points as floats, and for quantization the levels as floats."""
     x, scale, zero = query.inputs
     yield zero.shape, scale.dtype.numpy
     if query.op == "quantize_linear":
