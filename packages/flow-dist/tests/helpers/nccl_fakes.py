@@ -18,6 +18,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import processes
 
 from flow_core.device import Driver
 from flow_core.sharding.topology import Device
@@ -276,7 +277,7 @@ class Fabric:
 
     def wait(self, done: Callable[[], bool], what: Callable[[], str]) -> None:
         """Waits with ``changed`` held."""
-        if not self.changed.wait_for(done, self.patience):
+        if not self.changed.wait_for(done, processes.scaled(self.patience)):
             raise self.refuse(what())
 
     def check(self) -> None:
@@ -529,23 +530,21 @@ class FakeWorld:
 
 
 def on_ranks(size: int, body: Callable[[FakeWorld], None]) -> None:
-    """Runs a function on several ranks; raises what the first one raised that failed."""
-    meetings, errors = Meetings(size), [None] * size
+    """Runs a function on several ranks; raises the first error, which may have caused others."""
+    meetings, errors = Meetings(size), []
 
     def run(rank: int) -> None:
         try:
             body(FakeWorld(rank, meetings))
         except BaseException as error:
-            errors[rank] = error
+            errors.append(error)
             meetings.abort()
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(2 * PATIENCE)
-    found = [error for error in errors if error is not None]
-    found.sort(key=lambda error: isinstance(error, threading.BrokenBarrierError))
-    if found:
-        raise found[0]
+        thread.join(processes.scaled(2 * PATIENCE))
+    if errors:
+        raise errors[0]
     assert not any(thread.is_alive() for thread in threads)

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +53,16 @@ class Rank:
         self.library = fabric.library()
         self.groups = Communicators(self.library, world)
         self.comm = NcclComm(devices, self.groups, ordered=False)
+        self.guards: list[Guard] = []
+
+    def guard(self, poll: float) -> Guard:
+        """Return a guard that ends with the rank."""
+        self.guards.append(Guard(self.groups, poll))
+        return self.guards[-1]
+
+    def close(self) -> None:
+        for guard in self.guards:
+            guard.close()
 
     def bind(self, exchange: Exchange) -> tuple[Callable[[], object], ...]:
         return self.comm.bind(exchange, *self.arrays(exchange))
@@ -73,7 +84,12 @@ def run(
     patience: float = 60.0,
 ) -> Fabric:
     fabric = Fabric(patience)
-    on_ranks(size, lambda world: body(Rank(fabric, world, devices)))
+
+    def on_rank(world: FakeWorld) -> None:
+        with closing(Rank(fabric, world, devices)) as rank:
+            body(rank)
+
+    on_ranks(size, on_rank)
     return fabric
 
 
@@ -304,7 +320,7 @@ def test_a_rank_that_diverges() -> None:
                 with pytest.raises(NcclError):
                     launch()
 
-    assert "for ever" in run(4, crossed, FOUR, patience=3).violations[0]
+    assert "for ever" in run(4, crossed, FOUR, patience=1).violations[0]
 
 
 def test_a_refused_call_ends_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +352,7 @@ def test_an_asynchronous_error() -> None:
 
     def body(rank: Rank) -> None:
         (launch,) = rank.bind(SUM)
-        guard = Guard(rank.groups, poll=60)
+        guard = rank.guard(poll=60)
         rank.comm.before_step()
         launch()
         guard.check()
@@ -345,7 +361,7 @@ def test_an_asynchronous_error() -> None:
         rank.comm.before_step()
         launch()
         if rank.world.rank:
-            return guard.close()
+            return
         clique.errors[0] = 6
         guard.check()
         with pytest.raises(NcclError, match="a cable was pulled") as caught:
@@ -357,7 +373,6 @@ def test_an_asynchronous_error() -> None:
             launch()
         guard.check()
         assert [clique.ends[r].state for r in (0, 1)] == ["aborted", "open"]
-        guard.close()
 
     assert not run(2, body).violations
 
@@ -368,14 +383,13 @@ def test_the_end_of_a_communicator_is_no_failure() -> None:
     def body(rank: Rank) -> None:
         (launch,) = rank.bind(SUM)
         launch()
-        guard = Guard(rank.groups, poll=60)
+        guard = rank.guard(poll=60)
         for communicator in rank.groups.communicators:
             communicator.destroy()
         guard.check()
         assert VERDICT.error is None
         with pytest.raises(LaunchError, match="freed"):
             launch()
-        guard.close()
 
     assert not run(2, body).violations
 
@@ -388,7 +402,7 @@ def test_the_end_of_the_job_frees_a_waiting_device() -> None:
         (launch,) = rank.bind(SUM)
         if rank.world.rank:
             return
-        guard = Guard(rank.groups, poll=60)
+        rank.guard(poll=60)
         threading.Timer(0.3, termination.prepare, ["rank 1 of 2 on b was killed"]).start()
         rank.comm.before_step()
         launch()  # what is in the stream ends, whatever is in memory then
@@ -399,7 +413,6 @@ def test_the_end_of_the_job_frees_a_waiting_device() -> None:
             rank.comm.before_step()
         with pytest.raises(JobStoppedError):
             launch()
-        guard.close()
 
     assert not run(2, body).violations
     assert ended == [0]
@@ -423,12 +436,11 @@ def test_the_control_channel_frees_a_waiting_device() -> None:
         if rank.world.rank:
             time.sleep(0.2)
             return own.close()
-        guard = Guard(rank.groups, poll=60)
+        rank.guard(poll=60)
         launch()
         with pytest.raises(JobStoppedError, match=r"rank 1 of 2 on host1"):
             rank.comm.after_step()
         assert stopped.wait(processes.scaled(5))
-        guard.close()
         own.close()
 
     try:
@@ -442,7 +454,7 @@ def test_the_guard_follows_the_verdict() -> None:
         (launch,) = rank.bind(SUM)
         launch()
         rank.world.gather(b"", "launched")
-        guard = Guard(rank.groups, poll=0.01)
+        rank.guard(poll=0.01)
         if not rank.world.rank:
             VERDICT.error = JobStoppedError("training", found="a silent link")
         until = time.monotonic() + processes.scaled(5)
@@ -450,7 +462,6 @@ def test_the_guard_follows_the_verdict() -> None:
             time.sleep(0.01)
         with pytest.raises(JobStoppedError, match="a silent link"):
             launch()
-        guard.close()
 
     assert not run(2, body).violations
 
@@ -459,9 +470,10 @@ def test_the_guard_frees_a_device_that_waits_for_another_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One rank's step waits on its device, while the other one has come to something else."""
-    bound, parted = threading.Event(), threading.Event()
+    polls, parted = threading.Semaphore(0), threading.Event()
 
     def look() -> None:
+        polls.release()
         if parted.is_set():
             raise ProcessesDifferError("running step 6 of job 'train' in all processes")
 
@@ -469,17 +481,21 @@ def test_the_guard_frees_a_device_that_waits_for_another_step(
 
     def body(rank: Rank) -> None:
         (launch,) = rank.bind(SUM)
+        fabric = rank.library.fabric
         if rank.world.rank:
-            bound.wait(processes.scaled(60))
+            with fabric.changed:
+                fabric.wait(lambda: any(c.collectives for c in fabric.cliques.values()), str)
+            while polls.acquire(blocking=False):
+                pass
+            for _ in range(2):  # the guard polls while the other rank is inside of NCCL
+                assert polls.acquire(timeout=processes.scaled(30))
             return parted.set()
-        bound.set()
-        guard = Guard(rank.groups, poll=0.01)
+        rank.guard(poll=0.01)
         rank.comm.before_step()
         launch()
         with pytest.raises(ProcessesDifferError, match="step 6 of job 'train'"):
             rank.comm.after_step()
         assert isinstance(VERDICT.error, ProcessesDifferError)
-        guard.close()
 
     assert not run(2, body).violations
 

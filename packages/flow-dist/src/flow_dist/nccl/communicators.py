@@ -117,14 +117,22 @@ class Communicator:
             self.library.group_end()
 
     def poll(self) -> tuple[int, str] | None:
-        """Return the asynchronous error of enqueued work, if there is one."""
-        with self.busy:
+        """Return the asynchronous error of enqueued work, if there is one.
+
+        Return None while another thread is inside of NCCL: that may be for as long as another
+        rank does not come, and the thread that polls is the one that would abort the call.
+        """
+        if not self.busy.acquire(blocking=False):
+            return None
+        try:
             if self.error is not None:
                 return None
             for end in self.ends.values():
                 code = self.library.async_error(end)
                 if code not in _FINE:
                     return code, self.library.last_error(end) or "an asynchronous error"
+        finally:
+            self.busy.release()
         return None
 
     def abort(self, error: FlowError, patience: float = 1.0) -> None:
