@@ -159,7 +159,8 @@ def half_unit(mask: int, vendor: str) -> str:
     """Return the instructions that make half-precision products faster than float32, or "".
 
     AMX multiplies bfloat16 many times as fast.  The dot products of AVX-512 take half the time of
-    float32 on AMD's Zen 4 (512 x 512 x 512: 1.2 and 2.4 ms on a thread), and twice on Intel's cores.
+    float32 on AMD's Zen 4 (512 x 512 x 512: 1.2 and 2.4 ms on a thread), and twice that time on
+    Intel's cores.
 
     Args:
         mask: the instruction sets that the library may use.

@@ -1,4 +1,4 @@
-"""bfloat16: conversions, products that are native or in float32, and mixed precision in whole jobs."""
+"""bfloat16: conversions, products, native or in float32, and mixed precision in whole jobs."""
 
 from __future__ import annotations
 

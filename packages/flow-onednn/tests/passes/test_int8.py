@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ def inverted(x: Any) -> Any:
     y = flow.clip_by_value(conv(x, "b", 24, 1), 0.0, 6.0)
     y = flow.clip_by_value(norm(conv(y, "c", 24, 3, groups=24), "nc"), 0.0, 1.5)
     x = x + conv(y, "d", 16, 1)
+    x = flow.clip_by_value(conv(x, "f", 24, 1), 0.0, 6.0)
     return flow.layers.dense(flow.math.reduce_mean(x, [2, 3]), 10, name="e")
 
 
@@ -92,7 +94,7 @@ def kinds(job: AnyJob) -> Counter[str]:
 
 STEPS = {
     residual: {PRODUCT: 5, "onednn_int8_pool": 1},
-    inverted: {PRODUCT: 5, "reduce_mean": 1},
+    inverted: {PRODUCT: 6, "reduce_mean": 1},
     dense: {PRODUCT: 3, "tanh": 1},
 }
 
@@ -164,7 +166,7 @@ def test_levels_of_a_convolution(
         "relu": relu, "image": shapes[0], "image_type": given, "result": shapes[1],
         "result_type": result, "filters": (32, 16, 3, 3), "bias": True, "residual_type": added,
         "image_zero": zeros[0], "result_zero": zeros[1] if result != "float32" else 0,
-        "residual_zero": zeros[2] if added else 0,
+        "residual_zero": zeros[2] if added else 0, "high": inf,
     }  # fmt: skip
     x, w, r = (
         rng.choice([*range(np.iinfo(t).min, np.iinfo(t).max + 1)], shape).astype(t)

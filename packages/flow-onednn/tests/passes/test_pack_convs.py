@@ -120,7 +120,9 @@ def test_results_are_those_in_float64() -> None:
     check(predict_job(), image())
 
 
-needs_fast_half = pytest.mark.skipif(not library.has_fast_half(), reason="no fast products of bfloat16")
+needs_fast_half = pytest.mark.skipif(
+    not library.has_fast_half(), reason="no fast products of bfloat16"
+)
 
 
 @needs_fast_half

@@ -188,7 +188,8 @@ def test_axes_of_grids_count_from_the_end_if_negative(axis: int) -> None:
 
     @flow.global_function()
     def job(
-        x: tp.Numpy.Placeholder((2, 3)), grid: tp.Numpy.Placeholder(grid.shape)  # type: ignore[valid-type]
+        x: tp.Numpy.Placeholder((2, 3)),
+        grid: tp.Numpy.Placeholder(grid.shape),  # type: ignore[valid-type]
     ) -> tp.Numpy:
         zero = flow.constant(0, flow.int8, grid.shape)
         levels = flow.quantization.quantize_linear(x, grid, zero, axis)

@@ -129,7 +129,7 @@ class _Work:
         end = self._quantized(chain.last.output())
         if end is not None and not self._fits(chain, end):
             end = None
-        if end is None and chain.high < inf:
+        if end is None and chain.high < inf and chain.residual is not None:
             chain = Chain([op])
             end = self._quantized(op.output())
         residual = None if chain.residual is None else self._levels(chain.residual)
@@ -193,6 +193,7 @@ class _Work:
         return {
             **shapes(op, type_of(op.inputs[0]).shape, weights, result),
             "relu": activated and (result_type != "uint8" or zero > 0),
+            "high": chain.high if end is None else inf,
             "image_type": type_of(x.value).dtype.name, "result_type": result_type,
             "bias": len(op.inputs) > 2, "image_zero": x.zero, "result_zero": zero,
             "residual_zero": 0 if residual is None else residual.zero,
