@@ -356,6 +356,15 @@ class Int8Conv(Fused):
         return (tensor_type(ctx.attrs["shape"], as_dtype(ctx.attrs["result_type"])),)
 
 
+class Quantize(Fused):
+    """Levels of NCHW images, in NHWC: what `quantize_linear` and `onednn_reorder` compute."""
+
+    schema = "onednn_quantize(x, scale, zero_point) -> y"
+
+    def infer(self, ctx: InferContext) -> Types:
+        return (tensor_type([ctx.inputs[0].shape[i] for i in TO_LAST], ctx.inputs[2].dtype),)
+
+
 class PackPanels(Fused):
     """Weights of `onednn_panels`, packed."""
 
@@ -572,6 +581,6 @@ class Reorder(Fused):
 
 OPS = specs(
     *map(Update, JOINED), Conv, ConvDataGrad, ConvFilterGrad, Matmul, Pack, PackedMatmul, PackConv,
-    PackedConv, PackInt8, Int8Conv, Int8Pool, PackPanels, Panels, MaxPool, MaxPoolGrad,
+    PackedConv, PackInt8, Int8Conv, Int8Pool, Quantize, PackPanels, Panels, MaxPool, MaxPoolGrad,
     NormRelu, NormReluGrad, NormAddRelu, AddToRows, SparseAdam, SparseSgd, MatmulSgd, Reorder,
 )  # fmt: skip
