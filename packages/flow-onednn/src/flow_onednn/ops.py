@@ -362,7 +362,8 @@ class Quantize(Fused):
     schema = "onednn_quantize(x, scale, zero_point) -> y"
 
     def infer(self, ctx: InferContext) -> Types:
-        return (tensor_type([ctx.inputs[0].shape[i] for i in TO_LAST], ctx.inputs[2].dtype),)
+        sizes = tuple(ctx.inputs[0].shape[i] for i in TO_LAST)
+        return (tensor_type(sizes, ctx.inputs[2].dtype),)
 
 
 class PackPanels(Fused):
