@@ -48,7 +48,8 @@ enum { SPAN = 512 };
                         rows[k - c][i] = (type)(int)level_(in[k * pixels + i], s, z, low, high); \
                 if (channels == 3) \
                     for (long i = 0; i < n; i++) \
-                        for (int k = 0; k < 3; k++) out[3 * i + k] = rows[k][i]; \
+                        out[3 * i] = rows[0][i], out[3 * i + 1] = rows[1][i], \
+                                out[3 * i + 2] = rows[2][i]; \
                 else \
                     for (long k = c; k < channels && k < c + 3; k++) \
                         for (long i = 0; i < n; i++) out[i * channels + k] = rows[k - c][i]; \
