@@ -61,3 +61,23 @@ def test_tables_of_other_machines_are_not_compared(report: Any) -> None:
     new["machine"]["cores"] = 64
     assert report.same_machine(new, report.tables()) is None
     assert set(report.machine()) == set(new["machine"])
+
+
+def test_rows_that_are_not_measured_again_are_kept(report: Any) -> None:
+    old = report.tables()[0]
+    again = {**old["rows"][0], "ms": 0.5}
+    new = {**deepcopy(old), "date": "later", "versions": {"numpy": "3"}, "rows": [again]}
+    found = report.merged(new, old)
+    assert found["rows"] == [*old["rows"][1:], again]
+    assert (found["date"], found["versions"]) == ("later", {**old["versions"], "numpy": "3"})
+    name = next(iter(old["versions"]))
+    with pytest.raises(SystemExit, match="measure all rows without --only"):
+        report.merged({**new, "versions": {name: "0"}}, old)
+
+
+def test_patterns_choose_networks_of_a_group(report: Any) -> None:
+    names = ["mlp", "resnet50"]
+    choice = report.Choice(["prediction, int8: *", "*: resnet50"])
+    assert choice.of("prediction, int8", names) == names
+    assert choice.of("training step, float32", names) == ["resnet50"]
+    assert report.Choice([]).of("serving", names) == names

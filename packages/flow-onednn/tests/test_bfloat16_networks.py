@@ -1,4 +1,4 @@
-"""Whole predict jobs in bfloat16, with and without AMX, are close to those in float32."""
+"""Whole predict jobs in bfloat16, native or on float32 copies, are close to those in float32."""
 
 from __future__ import annotations
 

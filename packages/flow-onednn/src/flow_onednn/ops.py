@@ -8,7 +8,7 @@ after the split into ops on single devices. Convolution weights keep the layout 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from math import erf, prod, sqrt
+from math import erf, inf, prod, sqrt
 
 import numpy as np
 
@@ -319,9 +319,10 @@ class PackedConv(Fused):
 
 
 _INT8_CONV = {
-    **GEOMETRY, "relu": REQUIRED, "image": REQUIRED, "image_type": REQUIRED, "result": REQUIRED,
-    "result_type": REQUIRED, "filters": REQUIRED, "transposed": False, "bias": REQUIRED,
-    "residual_type": REQUIRED, "image_zero": 0, "result_zero": 0, "residual_zero": 0,
+    **GEOMETRY, "relu": REQUIRED, "high": inf, "image": REQUIRED, "image_type": REQUIRED,
+    "result": REQUIRED, "result_type": REQUIRED, "filters": REQUIRED, "transposed": False,
+    "bias": REQUIRED, "residual_type": REQUIRED, "image_zero": 0, "result_zero": 0,
+    "residual_zero": 0,
 }  # fmt: skip
 
 
@@ -344,7 +345,7 @@ class PackInt8(Fused):
 
 class Int8Conv(Fused):
     """Convolution of NHWC images of int8 with packed weights, and then relu if ``relu`` is set.
-    The residual, if there is one, is added before.
+    The residual, if there is one, is added before; float32 results are at most ``high``.
     """
 
     schema = "onednn_int8_conv(x, packed, factors, bias, result, zeros, residual?) -> y"
@@ -353,6 +354,16 @@ class Int8Conv(Fused):
 
     def infer(self, ctx: InferContext) -> Types:
         return (tensor_type(ctx.attrs["shape"], as_dtype(ctx.attrs["result_type"])),)
+
+
+class Quantize(Fused):
+    """Levels of NCHW images, in NHWC: what `quantize_linear` and `onednn_reorder` compute."""
+
+    schema = "onednn_quantize(x, scale, zero_point) -> y"
+
+    def infer(self, ctx: InferContext) -> Types:
+        sizes = tuple(ctx.inputs[0].shape[i] for i in TO_LAST)
+        return (tensor_type(sizes, ctx.inputs[2].dtype),)
 
 
 class PackPanels(Fused):
@@ -571,6 +582,6 @@ class Reorder(Fused):
 
 OPS = specs(
     *map(Update, JOINED), Conv, ConvDataGrad, ConvFilterGrad, Matmul, Pack, PackedMatmul, PackConv,
-    PackedConv, PackInt8, Int8Conv, Int8Pool, PackPanels, Panels, MaxPool, MaxPoolGrad,
+    PackedConv, PackInt8, Int8Conv, Int8Pool, Quantize, PackPanels, Panels, MaxPool, MaxPoolGrad,
     NormRelu, NormReluGrad, NormAddRelu, AddToRows, SparseAdam, SparseSgd, MatmulSgd, Reorder,
 )  # fmt: skip

@@ -102,10 +102,10 @@ class NoOpPass:
 
 def flow_describe_machine() -> dict[str, str]:
     """Describe oneDNN with its instruction set, and the C compiler."""
-    from flow_onednn.library import describe, has_amx
+    from flow_onednn.library import describe, has_fast_half
     from flow_onednn.native import compiler
 
-    fast = {"fast products on cpu": "bfloat16"} if has_amx() else {}
+    fast = {"fast products on cpu": "bfloat16"} if has_fast_half() else {}
     return {"oneDNN": describe(), "C loops": compiler.describe(), **fast}
 
 

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import AttrValue, BindContext, KernelQuery, KernelSpec, TensorType
 from flow_onednn import binding, threads
-from flow_onednn.library import available, half_types, has_amx
+from flow_onednn.library import available, half_types, has_fast_half
 from flow_onednn.primitives import (
     Md,
     Primitive,
@@ -271,12 +271,12 @@ def is_float(query: KernelQuery) -> bool:
 
 
 def is_product(query: KernelQuery) -> bool:
-    """Return whether a product is supported: float32 always, half types only on CPUs with AMX.
+    """Return whether a product is supported: float32 always, half types only where they are faster.
 
     The result of half operands may be float32.
     """
     wide = replace(query, outputs=query.inputs[:1]) if _is_wide(query) else query
-    return is_float32(query) or (is_float(wide) and has_amx())
+    return is_float32(query) or (is_float(wide) and has_fast_half())
 
 
 def _is_wide(query: KernelQuery) -> bool:
@@ -285,7 +285,7 @@ def _is_wide(query: KernelQuery) -> bool:
 
 def product_types() -> tuple[str, ...]:
     """Return the element types that products support without conversions."""
-    return ("float32", *(half_types() if has_amx() else ()))
+    return ("float32", *(half_types() if has_fast_half() else ()))
 
 
 BY_OP: dict[str, Build] = {}

@@ -38,6 +38,7 @@ OPAQUE = (
     "onednn_pack_int8",
     "onednn_int8_conv",
     "onednn_int8_pool",
+    "onednn_quantize",
     "onednn_max_pool",
     "onednn_max_pool_grad",
     "onednn_norm_relu",

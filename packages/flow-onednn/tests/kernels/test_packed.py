@@ -72,7 +72,7 @@ def test_product_of_packed_weights(
     np.testing.assert_array_equal(found, direct)
 
 
-@pytest.mark.skipif(not library.has_amx(), reason="bfloat16 is packed for AMX only")
+@pytest.mark.skipif(not library.has_fast_half(), reason="no fast products of bfloat16")
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("activation", ["", "relu", "gelu"])
 @pytest.mark.parametrize("sizes", [(1, 300, 257), (25, 784, 512), (515, 3072, 70)])
@@ -95,7 +95,7 @@ def test_product_of_packed_bfloat16_weights(
     np.testing.assert_allclose(found.astype(float), wanted, rtol=2**-8, atol=1e-4)
 
 
-@pytest.mark.skipif(not library.has_amx(), reason="bfloat16 is packed for AMX only")
+@pytest.mark.skipif(not library.has_fast_half(), reason="no fast products of bfloat16")
 @pytest.mark.parametrize("packed", [False, True])
 def test_long_sums_of_bfloat16_have_the_bits_of_one_thread(packed: bool) -> None:
     """The library keeps such sums in a buffer, which it would divide among threads."""
@@ -112,7 +112,7 @@ def test_long_sums_of_bfloat16_have_the_bits_of_one_thread(packed: bool) -> None
     assert {len(made.parts) for made in found} == {8}
 
 
-@pytest.mark.skipif(not library.has_amx(), reason="bfloat16 is packed for AMX only")
+@pytest.mark.skipif(not library.has_fast_half(), reason="no fast products of bfloat16")
 def test_bfloat16_weights_are_packed_when_variables_change() -> None:
     config = flow.FunctionConfig()
     config.enable_auto_mixed_precision(True)

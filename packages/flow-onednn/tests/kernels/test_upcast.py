@@ -1,4 +1,4 @@
-"""bfloat16: conversions, products with and without AMX, and mixed precision in whole jobs."""
+"""bfloat16: conversions, products, native or in float32, and mixed precision in whole jobs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_products_with_and_without_tiles(
     """The library's bfloat16 products are correct on any processor that supports them."""
     if amx and not library.half_types():
         pytest.skip("no instructions for bfloat16")
-    monkeypatch.setattr(recipes, "has_amx", lambda: amx)
+    monkeypatch.setattr(recipes, "has_fast_half", lambda: amx)
     spec = default_registry().ops[op]
     assert spec.samples is not None
     tried = 0
@@ -263,7 +263,7 @@ def test_mixed_precision_trains_on_our_kernels(caplog: pytest.LogCaptureFixture)
     assert {"onednn.onednn_conv", "onednn.onednn_matmul", "c.layer_norm"} <= half
     assert not any(kernel.startswith("numpy.") for kernel in half), half
     told = [r.getMessage() for r in caplog.records if "saves memory here" in r.getMessage()]
-    assert len(told) == (0 if library.has_amx() else 1)
+    assert len(told) == (0 if library.has_fast_half() else 1)
 
 
 def test_device_without_half_products_uses_float16_and_reports_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ def inverted(x: Any) -> Any:
     y = flow.clip_by_value(conv(x, "b", 24, 1), 0.0, 6.0)
     y = flow.clip_by_value(norm(conv(y, "c", 24, 3, groups=24), "nc"), 0.0, 1.5)
     x = x + conv(y, "d", 16, 1)
+    x = flow.clip_by_value(conv(x, "f", 24, 1), 0.0, 6.0)
     return flow.layers.dense(flow.math.reduce_mean(x, [2, 3]), 10, name="e")
 
 
@@ -92,7 +94,7 @@ def kinds(job: AnyJob) -> Counter[str]:
 
 STEPS = {
     residual: {PRODUCT: 5, "onednn_int8_pool": 1},
-    inverted: {PRODUCT: 5, "reduce_mean": 1},
+    inverted: {PRODUCT: 6, "reduce_mean": 1},
     dense: {PRODUCT: 3, "tanh": 1},
 }
 
@@ -113,7 +115,7 @@ def test_networks_in_int8(network: Any, low: float, monkeypatch: pytest.MonkeyPa
     scale = np.abs(exact).max()
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-2 * scale)
     np.testing.assert_allclose(found, exact, rtol=0, atol=5e-2 * scale)
-    moves = ("onednn_reorder", "quantize_linear")
+    moves = ("onednn_reorder", "onednn_quantize", "quantize_linear")
     steps = {kind: n for kind, n in kinds(quantized).items() if kind not in moves}
     assert steps == STEPS[network]
     assert kinds(quantized)["quantize_linear"] <= 2
@@ -144,6 +146,27 @@ def run(op: str, attrs: dict[str, Any], arrays: list[Array], types: list[Any]) -
     return run_kernel(default_registry().find_kernel(query, "cpu"), query, arrays)
 
 
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+@pytest.mark.parametrize("shape", [(2, 3, 30, 41), (1, 7, 3, 5), (3, 1, 1, 600)])
+def test_quantized_images_have_the_levels_of_the_op(kind: str, shape: tuple[int, ...]) -> None:
+    """Halves, numbers beyond the ends, and NaN, in the layout NHWC."""
+    x = (np.random.default_rng(0).integers(-900, 900, shape) / 8).astype(np.float32)
+    x.flat[:3] = np.nan, np.inf, -np.inf
+    grid = np.array([0.25], np.float32), np.array([3], kind)
+    last = (shape[0], *shape[2:], shape[1])
+    results = [tensor_type(s, as_dtype(kind)) for s in (shape, last)]
+    (wanted,) = run("quantize_linear", {"axis": None}, [x, *grid], results[:1])
+    (found,) = run("onednn_quantize", {}, [x, *grid], results[1:])
+    np.testing.assert_array_equal(found, wanted.transpose(0, 2, 3, 1))
+
+
+def test_images_are_quantized_and_reordered_in_one_pass() -> None:
+    """The remaining reorder is that of the float32 result."""
+    job = job_of(residual)
+    found = kinds(flow.quantization.calibrate(job, [images(0)]))
+    assert (found["onednn_quantize"], found["onednn_reorder"]) == (1, 1)
+
+
 @pytest.mark.parametrize("zeros", [(0, 0, 0), (5, 9, 3)])
 @pytest.mark.parametrize("result", ["int8", "uint8", "float32"])
 @pytest.mark.parametrize("added", ["", "int8", "uint8"])
@@ -164,7 +187,7 @@ def test_levels_of_a_convolution(
         "relu": relu, "image": shapes[0], "image_type": given, "result": shapes[1],
         "result_type": result, "filters": (32, 16, 3, 3), "bias": True, "residual_type": added,
         "image_zero": zeros[0], "result_zero": zeros[1] if result != "float32" else 0,
-        "residual_zero": zeros[2] if added else 0,
+        "residual_zero": zeros[2] if added else 0, "high": inf,
     }  # fmt: skip
     x, w, r = (
         rng.choice([*range(np.iinfo(t).min, np.iinfo(t).max + 1)], shape).astype(t)

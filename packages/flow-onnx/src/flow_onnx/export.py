@@ -16,7 +16,8 @@ from flow_onnx.files import Weights, save, tensor
 from flow_onnx.network import Built, build, declared, read_by
 from flow_onnx.options import OPSETS, Checker, Options
 from flow_onnx.sizes import Sized, refuse, resized
-from flow_onnx.types import ELEMENT_TYPES, value_info
+from flow_onnx.stored import array_of
+from flow_onnx.types import ELEMENT_TYPES
 
 _log = logging.getLogger("flow_onnx")
 
@@ -59,8 +60,7 @@ def converted(job: ExportedJob, options: Options) -> tuple[ModelProto, Weights]:
     model = _model(job, sized, built, options)
     _check(job, model)
     _warn(built)
-    variables = (op.name for op in sized.graph.of_type("variable"))
-    return model, {built.values[sized.graph.ops[n].output()]: job.variables[n] for n in variables}
+    return model, {built.values[op.output()]: array_of(job, op.output()) for op in built.stored}
 
 
 def _built(job: ExportedJob, sized: Sized, options: Options) -> Built:
@@ -108,14 +108,10 @@ def _check_types(job: ExportedJob, graph: Graph, options: Options) -> None:
 
 def _model(job: ExportedJob, sized: Sized, built: Built, options: Options) -> ModelProto:
     """Build the model; weights are declared as inputs until their arrays are added."""
-    graph = sized.graph
     inputs, results, between = declared(built, sized)
     nodes, used = built.network.nodes, _used(built)
     constants = [tensor(n, a) for n, a in built.network.constants.items() if n in used]
-    weights = [
-        value_info(built.values[op.output()], graph.types[op.name][0].dtype, op.attrs["shape"])
-        for op in graph.of_type("variable")
-    ]
+    weights = [sized.info(built.values[op.output()], op.output()) for op in built.stored]
     made = helper.make_graph(
         nodes, job.name, [*inputs, *weights], results, constants, value_info=between
     )

@@ -15,9 +15,7 @@ from flow_onnx.emission import Emission, Network, UnsupportedOp
 from flow_onnx.emitters import EMITTERS
 from flow_onnx.options import Options
 from flow_onnx.sizes import Sized
-
-SOURCES = ("input", "variable")
-"""Op types that become inputs or weights of the model and not nodes."""
+from flow_onnx.stored import stored_ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +47,7 @@ class Built:
         results: names of the results, in order.
         made_by: the op of each node, by the node's name.
         kept: ops that are kept unconverted.
+        stored: the ops whose results are weights of the model.
     """
 
     network: Network
@@ -56,6 +55,7 @@ class Built:
     results: list[str] = field(default_factory=list)
     made_by: dict[str, Op] = field(default_factory=dict)
     kept: list[Gap] = field(default_factory=list)
+    stored: tuple[Op, ...] = ()
 
 
 def build(job: ExportedJob, sized: Sized, options: Options) -> Built:
@@ -69,10 +69,10 @@ def build(job: ExportedJob, sized: Sized, options: Options) -> Built:
     Raises:
         UnsupportedError: some ops have no ONNX equivalent; the error lists all of them.
     """
-    built = Built(Network(options.opset))
+    built = Built(Network(options.opset), stored=stored_ops(sized.graph, job.specs))
     for name, value in job.inputs.items():
         built.values[value] = built.network.unique(name)
-    for op in sized.graph.of_type("variable"):
+    for op in built.stored:
         built.values[op.output()] = built.network.unique(op.name)
     _add_ops(built, sized, options)
     if built.kept and not options.keep:
@@ -94,7 +94,7 @@ def _add_ops(built: Built, sized: Sized, options: Options, at: SourceLine | None
     graph = sized.graph
     consumed = {*graph.consumers(), *graph.results}
     for op in graph.ops.values():
-        if op.type in SOURCES:
+        if op.output() in built.values:
             continue
         used = (i for i in range(len(graph.types[op.name])) if (op.name, i) in consumed)
         try:
@@ -227,7 +227,7 @@ def read_by(node: NodeProto) -> Iterator[str]:
 
 
 def _drop_unread(built: Built) -> None:
-    """Drop nodes whose outputs nothing reads, since one node may replace those of several ops."""
+    """Drop nodes and weights that nothing reads: one node may replace those of several ops."""
     read, nodes = set(built.results), built.network.nodes
     kept, gone = list[NodeProto](), set[str]()
     for node in reversed(nodes):
@@ -237,6 +237,9 @@ def _drop_unread(built: Built) -> None:
             read.update(read_by(node))
             kept.append(node)
     nodes[:] = reversed(kept)
+    unread = [op for op in built.stored if built.values[op.output()] not in read]
+    gone.update(built.values[op.output()] for op in unread)
+    built.stored = tuple(op for op in built.stored if op not in unread)
     built.values = {v: name for v, name in built.values.items() if name not in gone}
 
 
@@ -245,10 +248,10 @@ def declared(
 ) -> tuple[list[ValueInfoProto], list[ValueInfoProto], list[ValueInfoProto]]:
     """Return the declarations of the model's inputs, results and intermediate values."""
     named, graph = dict(built.values), sized.graph
-    sources = {v for v in named if graph.ops[v.op].type in SOURCES}
-    inputs = [sized.info(n, v) for v, n in named.items() if graph.ops[v.op].type == "input"]
+    fed = {v: n for v, n in named.items() if graph.ops[v.op].type == "input"}
+    inputs = [sized.info(n, v) for v, n in fed.items()]
     results = list(map(sized.info, built.results, graph.results))
-    taken = {*built.results, *(named[v] for v in sources)}
+    taken = {*built.results, *fed.values(), *(named[op.output()] for op in built.stored)}
     between: dict[str, ValueInfoProto] = {}
     for value, name in named.items():
         if name not in taken and not graph.type_of(value).dtype.is_object:

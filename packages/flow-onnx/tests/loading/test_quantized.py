@@ -75,3 +75,40 @@ def test_quantized_models(signed: bool, per_channel: bool, tmp_path: Path) -> No
     np.testing.assert_allclose(found, wanted, rtol=0, atol=0.02 * np.abs(wanted).max())
     found_int8 = [task.type for task in job.plan().tasks].count("onednn_int8_conv")
     assert found_int8 in (0, 3), "without int8 dot products, all are computed in float32"
+
+
+def test_models_store_the_levels_of_quantized_weights(tmp_path: Path) -> None:
+    """A quarter of the bytes, no node that quantizes a weight, and the same int8 kernels."""
+    flow.clear_default_session()
+    draw = flow.random_normal_initializer(stddev=0.1)
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder(SHAPE)) -> tp.Numpy:  # type: ignore[valid-type]
+        h = flow.layers.conv2d(x, 64, 3, padding="SAME", name="a", kernel_initializer=draw)
+        h = flow.nn.relu(flow.layers.batch_normalization(h, axis=1, name="n", training=False))
+        h = flow.layers.conv2d(h, 64, 3, padding="SAME", name="b", kernel_initializer=draw)
+        return flow.layers.dense(flow.reshape(h, (2, -1)), 5, name="c", kernel_initializer=draw)
+
+    x = np.random.default_rng(1).normal(0.3, 1, SHAPE).astype(np.float32)
+    quantized = flow.quantization.calibrate(job, [x])
+    wanted = quantized(x)
+    flow.checkpoint.save(str(tmp_path / "saved"))
+    for made, name in ((job, "float32"), (quantized, "int8")):
+        flow.onnx.export(made, str(tmp_path / "saved"), str(tmp_path / f"{name}.onnx"))
+    sizes = [(tmp_path / f"{name}.onnx").stat().st_size for name in ("float32", "int8")]
+    assert sizes[1] < 0.3 * sizes[0]
+    model = onnx.load(tmp_path / "int8.onnx").graph
+    assert [n.op_type for n in model.node].count("QuantizeLinear") == 3, "one per activation"
+    session = onnxruntime.InferenceSession(
+        tmp_path / "int8.onnx", providers=["CPUExecutionProvider"]
+    )
+    limit = 0.02 * np.abs(wanted).max()
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, rtol=0, atol=limit)
+    flow.clear_default_session()
+
+    @flow.global_function()
+    def again(x: tp.Numpy.Placeholder(SHAPE)) -> tp.Numpy:  # type: ignore[valid-type]
+        return flow.onnx.load(str(tmp_path / "int8.onnx"), x)
+
+    np.testing.assert_allclose(again(x), wanted, rtol=0, atol=limit)
+    assert [task.type for task in again.plan().tasks].count("onednn_int8_conv") in (0, 3)

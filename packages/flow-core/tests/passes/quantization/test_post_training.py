@@ -10,7 +10,7 @@ import pytest
 import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.arrays import Array
-from flow_core.base.errors import ConfigError, DataError, JobError
+from flow_core.base.errors import ConfigError, DataError, InferenceError, JobError
 from flow_core.frontend.job.function import JobFunction
 from flow_core.ir.graph import Graph
 
@@ -179,3 +179,32 @@ def test_both_jobs_belong_to_the_session() -> None:
     assert job.session is not None
     assert [one.name for one in job.session.jobs] == ["job", "job_int8"]
     assert quantized.session is job.session
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_axes_of_grids_count_from_the_end_if_negative(axis: int) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    grid = np.array([1, 2, 4], np.float32)[: x.shape[axis]]
+
+    @flow.global_function()
+    def job(
+        x: tp.Numpy.Placeholder((2, 3)),
+        grid: tp.Numpy.Placeholder(grid.shape),  # type: ignore[valid-type]
+    ) -> tp.Numpy:
+        zero = flow.constant(0, flow.int8, grid.shape)
+        levels = flow.quantization.quantize_linear(x, grid, zero, axis)
+        return flow.quantization.dequantize_linear(levels, grid, zero, axis)
+
+    steps = np.expand_dims(grid, tuple({0, 1} - {axis + 2}))
+    assert np.array_equal(job(x, grid), np.rint(x / steps) * steps)
+
+
+def test_axes_outside_of_the_shape_are_refused() -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:  # type: ignore[valid-type]
+        one, zero = flow.constant(1.0, flow.float, (2,)), flow.constant(0, flow.int8, (2,))
+        return flow.quantization.quantize_linear(x, one, zero, axis=-3)
+
+    with pytest.raises(InferenceError, match=r"flow\.quantization\.quantize_linear") as error:
+        job(np.zeros((2, 3), np.float32))
+    assert "-2 to 1" in str(error.value)

@@ -217,7 +217,9 @@ def _levels(name: str, ctx: BindContext) -> Launch:
     kinds = [t.dtype.name for t in (*ctx.query.inputs, *ctx.query.outputs)]
     arrays = zip((*ctx.inputs, *ctx.outputs), kinds, strict=True)
     pointers_ = (pointer(x, "float *" if k == "float32" else f"{k}_t *") for x, k in arrays)
-    return call(f"{name}_{kinds[2]}", *pointers_, ctx.inputs[0].size)
+    n, c, *space = ctx.inputs[0].shape if name == "quantize_last" else (ctx.inputs[0].size, 1)
+    sizes = (n, c, prod(space)) if space else (n,)
+    return call(f"{name}_{kinds[2]}", *pointers_, *sizes)
 
 
 # --- losses
@@ -330,6 +332,7 @@ KERNELS: tuple[KernelSpec, ...] = (
         loop_kernel(f"{name}_linear", partial(_levels, name), _one_grid)
         for name in ("quantize", "dequantize")
     ),
+    loop_kernel("onednn_quantize", partial(_levels, "quantize_last"), lambda _: True),
     upcast_loop_kernel(
         "layer_norm",
         _layer_norm,

@@ -20,7 +20,7 @@ from flow_core.authoring.specs import (
 from flow_core.base.alignment import aligned
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import float32
-from flow_onednn.library import NO_AMX
+from flow_onednn.library import NO_HALF
 from flow_onednn.native import compiler
 from flow_onednn.native.calls import CONVERTED, Call, call, over_rows
 from flow_onednn.primitives import address
@@ -128,14 +128,14 @@ def upcast_kernel(
 
 
 def product(op: str, build: Build) -> KernelSpec:
-    """Return the kernel of a product or convolution; bfloat16 is upcast unless there is AMX."""
+    """Return the kernel of a product or convolution; bfloat16 is upcast if float32 is faster."""
     return upcast_kernel(kernel(op, build, accepts=is_product), _warn_once)
 
 
 @functools.cache
 def _warn_once() -> None:
     """Warn, once per process, that bfloat16 products run in float32."""
-    _LOG.warning("mixed precision: %s; it saves memory here, not time", NO_AMX)
+    _LOG.warning("mixed precision: %s; it saves memory here, not time", NO_HALF)
 
 
 def computed(query: KernelQuery) -> KernelQuery:

@@ -222,6 +222,10 @@ void bf16_to_f32_array(const uint16_t *x, float *y, long n);
 void f32_to_bf16_array(const float *x, uint16_t *y, long n);
 void quantize_int8(const float *x, const float *scale, const int8_t *zero, int8_t *y, long n);
 void quantize_uint8(const float *x, const float *scale, const uint8_t *zero, uint8_t *y, long n);
+void quantize_last_int8(const float *x, const float *scale, const int8_t *zero, int8_t *y,
+    long images, long channels, long pixels);
+void quantize_last_uint8(const float *x, const float *scale, const uint8_t *zero, uint8_t *y,
+    long images, long channels, long pixels);
 void dequantize_int8(const int8_t *x, const float *scale, const int8_t *zero, float *y, long n);
 void dequantize_uint8(const uint8_t *x, const float *scale, const uint8_t *zero, float *y, long n);
 void scale_by_rate(const float *x, float *y, const float *rate, const float *factor, long n,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
-from flow_core.authoring.layouts import LAST
+from flow_core.authoring.layouts import LAST, TO_LAST
 from flow_core.authoring.pass_api import (
     KernelRewriter,
     PassContext,
@@ -28,7 +28,7 @@ from flow_onednn.passes.pack_convs import CONV, Chain, chain_after
 
 PRODUCTS = (CONV, "matmul", "onednn_matmul")
 POOL, INT8_POOL, REORDER = "max_pool_2d", "onednn_int8_pool", "onednn_reorder"
-QUANTIZE, DEQUANTIZE = "quantize_linear", "dequantize_linear"
+QUANTIZE, DEQUANTIZE, QUANTIZE_LAST = "quantize_linear", "dequantize_linear", "onednn_quantize"
 TOP = {"int8": 127, "uint8": 255}
 
 
@@ -61,11 +61,11 @@ class Int8:
 
 
 def _without_unread(graph: Graph) -> Graph:
-    """Return the graph without dequantized numbers that nothing reads."""
+    """Return the graph without levels and dequantized numbers that nothing reads."""
     rewriter, unread = Rewriter(graph), set(graph.ops)
     kept = {value.op for value in graph.results}
     for op in reversed([*graph.ops.values()]):
-        if op.type in (DEQUANTIZE, REORDER) and op.name in unread and op.name not in kept:
+        if op.type in (QUANTIZE, DEQUANTIZE, REORDER) and op.name in unread and op.name not in kept:
             rewriter.drop(op)
         else:
             unread.difference_update(value.op for value in op.inputs)
@@ -129,7 +129,7 @@ class _Work:
         end = self._quantized(chain.last.output())
         if end is not None and not self._fits(chain, end):
             end = None
-        if end is None and chain.high < inf:
+        if end is None and chain.high < inf and chain.residual is not None:
             chain = Chain([op])
             end = self._quantized(op.output())
         residual = None if chain.residual is None else self._levels(chain.residual)
@@ -193,6 +193,7 @@ class _Work:
         return {
             **shapes(op, type_of(op.inputs[0]).shape, weights, result),
             "relu": activated and (result_type != "uint8" or zero > 0),
+            "high": chain.high if end is None else inf,
             "image_type": type_of(x.value).dtype.name, "result_type": result_type,
             "bias": len(op.inputs) > 2, "image_zero": x.zero, "result_zero": zero,
             "residual_zero": 0 if residual is None else residual.zero,
@@ -221,11 +222,23 @@ class _Work:
             type_ = tensor_type(
                 rewriter.type_of(op.output()).shape, rewriter.type_of(levels.value).dtype
             )
-            attrs = op.attrs.with_(reordered=type_.nbytes)
             name = rewriter.unique_name(f"{op.name}/levels")
-            made = Op(name, REORDER, (levels.value,), attrs, op.placement)
+            source = rewriter.graph.ops[levels.value.op]
+            if source.type == QUANTIZE and op.attrs["perm"] == TO_LAST and self._is_private(op):
+                made = Op(name, QUANTIZE_LAST, source.inputs, Attrs(), op.placement)
+            else:
+                attrs = op.attrs.with_(reordered=type_.nbytes)
+                made = Op(name, REORDER, (levels.value,), attrs, op.placement)
             self.reordered[op.output()] = rewriter.before(op).add(made, (type_,)).output()
         return self.reordered[op.output()]
+
+    def _is_private(self, op: Op) -> bool:
+        """Return whether a reorder is the only reader of numbers, and these of their levels."""
+        maker = self.rewriter.graph.ops[op.inputs[0].op]
+        read = (op.inputs[0], *maker.inputs[:1])
+        return maker.type == DEQUANTIZE and all(
+            len(self.rewriter.readers(v)) == 1 and not self.rewriter.is_result(v) for v in read
+        )
 
     def _weights(self, op: Op) -> _Levels | None:
         """Return the levels of weights that have one grid, or one per filter."""

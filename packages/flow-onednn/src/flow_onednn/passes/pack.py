@@ -1,6 +1,6 @@
 """Pack a weight once for the products of several steps, or of several devices that share memory.
 
-AMX multiplies bfloat16 weights whose rows are interleaved in pairs; if the weights are not packed,
+Dot products of bfloat16 read weights whose rows are interleaved in pairs; if they are not packed,
 each product interleaves them again.  Outside of training, they are packed when variables are
 overwritten.
 

@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
+from flow_core.api.arguments import checked_axis, checker
 from flow_core.api.array.initializers import zeros_initializer
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, int64
@@ -38,6 +39,8 @@ __all__ = [
     "calibrate", "dequantize_linear", "fake_quantization", "min_max_observer",
     "moving_average_min_max_observer", "quantize_linear",
 ]  # fmt: skip
+
+check = checker("flow.quantization.")
 
 ITERATIONS = 1
 """Last step number in which the averages are updated; OneFlow programs may set it."""
@@ -253,11 +256,13 @@ def quantize_linear(
         input: a float32 blob.
         scale: steps of the grid, float32 of shape (1,), or one number per index of ``axis``.
         zero_point: the levels that stand for zero, int8 or uint8, with the shape of ``scale``.
-        axis: the axis whose indices have grids of their own; None for one grid.
+        axis: the axis whose indices have grids of their own, from the end if negative; None for
+            one grid.
 
     Returns: A blob of the type of ``zero_point``.
 
     """
+    axis = None if axis is None else checked_axis(check, "quantize_linear", input, axis)
     return emit_one("quantize_linear", input, scale, zero_point, axis=axis, name=name)
 
 
@@ -272,4 +277,5 @@ def dequantize_linear(
 
     Returns: A float32 blob.
     """
+    axis = None if axis is None else checked_axis(check, "dequantize_linear", input, axis)
     return emit_one("dequantize_linear", input, scale, zero_point, axis=axis, name=name)

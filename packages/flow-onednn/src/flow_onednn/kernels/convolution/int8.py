@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +73,7 @@ class Int8Conv:
         shifted = [role for role, name in ZEROS.items() if attrs[name]]
         post = PostOps(
             () if added is None else ((binding.BINARY_ADD, added),),
-            activation=binding.RELU if attrs["relu"] else None,
+            **_limits(attrs),
             scales=tuple(scales),
             zero_points=tuple(shifted),
         )
@@ -99,6 +101,14 @@ class Int8Conv:
         if residual:
             yield Operand("operand 0", 6, image(self.attrs["result"], True, residual))
         yield Operand("dst", 0, self.y, True)
+
+
+def _limits(attrs: dict[str, AttrValue]) -> dict[str, Any]:
+    """Return the activation that limits a result."""
+    if attrs["high"] < inf:
+        low = 0.0 if attrs["relu"] else -inf
+        return {"activation": binding.CLIP, "alpha": low, "beta": attrs["high"]}
+    return {"activation": binding.RELU if attrs["relu"] else None}
 
 
 def packed_size(attrs: dict[str, AttrValue]) -> int | None:
