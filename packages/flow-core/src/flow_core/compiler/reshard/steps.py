@@ -23,8 +23,18 @@ from flow_core.base.shapes import Shape, num_elements
 from flow_core.comm.described import is_covered
 from flow_core.comm.pieces import Piece
 from flow_core.comm.roles import own_parts
-from flow_core.compiler.reshard.groups import Even, Group, Groups, Own, Reduced, nearest, rooted
-from flow_core.compiler.reshard.traffic import Factors, Outer
+from flow_core.compiler.reshard.groups import (
+    Even,
+    Group,
+    Groups,
+    Own,
+    Reduced,
+    nearest,
+    passed_on,
+    rooted,
+    sole_sources,
+)
+from flow_core.compiler.reshard.traffic import Factors, Listed, Outer
 from flow_core.costs.collectives import collective_seconds
 from flow_core.costs.links import LinkModel
 from flow_core.sharding.layouts import TensorLayout, holds_partial
@@ -160,7 +170,9 @@ def busiest(step: ReshardStep, itemsize: int, links: LinkModel) -> tuple[float, 
     return max(out.values(), default=0.0), max(into.values(), default=0.0)
 
 
-def _busiest_of(products: Sequence[Outer], itemsize: int, links: LinkModel) -> tuple[float, float]:
+def _busiest_of(
+    products: Sequence[Outer | Listed], itemsize: int, links: LinkModel
+) -> tuple[float, float]:
     """Return the times of the busiest devices of products whose ends are equal or disjoint."""
     totals: tuple[dict[int, Any], dict[int, Any]] = {}, {}
     for product in products:
@@ -171,8 +183,8 @@ def _busiest_of(products: Sequence[Outer], itemsize: int, links: LinkModel) -> t
     return out, into
 
 
-def _products(step: ReshardStep) -> list[Outer] | None:
-    """Return the transfers of a step as products; None if they have another form.
+def _products(step: ReshardStep) -> list[Outer] | list[Listed] | None:
+    """Return the transfers of a step as products or arrays; None if they have another form.
 
     Between layouts of one dimension, every part that is split or partial has one holder.  The size
     of a transfer is then the part that the sender holds, cut to the part that the receiver makes.
@@ -186,14 +198,14 @@ def _products(step: ReshardStep) -> list[Outer] | None:
         return None
     (a,), (b,) = step.source.sbp, step.target.sbp
     if isinstance(b, Partial):
-        return [] if same and isinstance(a, Split) else None
+        return [] if same and isinstance(a, Split) else _from_one_each(step)
     devices = devices_of(step.source.placement), devices_of(step.target.placement)
     if len(devices[0]) == 1:
         a = Broadcast()  # a single device holds the whole tensor in any layout
     elif whole and len(devices[1]) == 1:
         devices = Devices([devices[0][nearest(step.source, step.target)]]), devices[1]
     elif whole or (isinstance(a, Split) and a == b):
-        return None
+        return _from_one_each(step) or [_overlaps(step, a)]
     axes = [s.axis for s in (a, b) if isinstance(s, Split)]
     rest = num_elements([n for axis, n in enumerate(step.shape) if axis not in axes])
     given, taken = (
@@ -201,6 +213,32 @@ def _products(step: ReshardStep) -> list[Outer] | None:
         for s, side, each in zip((a, b), devices, (1, rest), strict=True)
     )
     return [Outer(*devices, given, taken)]
+
+
+def _from_one_each(step: ReshardStep) -> list[Listed] | None:
+    """Return the transfers of a step to other devices, each of which takes its part from one."""
+    source, target = step.source, step.target
+    given = sole_sources(step.shape, source, target)
+    if given is None:
+        return None
+    taken = np.flatnonzero(given >= 0)
+    ends = devices_of(source.placement), devices_of(target.placement)
+    return [Listed.between(*ends, given[taken], taken, target.sizes(step.shape)[taken])]
+
+
+def _overlaps(step: ReshardStep, split: Split) -> Listed:
+    """Return the transfers between layouts that split one axis into different numbers of parts."""
+    ends = devices_of(step.source.placement), devices_of(step.target.placement)
+    (low, high), (start, stop) = (
+        end.bounds(step.shape)[split.axis] for end in (step.source, step.target)
+    )
+    first = np.searchsorted(high, start, side="right")
+    counts = np.where(start < stop, np.searchsorted(low, stop) - first, 0)
+    taken = np.repeat(np.arange(len(start)), counts)
+    given = first[taken] + np.arange(len(taken)) - np.repeat(np.cumsum(counts) - counts, counts)
+    lengths = np.minimum(high[given], stop[taken]) - np.maximum(low[given], start[taken])
+    others = num_elements([n for axis, n in enumerate(step.shape) if axis != split.axis])
+    return Listed.between(*ends, given, taken, lengths * others)
 
 
 def even_form(step: ReshardStep) -> str:
@@ -316,8 +354,11 @@ def _found_groups(step: ReshardStep) -> Groups:
     parts = own_parts(step.shape, step.source, step.target)
     if parts is not None:
         return Own(parts)
-    found = rooted(step.shape, step.source, step.target)
-    return _Listed(step) if found is None else found
+    for described in (rooted, passed_on):
+        found = described(step.shape, step.source, step.target)
+        if found is not None:
+            return found
+    return _Listed(step)
 
 
 def is_in_place(step: ReshardStep, rank: int) -> bool:
