@@ -1,4 +1,6 @@
-"""Train a network on many devices: rank 0 prints the losses and a digest of the weights.
+"""Train a network on many devices.
+
+Rank 0 prints the losses, a digest of the weights, and the forms of all-reduces that MPI has run.
 
 usage: many_ranks.py DEVICES
 """
@@ -10,7 +12,19 @@ import numpy as np
 
 import oneflow as flow
 import oneflow.typing as tp
+from flow_dist.mpi import comm
+from flow_dist.phases import is_small
 
+bind_collectively, forms = comm.bind_collectively, set()
+
+
+def recorded(exchange, *arguments):
+    """Bind an all-reduce, and record its form."""
+    forms.add("whole" if is_small(exchange) else "in chunks")
+    return bind_collectively(exchange, *arguments)
+
+
+comm.bind_collectively = recorded
 devices = int(sys.argv[1])
 batch = 2 * devices
 
@@ -34,3 +48,4 @@ for step in range(4):
 variables = flow.get_all_variables()
 weights = b"".join(variables[name].numpy().tobytes() for name in sorted(variables))
 sys.stdout.write(f"{hashlib.sha256(weights).hexdigest()}\n")
+sys.stdout.write(f"collectives: {', '.join(sorted(forms)) or 'none'}\n")
