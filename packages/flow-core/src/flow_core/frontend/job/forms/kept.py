@@ -44,11 +44,8 @@ class KeptForm:
 
     def applies(self, limits: Limits) -> bool:
         """Return whether no device has more memory than when the form was searched for."""
-        now = {name: limits.memory(Device.parse(name)) for name in self.memory}
-        return all(
-            most is None or (now[name] is not None and now[name] <= most)
-            for name, most in self.memory.items()
-        )
+        pairs = [(limits.memory(Device.parse(name)), most) for name, most in self.memory.items()]
+        return all(most is None or (now is not None and now <= most) for now, most in pairs)
 
 
 def keep_form(entry: Entry, source: Source, compiled: Compiled) -> None:
@@ -81,14 +78,14 @@ def kept_form(
             of the form cannot be made to the job.
     """
     form = entry.plans.decoded(_key(entry, source), decoded)
-    if form is None or not form.applies(entry.request.limits):
-        return None
-    wanted = request(form.searched)
-    if wanted is None:
+    wanted = None if form is None else request(form.searched)
+    if form is None or wanted is None:
         return None
     of_form = Entry.of(replace(wanted, memory_price=form.price), entry.plans.limit)
-    found = None if of_form is None else of_form.find()
-    return None if found is None else replace(found, searched=form.searched)
+    found = None if of_form is None else of_form.find()  # None if a device is missing
+    if found is None or not form.applies(entry.request.limits):
+        return None
+    return replace(found, searched=form.searched)
 
 
 def decoded(content: bytes) -> KeptForm:
