@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flow_core.base.shapes import Shape
+from flow_core.comm.pieces import listed_pieces
 from flow_core.comm.roles import COPY, FILL, IN_PLACE, PAD, SLICE, partial_roles
-from flow_core.compiler.reshard.traffic import positions
 from flow_core.sharding.layouts import Ints, TensorLayout, coordinate_arrays
 from flow_core.sharding.sbp import Broadcast, Partial, Split
-from flow_core.sharding.topology import Placement, devices_of
+from flow_core.sharding.topology import devices_of
 
 BoolArray = NDArray[np.bool_]
 
@@ -301,32 +301,16 @@ def sole_sources(shape: Shape, source: TensorLayout, target: TensorLayout) -> In
     """
     if source.placement == target.placement or len(source.sbp) > 1 or len(target.sbp) > 1:
         return None
-    (a,), (b,), size = source.sbp, target.sbp, target.placement.size
-    if isinstance(a, Broadcast):
-        found = _nearest_ranks(source.placement, target.placement)
-    elif isinstance(a, Split) and a == b and source.placement.size == size:
-        found = np.arange(size)
-    else:
+    (a,), size = source.sbp, target.placement.size
+    if a == target.sbp[0] and isinstance(a, Split) and source.placement.size == size:
+        return np.where(target.sizes(shape) > 0, np.arange(size), -1)
+    pieces = listed_pieces(shape, source, target) if isinstance(a, Broadcast) else None
+    if pieces is None:
         return None
-    takes = target.sizes(shape) > 0
-    takes[1:] &= not isinstance(b, Partial)
-    return np.where(takes, found, -1)
-
-
-def _nearest_ranks(source: Placement, target: Placement) -> Ints:
-    """Return the rank from which each target rank takes what all source ranks hold.
-
-    This is the choice of `flow_core.comm.pieces` for all ranks at once.
-    """
-    ranks = np.arange(target.size)
-    held, made = (np.array([m for m, _ in place.devices], np.int64) for place in (source, target))
-    order = np.argsort(held, kind="stable")
-    machines, starts, counts = np.unique(held[order], return_index=True, return_counts=True)
-    at = np.minimum(np.searchsorted(machines, made), len(machines) - 1)
-    close = order[starts[at] + ranks % counts[at]]
-    own = positions(devices_of(target), devices_of(source))
-    found = np.where(machines[at] == made, close, ranks % source.size)
-    return np.where(own >= 0, own, found)
+    given, taken, _ = pieces
+    found = np.full(size, -1, np.int64)
+    found[taken] = given
+    return found
 
 
 def rooted(shape: Shape, source: TensorLayout, target: TensorLayout) -> Rooted | None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from flow_core.base.shapes import Shape, num_elements
 from flow_core.comm.described import is_covered
-from flow_core.comm.pieces import Piece
+from flow_core.comm.pieces import Piece, listed_pieces
 from flow_core.comm.roles import own_parts
 from flow_core.compiler.reshard.groups import (
     Even,
@@ -32,7 +32,6 @@ from flow_core.compiler.reshard.groups import (
     nearest,
     passed_on,
     rooted,
-    sole_sources,
 )
 from flow_core.compiler.reshard.traffic import Factors, Listed, Outer
 from flow_core.costs.collectives import collective_seconds
@@ -184,7 +183,7 @@ def _busiest_of(
 
 
 def _products(step: ReshardStep) -> list[Outer] | list[Listed] | None:
-    """Return the transfers of a step as products or arrays; None if they have another form.
+    """Return the transfers of a step as products or arrays; None if there are too many for arrays.
 
     Between layouts of one dimension, every part that is split or partial has one holder.  The size
     of a transfer is then the part that the sender holds, cut to the part that the receiver makes.
@@ -195,17 +194,17 @@ def _products(step: ReshardStep) -> list[Outer] | list[Listed] | None:
     if same and whole:
         return []  # each device takes its part from its own copy
     if len(step.source.sbp) > 1 or len(step.target.sbp) > 1:
-        return None
+        return _listed(step)
     (a,), (b,) = step.source.sbp, step.target.sbp
     if isinstance(b, Partial):
-        return [] if same and isinstance(a, Split) else _from_one_each(step)
+        return [] if same and isinstance(a, Split) else _listed(step)
     devices = devices_of(step.source.placement), devices_of(step.target.placement)
     if len(devices[0]) == 1:
         a = Broadcast()  # a single device holds the whole tensor in any layout
     elif whole and len(devices[1]) == 1:
         devices = Devices([devices[0][nearest(step.source, step.target)]]), devices[1]
     elif whole or (isinstance(a, Split) and a == b):
-        return _from_one_each(step) or [_overlaps(step, a)]
+        return _listed(step)
     axes = [s.axis for s in (a, b) if isinstance(s, Split)]
     rest = num_elements([n for axis, n in enumerate(step.shape) if axis not in axes])
     given, taken = (
@@ -215,30 +214,13 @@ def _products(step: ReshardStep) -> list[Outer] | list[Listed] | None:
     return [Outer(*devices, given, taken)]
 
 
-def _from_one_each(step: ReshardStep) -> list[Listed] | None:
-    """Return the transfers of a step to other devices, each of which takes its part from one."""
-    source, target = step.source, step.target
-    given = sole_sources(step.shape, source, target)
-    if given is None:
+def _listed(step: ReshardStep) -> list[Listed] | None:
+    """Return the transfers of a step as arrays; None if there are too many."""
+    pieces = listed_pieces(step.shape, step.source, step.target)
+    if pieces is None:
         return None
-    taken = np.flatnonzero(given >= 0)
-    ends = devices_of(source.placement), devices_of(target.placement)
-    return [Listed.between(*ends, given[taken], taken, target.sizes(step.shape)[taken])]
-
-
-def _overlaps(step: ReshardStep, split: Split) -> Listed:
-    """Return the transfers between layouts that split one axis into different numbers of parts."""
     ends = devices_of(step.source.placement), devices_of(step.target.placement)
-    (low, high), (start, stop) = (
-        end.bounds(step.shape)[split.axis] for end in (step.source, step.target)
-    )
-    first = np.searchsorted(high, start, side="right")
-    counts = np.where(start < stop, np.searchsorted(low, stop) - first, 0)
-    taken = np.repeat(np.arange(len(start)), counts)
-    given = first[taken] + np.arange(len(taken)) - np.repeat(np.cumsum(counts) - counts, counts)
-    lengths = np.minimum(high[given], stop[taken]) - np.maximum(low[given], start[taken])
-    others = num_elements([n for axis, n in enumerate(step.shape) if axis != split.axis])
-    return Listed.between(*ends, given, taken, lengths * others)
+    return [Listed.between(*ends, *pieces)]
 
 
 def even_form(step: ReshardStep) -> str:

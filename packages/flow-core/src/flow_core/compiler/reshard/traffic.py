@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flow_core.costs.links import LinkModel
-from flow_core.sharding.layouts import Ints
-from flow_core.sharding.topology import Devices, numbered
+from flow_core.sharding.layouts import Ints, positions
+from flow_core.sharding.topology import Devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,15 +224,6 @@ def _distinct_flows(devices: Devices, links: LinkModel) -> tuple[Sequence[tuple[
     known: dict[tuple[int, ...], int] = {}
     numbers = [known.setdefault(row, len(known)) for row in links.flows(devices)]
     return list(known), np.array(numbers, np.int64)
-
-
-@lru_cache(maxsize=64)
-def positions(devices: Devices, others: Devices) -> Ints:
-    """Return the position of each device among others, -1 if it is not one of them."""
-    if devices is others:
-        return np.arange(len(devices))
-    known = numbered(others)
-    return np.array([known.get(device, -1) for device in devices], np.int64)
 
 
 def _time(
