@@ -27,14 +27,16 @@ def recorded(exchange, *arguments):
 comm.bind_collectively = recorded
 devices = int(sys.argv[1])
 batch = 2 * devices
+config = flow.function_config()
+config.enable_all_reduce_group(False)  # all-reduces of several sizes
 
 
-@flow.global_function("train")
+@flow.global_function("train", config)
 def train(x: tp.Numpy.Placeholder((batch, 6)), y: tp.Numpy.Placeholder((batch, 1))) -> tp.Numpy:
     """Return the loss of a step."""
     with flow.scope.placement("cpu", f"0:0-{devices - 1}"):
         weights = flow.random_normal_initializer(stddev=0.5)
-        h = flow.layers.dense(x, 16, flow.nn.relu, kernel_initializer=weights, name="hidden")
+        h = flow.layers.dense(x, 32, flow.nn.relu, kernel_initializer=weights, name="hidden")
         out = flow.layers.dense(h, 1, kernel_initializer=weights, name="out")
         loss = flow.math.reduce_mean(flow.math.square(out - y))
         flow.optimizer.SGD(0.1, momentum=0.9).minimize(loss)

@@ -130,14 +130,11 @@ class Listed:
         for i in range(len(links.classes) - 1, -1, -1):
             level[own[i][self.given] == other[i][self.taken]] = i
         latency = np.array([link.latency for link in links.classes])[level]
-        return tuple([
-            np.bincount(
-                at,
-                latency + self.sizes * itemsize * _per_byte(devices, at, links)[at, level],
-                len(devices),
-            )
-            for devices, at in ends
-        ])  # fmt: skip
+        found = []
+        for devices, at in ends:
+            seconds = latency + self.sizes * itemsize * _per_byte(devices, at, links)[at, level]
+            found.append(np.bincount(at, seconds, len(devices)).astype(np.float64))
+        return tuple(found)
 
 
 def _per_byte(devices: Devices, used: Ints, links: LinkModel) -> NDArray[np.float64]:

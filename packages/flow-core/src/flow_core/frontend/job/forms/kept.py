@@ -91,11 +91,11 @@ def kept_form(
 def decoded(content: bytes) -> KeptForm:
     """Return what the content of a file represents; raises `Mismatch`."""
     form: KeptForm = Decoder().decode(KeptForm, parsed(content))
-    try:
-        for name in form.memory:
+    for name in form.memory:
+        try:
             Device.parse(name)
-    except GraphError:
-        raise Mismatch(f"{name!a:.60}", "a device") from None
+        except GraphError:
+            raise Mismatch(f"{name!a:.60}", "a device") from None
     return form
 
 
