@@ -1,4 +1,4 @@
-"""Many ranks on this machine: 64 take 86 s and 4 GB on two loaded cores, 32 over MPI 65 s."""
+"""Many ranks on this machine: 64 take 86 s and 4 GB on two loaded cores, 32 over MPI 70 s."""
 
 from __future__ import annotations
 
