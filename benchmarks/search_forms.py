@@ -1,6 +1,6 @@
 """Compare the forms that the search finds with forms written by hand, in the simulator.
 
-    python search_forms.py gpt:16 gpt:64 bert:16 resnet50:16 wide_deep:16     # network:devices
+    python search_forms.py gpt:16 gpt_short:16 bert:16 resnet50:16     # network:devices
     python search_forms.py --limit 24 --layers 4 gpt:16
 
 All forms are compiled for one device of each class, and simulated with the links and devices of
@@ -114,7 +114,9 @@ def compare(name, devices, make, limit, seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "cases", nargs="*", default=["gpt:16", "gpt:64", "bert:16", "resnet50:16", "wide_deep:16"]
+        "cases",
+        nargs="*",
+        default=["gpt:16", "gpt_short:16", "gpt:64", "bert:16", "resnet50:16", "wide_deep:16"],
     )
     parser.add_argument("--layers", type=int, help="layers of transformers")
     parser.add_argument("--limit", type=float, default=16.0, help="GiB of each device")

@@ -212,6 +212,9 @@ class Network:
 
 NETWORKS = {
     "gpt": Transformer(layers=24, width=2048, heads=16, each=4, length=1024, words=50304),
+    "gpt_short": Transformer(
+        layers=24, width=2048, heads=16, each=1, length=128, words=50304
+    ),
     "bert": Transformer(layers=24, width=1024, heads=16, each=8, length=512, words=30522),
     "resnet50": Network(
         networks.resnet50, 32, (((3, 224, 224), flow.float), ((), flow.int32))

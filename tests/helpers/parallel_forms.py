@@ -26,6 +26,7 @@ def emulated(
     threads: int | None = None,
     *plugins: Any,
     memory: int | None = None,
+    plan_cache: int = 0,
     without: tuple[str, ...] = ("flow-onednn",),
 ) -> Iterator[None]:
     """A default session with emulated devices, for the length of a ``with`` block.
@@ -36,6 +37,7 @@ def emulated(
     settings = Settings(
         emulate_gpus=count,
         emulate_gpu_memory=memory,
+        plan_cache=plan_cache,
         stream_threads=threads,
         disabled_plugins=without,
     )

@@ -374,7 +374,7 @@ class Comm(Protocol):
         """Allocate the memory of a plan on a device; None leaves the allocation to the driver."""
         return None
 
-    def wanted(self, devices: Collection[Device], is_flat: bool) -> Collection[Device] | None:
+    def wanted(self, devices: Collection[Device], is_regular: bool) -> Collection[Device] | None:
         """Return the devices whose blocks an exchange must list; None for all.
 
         This is called for exchanges that are described by layouts, so that a comm that transfers
@@ -382,8 +382,8 @@ class Comm(Protocol):
 
         Args:
             devices: the devices of the exchange.
-            is_flat: whether the exchange is an all-reduce, or between layouts of one dimension: the
-                blocks of a device then show whether all blocks have the form of a collective.
+            is_regular: whether the blocks of a device show whether all blocks have the form of a
+                collective; see `flow_core.comm.described.is_regular`.
         """
         return None
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flow_core.base.shapes import Shape, balanced_range
+from flow_core.base.shapes import Shape, balanced_range, num_elements
 from flow_core.comm.described import Parts, Sparse, Tiled, places, present
-from flow_core.comm.pieces import Piece, Pieces, parts_between
+from flow_core.comm.pieces import Piece, Pieces, listed_pieces, parts_between
 from flow_core.comm.roles import partial_roles
 from flow_core.sharding.layouts import TensorLayout
-from flow_core.sharding.sbp import EXTREMES, B, P, Region, S, coordinates, intersect
+from flow_core.sharding.sbp import EXTREMES, B, P, Region, S, coordinates, intersect, region_shape
 from flow_core.sharding.topology import Device, Placement, devices_of
 
 
@@ -83,6 +83,13 @@ def test_pieces_are_those_that_a_search_finds(
         taken = [piece for piece in expected if piece.source in sources]
         assert list(others.taken_from(rank, sources)) == taken
     assert list(map(list, pieces)) == [list(pieces[r]) for r in range(len(pieces))]
+    listed = listed_pieces(*transition)
+    assert listed is not None
+    assert sorted(zip(*(part.tolist() for part in listed), strict=True)) == sorted(
+        (piece.source, rank, num_elements(region_shape(piece.region)))
+        for rank, row in enumerate(pieces)
+        for piece in row
+    )
 
 
 def test_parts_of_a_balanced_split_that_overlap_an_interval() -> None:

@@ -70,7 +70,7 @@ def test_each_stage_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return call
 
-    stages = ("trace_micro_batch", "differentiate", "compile_graph", "Executable")
+    stages = ("trace_micro_batch", "differentiate", "Compilation", "Executable")
     for name in stages:
         module = micro_batches if name == "trace" else variant
         monkeypatch.setattr(module, name, counted(module, name))

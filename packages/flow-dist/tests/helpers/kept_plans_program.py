@@ -2,7 +2,8 @@
 
 The arguments are a folder, in which each rank has a file for its results and a folder for its
 plans, and the numbers of the ranks that keep none.  With a third argument, rank 1 is killed after
-its first step, unless it has been restarted.
+its first step, unless it has been restarted.  With emulated GPUs, these are the devices, and the
+network is one that their memory may not hold.
 """
 
 import hashlib
@@ -37,18 +38,23 @@ def recorded(request):
 host_fallback.compile_plan = recorded
 
 
-@flow.global_function("train")
-def train(x: tp.Numpy.Placeholder((16, 8))) -> tp.Numpy:
+kind, width = ("gpu", 64) if "ONEFLOW_EMULATE_GPUS" in os.environ else ("cpu", 16)
+config = flow.function_config()
+config.share_replicas(False)
+
+
+@flow.global_function("train", config)
+def train(x: tp.Numpy.Placeholder((16, width))) -> tp.Numpy:
     """Return the loss of a step."""
-    with flow.scope.placement("cpu", "0:0-3"):
+    with flow.scope.placement(kind, "0:0-3"):
         weights = flow.random_normal_initializer(stddev=0.1)
-        h = flow.layers.dense(x, 16, flow.nn.relu, kernel_initializer=weights, name="hidden")
+        h = flow.layers.dense(x, width, flow.nn.relu, kernel_initializer=weights, name="hidden")
         loss = flow.math.reduce_mean(flow.nn.dropout(h, 0.5))
         flow.optimizer.Adam(0.01, do_bias_correction=True).minimize(loss)
         return loss
 
 
-x = np.random.default_rng(0).standard_normal((16, 8), np.float32)
+x = np.random.default_rng(0).standard_normal((16, width), np.float32)
 if killed and (rank, here.restart) == (1, 0):
     train(x)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -13,9 +13,9 @@ from launching import HELPERS, launcher, run_script
 PROGRAM = HELPERS / "kept_plans_program.py"
 
 
-def started(folder: Path, without: str = "") -> tuple[list[str], str]:
+def started(folder: Path, without: str = "", **env: str) -> tuple[list[str], str]:
     """Start two ranks; return their results."""
-    done = run_script(2, PROGRAM, str(folder), without)
+    done = run_script(2, PROGRAM, str(folder), without, **env)
     assert done.returncode == 0, done.stderr
     return results(folder)
 
@@ -50,3 +50,11 @@ def test_restarted_ranks_compile_nothing(tmp_path: Path) -> None:
     compiled, bits = results(tmp_path)
     assert compiled == []
     assert started(tmp_path, "0,1") == (["train"], bits)
+
+
+def test_ranks_use_the_form_that_they_have_searched(tmp_path: Path) -> None:
+    limits = {"ONEFLOW_EMULATE_GPUS": "4", "ONEFLOW_EMULATE_GPU_MEMORY": "80000"}
+    compiled, bits = started(tmp_path, **limits)
+    assert compiled.count("train") > 1  # the forms
+    assert started(tmp_path, **limits) == ([], bits)
+    assert started(tmp_path, "1", **limits) == (compiled, bits)

@@ -9,7 +9,7 @@ from nccl_fakes import Fabric, FakeDriver, FakeGpu, on_ranks
 
 from flow_core.base.dtypes import DType, float32
 from flow_core.base.shapes import Shape
-from flow_core.comm.described import is_flat
+from flow_core.comm.described import is_regular
 from flow_core.comm.exchange import Exchange, exchange_of
 from flow_core.compiler.distribute.collectives import exchange_op
 from flow_core.compiler.reshard.direct import direct
@@ -149,6 +149,11 @@ def test_what_collectives_are_not(form: str) -> None:
 FLAT = (
     (S(0), B), (S(0), S(1)), (P, S(0)), (P, S(1)), (P, B), (S(1), B), (S(1), S(0)), (P, P),
 )  # fmt: skip
+GRID = (
+    ((S(0), B), (B, B)), ((P, B), (S(0), B)), ((S(0), S(1)), (S(1), S(0))), ((B, P), (P, S(0))),
+    ((S(0), S(0)), (B, S(0))), ((P, S(0)), (S(1), B)),
+)  # fmt: skip
+"""Layouts of a grid; those of the fourth pair make partial results of others."""
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -164,8 +169,8 @@ def test_a_process_needs_its_own_blocks_only(
 
     def body(comm: Comm) -> None:
         for task in tasks(shape):
-            wanted = comm.wanted(DEVICES, is_flat(task.attrs))
-            assert wanted == comm.local
+            wanted = comm.wanted(DEVICES, is_regular(task.attrs))
+            assert wanted == (comm.local if is_regular(task.attrs) else None)
             exchange = exchange_of(task, (), wanted)
             run = comms.BoundExchange(kit, comm, exchange, 3)
             for step in range(2):
@@ -179,15 +184,18 @@ def test_a_process_needs_its_own_blocks_only(
 def tasks(shape: Shape) -> list[Task]:
     """Return the exchanges between layouts of the devices, and from and to other devices."""
     every, one, three = (Placement.parse("gpu", ids) for ids in ("0:0-3", "0:1", "0:3,0:0-1"))
-    ends = [(every, every, *pair) for pair in FLAT]
+    ends: list[Any] = [(every, every, a, b) for a, b in FLAT]
     ends += [(every, one, sbp, B) for sbp in (P, S(0))] + [
         (one, every, B, S(0)),
         (one, every, B, B),
     ]
     ends += [(every, three, S(0), S(1)), (three, every, P, S(0)), (three, every, S(0), B)]
+    grid = Placement.parse("gpu", "0:0-3", (2, 2))
+    ends += [(grid, grid, *pair) for pair in GRID]
     found = []
     for source, target, a, b in ends:
-        step = direct(shape, TensorLayout(source, (a,)), TensorLayout(target, (b,)))
+        a, b = (sbp if isinstance(sbp, tuple) else (sbp,) for sbp in (a, b))
+        step = direct(shape, TensorLayout(source, a), TensorLayout(target, b))
         for group in groups_of(step) if step else ():
             if group.crosses:
                 values = {rank: Value("x", rank) for rank in range(4)}

@@ -93,6 +93,11 @@ class DiskCache:
         self._folder, self._suffix, self._limit, self._by_path = folder, suffix, limit, by_path
 
     @property
+    def limit(self) -> int:
+        """The maximum total size of the folder's entries in bytes."""
+        return self._limit
+
+    @property
     def folder(self) -> Path:
         """The folder of the entries: the requested one, or its replacement."""
         return _replacements.get(self._folder, self._folder)

@@ -21,9 +21,10 @@ import numpy as np
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.shapes import Shape, num_elements
 from flow_core.comm.pieces import Piece, Pieces
+from flow_core.comm.roles import partial_roles
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.sharding.layouts import TensorLayout
-from flow_core.sharding.sbp import Region, region_shape
+from flow_core.sharding.sbp import Region, Split, region_shape
 from flow_core.sharding.topology import Device, Devices, Placement, devices_of, numbered
 
 Row = tuple[int, Shape, int, Shape, Shape, bool]
@@ -36,12 +37,34 @@ def ends_of(whole: Sequence[AttrValue]) -> tuple[Devices, Devices]:
     return devices_of(Placement.of_text(senders)), devices_of(Placement.of_text(receivers))
 
 
-def is_flat(attrs: Mapping[str, AttrValue]) -> bool:
-    """Return whether an exchange is an all-reduce, or between layouts of one dimension."""
+def is_regular(attrs: Mapping[str, AttrValue]) -> bool:
+    """Return whether the blocks of one device show whether all have the form of a collective.
+
+    They do in an all-reduce, between layouts of one dimension, and between layouts of several
+    dimensions whose parts have equal sizes, unless partial results are made of others.
+    """
     rows = attrs["whole"][3] if attrs.get("whole") else ()
     return attrs["collective"] == "all_reduce" or all(
-        len(TensorLayout.of_text(text).sbp) == 1 for row in rows for text in row[1:3]
+        _is_regular(shape, *map(TensorLayout.of_text, layouts)) for shape, *layouts, _ in rows
     )
+
+
+def _is_regular(shape: Shape, source: TensorLayout, target: TensorLayout) -> bool:
+    if len(source.sbp) == len(target.sbp) == 1:
+        return True
+    is_even = all(_is_even(shape, layout) for layout in (source, target))
+    return is_even and not partial_roles(source, target).made
+
+
+def _is_even(shape: Shape, layout: TensorLayout) -> bool:
+    """Return whether the parts of all devices have the same shape, with elements."""
+    sizes = list(shape)
+    for entry, parts in zip(layout.sbp, layout.placement.hierarchy, strict=True):
+        if isinstance(entry, Split):
+            if sizes[entry.axis] % parts:
+                return False
+            sizes[entry.axis] //= parts
+    return 0 not in sizes
 
 
 @lru_cache(maxsize=256)

@@ -15,9 +15,11 @@ from math import prod
 from operator import itemgetter
 from typing import overload
 
+import numpy as np
+
 from flow_core.base.shapes import Shape, balanced_range
 from flow_core.comm.roles import partial_roles
-from flow_core.sharding.layouts import TensorLayout
+from flow_core.sharding.layouts import Ints, TensorLayout, coordinate_arrays, positions
 from flow_core.sharding.sbp import Broadcast, Region, Split, coordinates, intersect
 from flow_core.sharding.topology import Device, Placement, devices_of, numbered
 
@@ -210,6 +212,79 @@ class _Contributors:
         """Return the first of the ranks that hold the same part as a rank."""
         at = coordinates(rank, self._hierarchy)
         return rank - sum(at[d] * self._strides[d] for d in self._copied)
+
+
+MOST_PAIRS = 1 << 22
+"""The largest number of pairs of ranks that `listed_pieces` compares."""
+
+
+def listed_pieces(
+    shape: Shape, source: TensorLayout, target: TensorLayout
+) -> tuple[Ints, Ints, Ints] | None:
+    """Return the source rank, the target rank and the number of elements of all pieces, as arrays.
+
+    All ranks that contribute different parts are compared with all target ranks at once; the result
+    is None if these are too many.
+    """
+    roles, placement = partial_roles(source, target), source.placement
+    at, to = (coordinate_arrays(end.placement.hierarchy) for end in (source, target))
+    copied = [d for d, s in enumerate(source.sbp) if isinstance(s, Broadcast)]
+    first = np.arange(placement.size)
+    for d in copied:
+        first = first - at[d] * prod(placement.hierarchy[d + 1 :])
+    distinct = np.flatnonzero(first == np.arange(placement.size))
+    if len(distinct) * target.placement.size > MOST_PAIRS:
+        return None
+    sizes = np.ones((target.placement.size, len(distinct)), np.int64)
+    for d in roles.first:
+        sizes *= (to[d] == 0)[:, None]
+    for d in roles.own:
+        sizes *= at[d][distinct] == to[d][:, None]
+    held, wanted = source.bounds(shape), target.bounds(shape)
+    for axis, n in enumerate(shape):
+        low, high = (side[distinct] for side in held[axis]) if axis in held else (0, n)
+        start, stop = (side[:, None] for side in wanted[axis]) if axis in wanted else (0, n)
+        sizes *= np.maximum(np.minimum(high, stop) - np.maximum(low, start), 0)
+    taken, column = np.nonzero(sizes)
+    given = _nearest_holders(placement, target.placement, copied, first, distinct[column], taken)
+    return given, taken, sizes[taken, column]
+
+
+def _nearest_holders(
+    source: Placement,
+    target: Placement,
+    copied: Sequence[int],
+    first: Ints,
+    wanted: Ints,
+    taken: Ints,
+) -> Ints:
+    """Return the source ranks from which target ranks take parts, as `_Contributors` chooses them.
+
+    Args:
+        source, target: the placements.
+        copied: the dimensions of the source in which ranks hold equal parts.
+        first: the first of the ranks that hold the part of each source rank.
+        wanted: the first of the ranks that hold each part.
+        taken: the target rank that takes it.
+    """
+    if not copied:
+        return wanted
+    machines, at = np.unique([machine for machine, _ in source.devices], return_inverse=True)
+    key = first * len(machines) + at.reshape(-1)
+    order = np.argsort(key, kind="stable")
+    keys, starts, counts = np.unique(key[order], return_index=True, return_counts=True)
+    made = np.array([machine for machine, _ in target.devices], np.int64)[taken]
+    near = np.minimum(np.searchsorted(machines, made), len(machines) - 1)
+    close = wanted * len(machines) + near
+    row = np.minimum(np.searchsorted(keys, close), len(keys) - 1)
+    found = order[starts[row] + taken % counts[row]]
+    sizes = [source.hierarchy[d] for d in copied]
+    far = wanted.copy()
+    for d, index in zip(copied, np.unravel_index(taken % prod(sizes), sizes), strict=True):
+        far += index * prod(source.hierarchy[d + 1 :])
+    found = np.where((keys[row] == close) & (machines[near] == made), found, far)
+    own = positions(devices_of(target), devices_of(source))[taken]
+    return np.where((own >= 0) & (first[own] == wanted), own, found)
 
 
 def parts_between(size: int, parts: int, low: int, high: int) -> range:

@@ -87,6 +87,15 @@ def plan_digest(compiled: Compiled) -> str:
     return _digest([_text(part, {}) for part in parts])
 
 
+def digest(value: Any) -> str:
+    """Return the digest of literals, dataclasses, and collections of them.
+
+    Raises:
+        UnsupportedError: the value contains something else.
+    """
+    return _digest([_text(value, {})])
+
+
 def _digest(rows: list[str]) -> str:
     return hashlib.sha256("\n".join(rows).encode(errors="surrogatepass")).hexdigest()
 

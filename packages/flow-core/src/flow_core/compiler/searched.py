@@ -13,6 +13,7 @@ class Searched:
     Attributes:
         form: the chosen form in words.
         how: the settings that request it.
+        levels: the level of each kind of change, in the order of the table of changes.
         device: the device that has the least free memory, as text.
         nbytes, limit: the bytes that it needs, and those that it has.
         seconds: the predicted time of a step.
@@ -26,6 +27,7 @@ class Searched:
 
     form: str
     how: tuple[str, ...]
+    levels: tuple[int, ...]
     device: str
     nbytes: int
     limit: int

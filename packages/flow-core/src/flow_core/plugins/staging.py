@@ -52,9 +52,9 @@ class StagedComm(Comm):
         """Allocate the memory of a plan on a CPU device as the comm of host arrays does."""
         return self.hosts.arena(device, nbytes) if is_host(device) else None
 
-    def wanted(self, devices: Collection[Device], is_flat: bool) -> Collection[Device] | None:
+    def wanted(self, devices: Collection[Device], is_regular: bool) -> Collection[Device] | None:
         """Return the devices whose blocks the comm of host arrays needs."""
-        return self.hosts.wanted(devices, is_flat)
+        return self.hosts.wanted(devices, is_regular)
 
     def bind(
         self,

@@ -26,7 +26,7 @@ from flow_core.sharding.sbp import (
     local_region,
     parse_nd_sbp,
 )
-from flow_core.sharding.topology import Placement
+from flow_core.sharding.topology import Devices, Placement, numbered
 
 Ints = NDArray[np.int64]
 Bounds = Mapping[int, tuple[Ints, Ints]]
@@ -160,6 +160,15 @@ def _members(hierarchy: tuple[int, ...], within: tuple[int, ...]) -> Ints:
     outside = [d for d in range(len(hierarchy)) if d not in within]
     ranks = np.arange(prod(hierarchy)).reshape(hierarchy).transpose(*outside, *within)
     return ranks.reshape(prod(hierarchy[d] for d in outside), -1)
+
+
+@lru_cache(maxsize=64)
+def positions(devices: Devices, others: Devices) -> Ints:
+    """Return the position of each device among others, -1 if it is not one of them."""
+    if devices is others:
+        return np.arange(len(devices))
+    known = numbered(others)
+    return np.array([known.get(device, -1) for device in devices], np.int64)
 
 
 def holds_partial(layout: TensorLayout) -> bool:

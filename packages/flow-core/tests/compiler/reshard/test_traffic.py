@@ -8,7 +8,7 @@ import pytest
 from flow_core.compiler.reshard import steps
 from flow_core.compiler.reshard.direct import direct
 from flow_core.compiler.reshard.steps import busiest, even_form, groups_of
-from flow_core.costs.links import LinkModel
+from flow_core.costs.links import Link, LinkModel
 from flow_core.sharding.layouts import TensorLayout
 from flow_core.sharding.sbp import EXTREMES, B, P, S
 from flow_core.sharding.topology import Placement
@@ -59,19 +59,21 @@ def described(step):
 )
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
-    ("a", "b"), list(product(("0:0", "0:1", "0:1-3,1:0-1", "2:0-3"), repeat=2))
+    ("a", "b"),
+    list(product(("0:0", "0:1", "0:1-3,1:0-1", "2:0-3", "1:1,2:3,3:0-1", "3:0,0:2,4:1"), repeat=2)),
 )
 def test_closed_forms_between_placements(a, b, shape, monkeypatch):
-    places = Placement.parse("gpu", a.split(",")), Placement.parse("gpu", b.split(","))
-    for source, target in product((S(0), S(1), B, P), repeat=2):
+    for source, target, kind in product((S(0), S(1), B, P), (S(0), S(1), B, P), ("gpu", "cpu")):
+        places = Placement.parse("gpu", a.split(",")), Placement.parse(kind, b.split(","))
         ends = TensorLayout(places[0], (source,)), TensorLayout(places[1], (target,))
         step = None if ends[0] == ends[1] else direct(shape, *ends)
         if step is not None:
             check(step)
             found = described(step)
             with monkeypatch.context() as patch:
-                patch.setattr(steps, "rooted", lambda *_: None)
-                assert found == described(step)
+                for closed in ("rooted", "passed_on"):
+                    patch.setattr(steps, closed, lambda *_: None)
+                assert found == described(step), step
 
 
 GRIDS = {
@@ -98,7 +100,7 @@ def test_groups_in_closed_form_on_grids(grid, shape, monkeypatch):
             continue
         found = described(step)
         with monkeypatch.context() as patch:
-            for closed in ("own_parts", "rooted"):
+            for closed in ("own_parts", "rooted", "passed_on"):
                 patch.setattr(steps, closed, lambda *_: None)
             assert found == described(step), step
         compared += 1
@@ -135,3 +137,41 @@ def test_traffic_of_a_thousand_devices_needs_no_pieces():
         assert step.elements() > 0
         assert step.seconds(4, LINKS) > 0
         assert not step.pieces._known  # type: ignore[attr-defined]  # no piece was computed
+
+
+STAGES = [Placement.parse("gpu", [f"{m}:0-7" for m in range(a, a + 64)]) for a in (0, 64)]
+PASSED_ON = ((S(0), S(0)), (B, B), (B, S(1)), (B, P))
+"""Layouts between which each device of the next stage takes its part from one device."""
+
+
+def test_traffic_between_stages_needs_no_pieces():
+    for source, target in PASSED_ON:
+        ends = TensorLayout(STAGES[0], (source,)), TensorLayout(STAGES[1], (target,))
+        step = direct((4096, 4096), *ends)
+        assert step is not None
+        assert step.elements() > 0
+        assert step.seconds(4, LINKS) > 0
+        assert len(groups_of(step)) > 0
+        assert step.pieces._made is None  # type: ignore[attr-defined]  # none was asked for
+
+
+@pytest.mark.parametrize(("source", "target"), PASSED_ON, ids=str)
+@pytest.mark.parametrize("uplink", [0.0, 3e9, 1e12])
+def test_listed_transfers_share_uplinks(source, target, uplink):
+    places = Placement.parse("gpu", ["0:0-2", "1:0-1"]), Placement.parse("gpu", ["1:1-3", "2:0-1"])
+    network = Link("network", "all", 2e-5, 1.25e9, uplink)
+    links = LinkModel((Link("machine", "machine", 2e-6, 1e10), network))
+    ends = TensorLayout(places[0], (source,)), TensorLayout(places[1], (target,))
+    step = direct((6, 7), *ends)
+    assert step is not None
+    moves = list(step.transfers())
+    found = []
+    for end in (0, 1):
+        devices = list(dict.fromkeys(move[end] for move in moves))
+        flows = dict(zip(devices, links.flows(devices), strict=True))
+        times = dict.fromkeys(devices, 0.0)
+        for *pair, n in moves:
+            level = links.level(*pair)
+            times[pair[end]] += links.classes[level].seconds(4 * n, flows[pair[end]][level])
+        found.append(max(times.values(), default=0.0))
+    assert busiest(step, 4, links) == pytest.approx(tuple(found), rel=1e-12)

@@ -194,7 +194,7 @@ class MpiStarter:
     def start(self, job: Job, env: Mapping[str, str]) -> Processes:
         """Start the launcher."""
         if not job.hosts:
-            compile_if_missing(job.ranks)
+            compile_if_missing(job.ranks, job.limits.start / 2)
         folder = Scratch()
         try:
             process = process_group.start(*_command(job, env, folder))

@@ -140,7 +140,7 @@ class MpiComm(Comm):
         """Return memory that peers on this host can map."""
         return self._memory.arena(nbytes)
 
-    def wanted(self, devices: Collection[Device], is_flat: bool) -> Collection[Device] | None:
+    def wanted(self, devices: Collection[Device], is_regular: bool) -> Collection[Device] | None:
         """Return the devices of this process, unless all processes share memory."""
         key = frozenset(devices)
         if key not in self._wanted:

@@ -120,9 +120,9 @@ class NcclComm(Comm):
         what = f"exchanges between {len(self.devices)} devices"
         self._place = WATCH.site("a step over NCCL", what, ranks=ranks, lane="nccl")
 
-    def wanted(self, devices: Collection[Device], is_flat: bool) -> Collection[Device] | None:
+    def wanted(self, devices: Collection[Device], is_regular: bool) -> Collection[Device] | None:
         """Return the local devices if their blocks show which collective fits, else None."""
-        return self.local if is_flat else None
+        return self.local if is_regular else None
 
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]

@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flow_core.base.shapes import Shape
+from flow_core.comm.pieces import listed_pieces
 from flow_core.comm.roles import COPY, FILL, IN_PLACE, PAD, SLICE, partial_roles
 from flow_core.sharding.layouts import Ints, TensorLayout, coordinate_arrays
-from flow_core.sharding.sbp import Broadcast, Partial
+from flow_core.sharding.sbp import Broadcast, Partial, Split
+from flow_core.sharding.topology import devices_of
 
 BoolArray = NDArray[np.bool_]
 
@@ -201,6 +203,114 @@ class Rooted(Groups):
             return Group(self._name, *ends, True)
         rank = int(self._ranks[index])
         return Group(_OWN_NAMES[int(self._other[rank])], (), (rank,), False)
+
+
+class Fans(Groups):
+    """One group for each sender and those that take their parts from it, one for each other target.
+
+    The two ends have no device in common.
+    """
+
+    def __init__(
+        self, taken: Ints, sources: int, names: tuple[str, str], filled: BoolArray
+    ) -> None:
+        """Describe the groups.
+
+        Args:
+            taken: the source rank from which each target rank takes its whole part, -1 if none.
+            sources: the number of source ranks.
+            names: the names of groups with one target, and of those with several.
+            filled: whether each target rank makes a part of neutral elements.
+        """
+        self._taken, self._names, self.filled = taken, names, filled
+        key = np.where(taken < 0, sources + np.arange(len(taken)), taken)
+        _, first, number = np.unique(key, return_index=True, return_inverse=True)
+        self._first = np.sort(first)
+        self.targets = np.searchsorted(self._first, first)[number.reshape(-1)]
+        self.sources = np.full(sources, -1, np.int64)
+        self.sources[taken[taken >= 0]] = self.targets[taken >= 0]
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def names(self) -> Iterable[str]:
+        moving = self._taken[self._first] >= 0
+        found = zip(self.labels(), moving.tolist(), strict=True)
+        return dict.fromkeys(name for name, moves in found if moves or not moving.any())
+
+    def labels(self) -> Iterable[str]:
+        several = np.bincount(self.targets) > 1
+        return [
+            self._names[int(many)] if self._taken[rank] >= 0 else _filled_name(self.filled[rank])
+            for rank, many in zip(self._first.tolist(), several.tolist(), strict=True)
+        ]
+
+    def _group(self, index: int) -> Group:
+        targets = tuple(np.flatnonzero(self.targets == index).tolist())
+        source = int(self._taken[targets[0]])
+        if source < 0:
+            return Group(_filled_name(self.filled[targets[0]]), (), targets, False)
+        return Group(self._names[len(targets) > 1], (source,), targets, True)
+
+
+def _filled_name(is_filled: bool) -> str:
+    return "zero_pad" if is_filled else "copy"
+
+
+def passed_on(shape: Shape, source: TensorLayout, target: TensorLayout) -> Groups | None:
+    """Return the groups of a step between disjoint devices, of which each takes its part from one.
+
+    If each takes it from all, there is a large group.  The result is None for other steps.
+    """
+    if not set(devices_of(source.placement)).isdisjoint(devices_of(target.placement)):
+        return None
+    if len(source.sbp) > 1 or len(target.sbp) > 1 or 0 in shape:
+        return None
+    taken = sole_sources(shape, source, target)
+    if taken is None:
+        return None if source.sbp == target.sbp else _from_all(shape, source, target)
+    several = "broadcast" if isinstance(target.sbp[0], Broadcast) else "scatter"
+    copied = _copy_name(source, target)
+    names = (copied, copied) if copied else ("send_recv", several)
+    filled = (taken < 0) & (target.sizes(shape) > 0)
+    return Fans(taken, source.placement.size, names, filled)
+
+
+def _from_all(shape: Shape, source: TensorLayout, target: TensorLayout) -> Rooted:
+    """Return the groups of a step in which each target takes pieces from all sources with parts."""
+    (a,), (b,) = source.sbp, target.sbp
+    sent, taken = source.sizes(shape) > 0, target.sizes(shape) > 0
+    filled = np.full(len(taken), FILL if isinstance(b, Partial) else COPY)
+    if isinstance(b, Partial):
+        taken[1:] = False
+    if isinstance(a, Partial) and len(sent) > 1:
+        names = "reduce", "reduce_scatter"
+    elif sent.sum() == 1:
+        names = "send_recv", "broadcast" if isinstance(b, Broadcast) else "scatter"
+    else:
+        names = "gather", "all_to_all"
+    name = _copy_name(source, target) or names[int(taken.sum() > 1)]
+    return Rooted(name, sent, taken, np.where(taken, IN_PLACE, filled))
+
+
+def sole_sources(shape: Shape, source: TensorLayout, target: TensorLayout) -> Ints | None:
+    """Return the source rank from which each target rank takes its whole part, -1 if from none.
+
+    The result is None if some rank takes its part from several ranks, or if the placements are
+    equal or one of them is a grid.
+    """
+    if source.placement == target.placement or len(source.sbp) > 1 or len(target.sbp) > 1:
+        return None
+    (a,), size = source.sbp, target.placement.size
+    if a == target.sbp[0] and isinstance(a, Split) and source.placement.size == size:
+        return np.where(target.sizes(shape) > 0, np.arange(size), -1)
+    pieces = listed_pieces(shape, source, target) if isinstance(a, Broadcast) else None
+    if pieces is None:
+        return None
+    given, taken, _ = pieces
+    found = np.full(size, -1, np.int64)
+    found[taken] = given
+    return found
 
 
 def rooted(shape: Shape, source: TensorLayout, target: TensorLayout) -> Rooted | None:

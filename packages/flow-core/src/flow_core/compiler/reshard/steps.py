@@ -21,10 +21,19 @@ import numpy as np
 
 from flow_core.base.shapes import Shape, num_elements
 from flow_core.comm.described import is_covered
-from flow_core.comm.pieces import Piece
+from flow_core.comm.pieces import Piece, listed_pieces
 from flow_core.comm.roles import own_parts
-from flow_core.compiler.reshard.groups import Even, Group, Groups, Own, Reduced, nearest, rooted
-from flow_core.compiler.reshard.traffic import Factors, Outer
+from flow_core.compiler.reshard.groups import (
+    Even,
+    Group,
+    Groups,
+    Own,
+    Reduced,
+    nearest,
+    passed_on,
+    rooted,
+)
+from flow_core.compiler.reshard.traffic import Factors, Listed, Outer
 from flow_core.costs.collectives import collective_seconds
 from flow_core.costs.links import LinkModel
 from flow_core.sharding.layouts import TensorLayout, holds_partial
@@ -160,7 +169,9 @@ def busiest(step: ReshardStep, itemsize: int, links: LinkModel) -> tuple[float, 
     return max(out.values(), default=0.0), max(into.values(), default=0.0)
 
 
-def _busiest_of(products: Sequence[Outer], itemsize: int, links: LinkModel) -> tuple[float, float]:
+def _busiest_of(
+    products: Sequence[Outer | Listed], itemsize: int, links: LinkModel
+) -> tuple[float, float]:
     """Return the times of the busiest devices of products whose ends are equal or disjoint."""
     totals: tuple[dict[int, Any], dict[int, Any]] = {}, {}
     for product in products:
@@ -171,8 +182,8 @@ def _busiest_of(products: Sequence[Outer], itemsize: int, links: LinkModel) -> t
     return out, into
 
 
-def _products(step: ReshardStep) -> list[Outer] | None:
-    """Return the transfers of a step as products; None if they have another form.
+def _products(step: ReshardStep) -> list[Outer] | list[Listed] | None:
+    """Return the transfers of a step as products or arrays; None if there are too many for arrays.
 
     Between layouts of one dimension, every part that is split or partial has one holder.  The size
     of a transfer is then the part that the sender holds, cut to the part that the receiver makes.
@@ -183,17 +194,17 @@ def _products(step: ReshardStep) -> list[Outer] | None:
     if same and whole:
         return []  # each device takes its part from its own copy
     if len(step.source.sbp) > 1 or len(step.target.sbp) > 1:
-        return None
+        return _listed(step)
     (a,), (b,) = step.source.sbp, step.target.sbp
     if isinstance(b, Partial):
-        return [] if same and isinstance(a, Split) else None
+        return [] if same and isinstance(a, Split) else _listed(step)
     devices = devices_of(step.source.placement), devices_of(step.target.placement)
     if len(devices[0]) == 1:
         a = Broadcast()  # a single device holds the whole tensor in any layout
     elif whole and len(devices[1]) == 1:
         devices = Devices([devices[0][nearest(step.source, step.target)]]), devices[1]
     elif whole or (isinstance(a, Split) and a == b):
-        return None
+        return _listed(step)
     axes = [s.axis for s in (a, b) if isinstance(s, Split)]
     rest = num_elements([n for axis, n in enumerate(step.shape) if axis not in axes])
     given, taken = (
@@ -201,6 +212,15 @@ def _products(step: ReshardStep) -> list[Outer] | None:
         for s, side, each in zip((a, b), devices, (1, rest), strict=True)
     )
     return [Outer(*devices, given, taken)]
+
+
+def _listed(step: ReshardStep) -> list[Listed] | None:
+    """Return the transfers of a step as arrays; None if there are too many."""
+    pieces = listed_pieces(step.shape, step.source, step.target)
+    if pieces is None:
+        return None
+    ends = devices_of(step.source.placement), devices_of(step.target.placement)
+    return [Listed.between(*ends, *pieces)]
 
 
 def even_form(step: ReshardStep) -> str:
@@ -316,8 +336,11 @@ def _found_groups(step: ReshardStep) -> Groups:
     parts = own_parts(step.shape, step.source, step.target)
     if parts is not None:
         return Own(parts)
-    found = rooted(step.shape, step.source, step.target)
-    return _Listed(step) if found is None else found
+    for described in (rooted, passed_on):
+        found = described(step.shape, step.source, step.target)
+        if found is not None:
+            return found
+    return _Listed(step)
 
 
 def is_in_place(step: ReshardStep, rank: int) -> bool:

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flow_core.costs.links import LinkModel
-from flow_core.sharding.layouts import Ints
-from flow_core.sharding.topology import Devices, numbered
+from flow_core.sharding.layouts import Ints, positions
+from flow_core.sharding.topology import Devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Outer:
 
     def elements(self) -> int:
         """Return the number of elements of all transfers together."""
-        at = _positions(self.senders, self.receivers)
+        at = positions(self.senders, self.receivers)
         own = self.given.array()[at >= 0] @ self.taken.array()[at[at >= 0]]
         return self.given.total() * self.taken.total() - int(own)
 
@@ -90,6 +90,69 @@ class Outer:
         """Return the predicted times of each sender and of each receiver."""
         ends = (self.senders, self.given), (self.receivers, self.taken)
         return _times(*ends, itemsize, links), _times(*ends[::-1], itemsize, links)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Transfers that are listed, as arrays.
+
+    Attributes:
+        senders, receivers: the devices at both ends.
+        given, taken: the position of the sender and of the receiver of each transfer.
+        sizes: the number of elements of each transfer, not 0.
+    """
+
+    senders: Devices
+    receivers: Devices
+    given: Ints
+    taken: Ints
+    sizes: Ints
+
+    @classmethod
+    def between(
+        cls, senders: Devices, receivers: Devices, given: Ints, taken: Ints, sizes: Ints
+    ) -> Listed:
+        """Return those of some transfers that cross devices and have elements."""
+        moving = (sizes > 0) & (positions(receivers, senders)[taken] != given)
+        return cls(senders, receivers, given[moving], taken[moving], sizes[moving])
+
+    def elements(self) -> int:
+        """Return the number of elements of all transfers together."""
+        return int(self.sizes.sum())
+
+    def times(self, itemsize: int, links: LinkModel) -> tuple[NDArray[np.float64], ...]:
+        """Return the predicted times of each sender and of each receiver."""
+        ends = (self.senders, self.given), (self.receivers, self.taken)
+        own, other = (
+            [groups[position] for groups, position in links.groups(devices)] for devices, _ in ends
+        )
+        level = np.zeros(len(self.sizes), np.int64)
+        for i in range(len(links.classes) - 1, -1, -1):
+            level[own[i][self.given] == other[i][self.taken]] = i
+        latency = np.array([link.latency for link in links.classes])[level]
+        found = []
+        for devices, at in ends:
+            seconds = latency + self.sizes * itemsize * _per_byte(devices, at, links)[at, level]
+            found.append(np.bincount(at, seconds, len(devices)).astype(np.float64))
+        return tuple(found)
+
+
+def _per_byte(devices: Devices, used: Ints, links: LinkModel) -> NDArray[np.float64]:
+    """Return the seconds per byte of each device over each class of links.
+
+    Args:
+        devices: the devices.
+        used: the positions of the devices that take part.
+        links: the link model.
+    """
+    found = np.zeros((len(devices), len(links.classes)))
+    taking = np.unique(used)
+    kinds, of_device = _distinct_flows(Devices([devices[i] for i in taking.tolist()]), links)
+    rows = [
+        [link.per_byte(n) for link, n in zip(links.classes, flows, strict=True)] for flows in kinds
+    ]
+    found[taking] = np.array(rows).reshape(-1, len(links.classes))[of_device]
+    return found
 
 
 Ends = tuple[Devices, Factors]
@@ -104,7 +167,7 @@ def _times(own: Ends, others: Ends, itemsize: int, links: LinkModel) -> NDArray[
     computed once.
     """
     kinds, factors = others[1].kinds(), (others[1].first, others[1].size)
-    itself = _positions(own[0], others[0])
+    itself = positions(own[0], others[0])
     columns = [own[1].kinds(), np.where(itself < 0, 0, 1 + kinds[itself])]
     near: list[Sequence[Mapping[int, int]]] = []
     for mine, theirs in zip(links.groups(own[0]), links.groups(others[0]), strict=True):
@@ -158,15 +221,6 @@ def _distinct_flows(devices: Devices, links: LinkModel) -> tuple[Sequence[tuple[
     known: dict[tuple[int, ...], int] = {}
     numbers = [known.setdefault(row, len(known)) for row in links.flows(devices)]
     return list(known), np.array(numbers, np.int64)
-
-
-@lru_cache(maxsize=64)
-def _positions(devices: Devices, others: Devices) -> Ints:
-    """Return the position of each device among others, -1 if it is not one of them."""
-    if devices is others:
-        return np.arange(len(devices))
-    known = numbered(others)
-    return np.array([known.get(device, -1) for device in devices], np.int64)
 
 
 def _time(

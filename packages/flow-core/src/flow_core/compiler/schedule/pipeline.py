@@ -164,7 +164,8 @@ def _levels(
     The backward pass visits them in the opposite order.  If it does not reach the first stage, the
     result is empty.
     """
-    visited = {depth[name]: stage for name, stage in place.items() if name in needed & depth.keys()}
+    reached = needed & depth.keys()
+    visited = {depth[name]: stage for name, stage in place.items() if name in reached}
     last = max(visited, default=0) + 1
     path = [visited.get(level, "") for level in range(last)]
     half = last // 2

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from flow_core.frontend.job.compile import compile_graph
+from flow_core.frontend.job.compile import Compilation
 from flow_core.frontend.job.differentiate import STEP_VARIABLE
+from flow_core.frontend.job.forms.source import Source
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.frontend.trace.results import Fetched, LocalBlob
@@ -22,7 +23,7 @@ def evaluate_blob(blob: BlobDef) -> LocalBlob:
     build: JobBuild = blob.job
     results = [*blob.parts, *(() if blob.rows is None else blob.rows.count.parts)]
     session = build.session
-    compiled = compile_graph(build, results, build.inputs, effects=False)
+    compiled = Compilation(Source(build, results, build.inputs), effects=False).compiled()
     executable = Executable(
         compiled.plan,
         session.registry,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import logging
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property
 from warnings import catch_warnings, simplefilter
@@ -11,12 +12,10 @@ from flow_core.annotations import JobSignature
 from flow_core.base.arrays import Array
 from flow_core.base.errors import CompatibilityWarning, JobError, ZeroWeightsWarning
 from flow_core.compiler.compile import gc_paused
-from flow_core.compiler.kept_plans import Entry
 from flow_core.compiler.replicas import updated_variables
 from flow_core.compiler.request import Compiled
 from flow_core.frontend.config.function_config import FunctionConfig
-from flow_core.frontend.job.compile import compile_graph, record
-from flow_core.frontend.job.compile_request import compile_request
+from flow_core.frontend.job.compile import Compilation, record
 from flow_core.frontend.job.differentiate import differentiate, log_notes
 from flow_core.frontend.job.feeding import Shapes, StagingBuffers
 from flow_core.frontend.job.fetches import Fetches
@@ -28,11 +27,12 @@ from flow_core.frontend.job.progress import stage
 from flow_core.frontend.job.zero_weights import warn_of_zero_weights
 from flow_core.frontend.session.own_devices import OwnDevices, own_devices
 from flow_core.frontend.session.session import Session
-from flow_core.frontend.trace.job_build import JobBuild, Kind, TrainRequest
-from flow_core.ir.graph import Graph
+from flow_core.frontend.trace.job_build import JobBuild, Kind
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
 from flow_core.sharding.topology import Device
+
+_log = logging.getLogger("flow_core")
 
 
 class Variant:
@@ -93,19 +93,22 @@ class Variant:
         if self.compiled is not None and agreement is not None:
             agreement.already(self.compiled)
         if self.compiled is None:
-            build, session = self.traced.build, self.session
-            devices = self.own.devices
+            session = self.session
             alone = session.world is None and not session.eager
             size = session.settings.plan_cache if alone else 0
-            with session.compiling, stage(build.name, "compiling"):
+            with session.compiling, stage(self.traced.build.name, "compiling"):
                 if self.compiled is None:
-                    self.compiled = compile_graph(
-                        build, self.fetches.values, self.traced.inputs, devices=devices,
-                        plan_cache=size, retrace=self._in_micro_batches, agreement=agreement,
-                    )  # fmt: skip
-                    self._take_form(self.compiled.request.micro_batches)
-                self._warn(self.compiled.logical, self.traced.build.train_requests)
+                    self.compiled = self._compilation(size).compiled(agreement)
+                    self._take_form(self.compiled)
         return self.compiled
+
+    def _compilation(self, plan_cache: int) -> Compilation:
+        return Compilation(
+            self.source,
+            devices=self.own.devices,
+            plan_cache=plan_cache,
+            retrace=self._in_micro_batches,
+        )
 
     def compile_classes(self, devices: Collection[Device] | None) -> Compiled:
         """Compile the job for given devices and one of each class, without any effect on it.
@@ -113,8 +116,8 @@ class Variant:
         Args:
             devices: the devices; None for a plan of all devices.
         """
-        build, values, inputs = self.traced.build, self.fetches.values, self.traced.inputs
-        return compile_graph(build, values, inputs, devices=devices, retrace=self._in_micro_batches)
+        retrace = self._in_micro_batches
+        return Compilation(self.source, devices=devices, retrace=retrace).compiled()
 
     def _in_micro_batches(self, parts: int) -> Source:
         """Trace the job in a number of micro-batches, and keep it in case that it is chosen."""
@@ -145,12 +148,13 @@ class Variant:
         """The job as the search for its forms takes it."""
         return Source(self.traced.build, self.fetches.values, self.traced.inputs)
 
-    def _take_form(self, parts: int) -> None:
+    def _take_form(self, compiled: Compiled) -> None:
         """Return from now on what the compiled form returns, if it has other micro-batches."""
-        other = self._others.pop(parts, None)
+        other = self._others.pop(compiled.request.micro_batches, None)
         if other is not None:
             self.traced, self.fetches = other.traced, other.fetches
         self._others.clear()
+        self._warn(compiled)
 
     def bind(self, step: Array, ready: Callable[[Session, Plan], None]) -> Executable:
         """Compile the job in all processes, and bind the plan, if that has not been done.
@@ -205,19 +209,16 @@ class Variant:
         world, build = self.session.world, self.traced.build
         if world is None:
             return self.compile()
-        request = compile_request(
-            build, self.fetches.values, self.traced.inputs, devices=self.own.devices
-        )
-        entry = Entry.of(request, self.session.settings.plan_cache)
-        kept = None if entry is None or self.compiled is not None else entry.find()
+        size = 0 if self.compiled is not None else self.session.settings.plan_cache
+        compilation = self._compilation(size)
+        kept = compilation.kept()
         if is_kept_by_all(world, build, kept) and kept is not None:
             record(build, kept)
-            self._warn(kept.logical, build.train_requests)
+            self._take_form(kept)
             return self._noted(kept)
         compiled = self.compile(Agreement(world, build.name))
         check_same_plan(world, self.traced.build, compiled)
-        if entry is not None and compiled.searched is None:
-            entry.keep(compiled)
+        compilation.keep(compiled)
         return self._noted(compiled)
 
     def _noted(self, compiled: Compiled) -> Compiled:
@@ -228,15 +229,22 @@ class Variant:
         self.compiled = compiled
         return compiled
 
-    def _warn(self, graph: Graph, requests: Sequence[TrainRequest]) -> None:
-        """Issue the warnings about a compiled job, once per name of a job."""
-        session, traced = self.session, self.traced
-        name = traced.build.name
+    def _warn(self, compiled: Compiled) -> None:
+        """Tell which form a compiled job has; issue its warnings once per name of a job."""
+        session, traced, searched = self.session, self.traced, compiled.searched
+        name, speaks = traced.build.name, session.world is None or session.world.rank == 0
+        if searched is not None and speaks:
+            _log.warning(
+                "job %r does not fit into the %s bytes of %s as it is, and runs in another form "
+                "that fits: %s; `flow plan --full` prints the search",
+                name, f"{searched.limit:,}", searched.device, searched.form,
+            )  # fmt: skip
         if traced.build.kind == "train" and name not in session.checked_weights:
             session.checked_weights.add(name)
-            if session.world is None or session.world.rank == 0:
-                log_notes(name, requests)
-            warn_of_zero_weights(name, traced.line, graph, session.registry.ops, session)
+            if speaks:
+                log_notes(name, traced.build.train_requests)
+            registry = session.registry
+            warn_of_zero_weights(name, traced.line, compiled.logical, registry.ops, session)
 
 
 def _executable_factory(session: Session) -> Callable[..., Executable]:

@@ -32,11 +32,6 @@ class Agreement:
     def __init__(self, world: World, job: str) -> None:
         self._world, self._job = world, job
 
-    @property
-    def speaks(self) -> bool:
-        """Whether this process logs what all of them do."""
-        return self._world.rank == 0
-
     def compiled(self, request: CompileRequest) -> Compiled:
         """Compile a request with the selection of rank 0.
 
@@ -50,7 +45,7 @@ class Agreement:
             self._finish(selection, {}, error)
             raise
         self._finish(selection, found.physical.signatures, None)
-        return found
+        return replace(found, request=replace(found.request, selector=request.selector))
 
     def already(self, compiled: Compiled) -> None:
         """Take part if this process has compiled the job before.

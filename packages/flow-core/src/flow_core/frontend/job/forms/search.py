@@ -36,7 +36,6 @@ from flow_core.frontend.job.forms.table import (
     Change,
     Kind,
 )
-from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.ir.graph import Graph
 
 Levels = tuple[int, ...]
@@ -222,17 +221,15 @@ class Search:
         return self._known[levels]
 
     def _compiled(self, levels: Levels) -> Form | None:
-        source = self._source(levels)
-        changed = None if source is None else _changed(source.build, levels)
-        if source is None or changed is None:
+        changed = self._changed(levels)
+        if changed is None:
             return None
-        build, made = changed
+        source, made = changed
         names = tuple(self._name(change) for _, change in made)
         self._steps.show(f"compiling {', '.join(names) or 'the job as it is'}")
         prices = max((change.prices for _, change in made), default=(1.0,))
         try:
-            request = self._steps.request(replace(source, build=build))
-            form = self._cheapest_price(levels, made, request, prices)
+            form = self._cheapest_price(levels, made, self._steps.request(source), prices)
         except FlowError as error:
             if levels == AS_IT_IS:
                 raise
@@ -240,6 +237,24 @@ class Search:
             return None
         how = tuple(self._text(change) for _, change in made)
         return replace(form, changes=names, how=how)
+
+    def request(self, levels: Levels) -> CompileRequest | None:
+        """Return the request of a form; None if its changes are not applicable to the job."""
+        changed = self._changed(levels) if _are_levels(levels) else None
+        return None if changed is None else self._steps.request(changed[0])
+
+    def _changed(self, levels: Levels) -> tuple[Source, list[tuple[Kind, Change]]] | None:
+        """Return the job with the changes of a form; None if one of them is not applicable."""
+        source, made = self._source(levels), list[tuple[Kind, Change]]()
+        if source is None:
+            return None
+        for kind, level in zip(KINDS, levels, strict=True):
+            found = kind.changed(source.build, level)
+            if found is None:
+                return None
+            source = replace(source, build=found[0])
+            made += ((kind, change) for change in found[1])
+        return source, made
 
     def _cheapest_price(
         self,
@@ -322,6 +337,7 @@ class Search:
         return Searched(
             form=form.name,
             how=form.how,
+            levels=form.levels,
             device=form.device,
             nbytes=form.nbytes,
             limit=form.limit or 0,
@@ -366,16 +382,11 @@ def _form(
     )
 
 
-def _changed(build: JobBuild, levels: Levels) -> tuple[JobBuild, list[tuple[Kind, Change]]] | None:
-    """Return a job with the changes of a form; None if one of them is not applicable."""
-    made: list[tuple[Kind, Change]] = []
-    for kind, level in zip(KINDS, levels, strict=True):
-        found = kind.changed(build, level)
-        if found is None:
-            return None
-        build = found[0]
-        made += ((kind, change) for change in found[1])
-    return build, made
+def _are_levels(levels: Levels) -> bool:
+    """Return whether each kind of change has its level."""
+    return len(levels) == len(KINDS) and all(
+        level in range(len(kind.levels) + 1) for kind, level in zip(KINDS, levels, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True, order=True)

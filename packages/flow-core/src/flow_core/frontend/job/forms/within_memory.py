@@ -7,7 +7,6 @@ settings would allow a form that fits.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -16,8 +15,6 @@ from flow_core.compiler.request import Compiled
 from flow_core.frontend.job.forms.search import Form, Search, Steps
 from flow_core.frontend.job.forms.source import Source
 from flow_core.frontend.job.forms.table import KINDS, Kind, consent
-
-_log = logging.getLogger("flow_core")
 
 SHOWN = 3
 """The largest number of forms that an error names."""
@@ -33,7 +30,6 @@ def cheapest_form(
     source: Source,
     steps: Steps,
     refused: OutOfMemoryError,
-    speaks: bool = True,
 ) -> Compiled:
     """Return the cheapest form of a job that fits, with the report on the search.
 
@@ -41,7 +37,6 @@ def cheapest_form(
         source: the job, which does not fit as it is.
         steps: how to trace and compile it.
         refused: the error about the job as it is.
-        speaks: whether to log the form.
 
     Raises:
         OutOfMemoryError: no form that the program allows fits.
@@ -53,14 +48,7 @@ def cheapest_form(
     if found is None or found.compiled is None:
         hint = "\n".join(_advice(source, search, allowed))
         raise refused.with_context(hint=hint) from None
-    report = search.report(found, allowed)
-    if speaks:
-        _log.warning(
-            "job %r needs %s bytes as it is, and runs in another form that fits: %s; "
-            "`flow plan --full` prints the search",
-            build.name, f"{refused.nbytes:,}", found.name,
-        )  # fmt: skip
-    return replace(found.compiled, searched=report)
+    return replace(found.compiled, searched=search.report(found, allowed))
 
 
 def _advice(source: Source, search: Search, allowed: Sequence[Kind]) -> Iterator[str]:
