@@ -67,7 +67,12 @@ class FlowGroup(click.Group):
             raise click.ClickException(str(error)) from error
 
 
-@click.group(cls=FlowGroup, context_settings={"help_option_names": ["-h", "--help"]})
+OTHERS = "Also: flow-dist runs programs of several processes, flow-rules checks sharding rules."
+
+
+@click.group(
+    cls=FlowGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=OTHERS
+)
 @click.version_option(flow_core.__version__, prog_name="flow")
 def cli() -> None:
     """Job functions: trace once, compile for many devices, run many times."""
@@ -108,7 +113,7 @@ def doctor(ctx: click.Context, config: bool, traceback: bool, as_json: bool) -> 
     ctx.exit(1 if diagnosis.problems else 0)
 
 
-@cli.command(short_help="List the ops and their kernels.")
+@cli.command(short_help="List the ops, their kernels and sharding rules.")
 @click.option("--device", metavar="TYPE", help="Show the kernels that a device type has and lacks.")
 @json_option()
 @click.argument("name", required=False)
@@ -155,7 +160,7 @@ def run(
     run_script(script, args, emulate_gpus, settings)
 
 
-@cli.command(context_settings=SCRIPT_ARGUMENTS)
+@cli.command(context_settings=SCRIPT_ARGUMENTS, short_help="Run SCRIPT, and find its first NaN.")
 @emulate_gpus
 @click.option("--nan", is_flag=True, help="Stop at the first task that computes NaN or infinity.")
 @click.option("--allow-infinity", is_flag=True, help="Stop only at NaN, not at infinity.")
@@ -184,52 +189,49 @@ def debug(
     run_script(script, args, emulate_gpus, settings)
 
 
-@cli.command(short_help="Show a job's plan, simulate it, check it, or advise changes.")
+@cli.command(short_help="Show a job's plan, simulate it, check budgets, advise changes.")
 @emulate_gpus
 @click.option("--full", is_flag=True, help="Print all ops, tasks, buffers and transfers.")
 @click.option("--measure", is_flag=True, help="Measure a few steps on random inputs.")
 @json_option()
-@output_file("--html", "Measure a few steps, and write an interactive HTML page.")
+@output_file("--html", "Measure a few steps, and write an interactive page.")
 @click.option("--diff", metavar="TARGET", help="Show the differences from JOB to TARGET.")
 @click.option(
     "--hints",
     type=click.IntRange(min=0),
+    metavar="N",
     default=4,
     show_default=True,
-    help="Evaluate the plan's cost without each of the first N SBP hints.",
+    help="Evaluate the cost without each of the first N SBP hints.",
 )
-@output_file(
-    "--check",
-    "Compare the plans of all jobs with their budgets; exit with status 1 if one is exceeded.",
-)
+@output_file("--check", "Compare the plans of all jobs with budgets.")
 @click.option("--update", is_flag=True, help="Write the budgets of --check in place of comparing.")
 @click.option("--markdown", is_flag=True, help="Print the report of --check as Markdown.")
 @click.option(
     "--simulate", is_flag=True, help="Show a simulated step: its time, waits and what-if."
 )
-@click.option(
-    "--advise", is_flag=True, help="Report changes of one line, ranked by their simulated steps."
-)
+@click.option("--advise", is_flag=True, help="Report changes of one line, ranked by their effect.")
 @click.option(
     "--topology",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="Use the links and devices of this file, which `flow topology` writes.",
+    help="Use the cost model that `flow topology` has written.",
 )
 @click.option(
     "--devices",
     metavar="MxN",
     callback=devices_of,
-    help="Use M machines of N devices for ops without a placement of their own.",
+    help="Use M machines of N devices for ops without a placement.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(min=1),
+    metavar="N",
     default=1,
     show_default=True,
-    help="Use this number of processes for the devices of the CPU.",
+    help="Use N processes for the devices of the CPU.",
 )
-@output_file("--trace", "Write the simulated step as a trace, which https://ui.perfetto.dev opens.")
+@output_file("--trace", "Write the simulated step for https://ui.perfetto.dev.")
 @job_target
 @click.pass_context
 def plan(
@@ -253,26 +255,19 @@ def plan(
     target: str,
     args: tuple[str, ...],
 ) -> None:
-    """Show on one screen where the time and memory of a job's step go, and what to try.
+    """Show on one screen where the time and memory of a job's step go.
 
-    SCRIPT.PY is imported with its ARGS, so code under `if __name__ == "__main__"` does not run.
-    The script stops before its first call of a job, and before flow saves or loads a checkpoint,
-    exports a model, or writes summaries or records: nothing is trained or written.  Jobs must be
-    defined before that line.  JOB is required if the script has several jobs.  A target may also
-    be a file that --json wrote.
+    SCRIPT.PY is imported with its ARGS, and stops before its first call of a job, and before flow
+    reads or writes files: nothing is trained.  Define jobs before that line, and not under
+    `if __name__ == "__main__"`.  JOB is required if the script has several jobs.  A target may
+    also be a file that --json wrote.  Times are predicted.  With --measure and --html, at most six
+    steps run on random inputs and separate variables.
 
-    Without --measure and --html, no step runs, and times are predictions.  With them, at most six
-    steps run on random inputs and separate variables; flow writes only the file of --html.
+    --check exits with status 1 if a number of a plan exceeds its budget: memory, traffic, tasks or
+    predicted times.  --advise exits with status 1 if no change makes a step faster or smaller.
 
-    A file of budgets has numbers of the plan of each job: memory, bytes and collectives between
-    devices, tasks, and predicted times.  --check reports those that differ, with the source lines.
-
-    --advise compiles the job with each of about twenty changes of one line, and prints those that
-    make a step faster or smaller, with the lines to write; exits with status 1 if none does.
-
-    --simulate runs the plan as discrete events.  With the default cost model, or a topology file of
-    measured kernels, kernels are measured once on this machine, and kept.  With --devices, the plan
-    has one device of each class, and the script's batch is that of all devices.
+    --simulate runs the plan as discrete events, with kernels that are measured once on this
+    machine.  With --devices, the script's batch is that of all devices.
     """
     if emulate_gpus is not None:
         os.environ["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
@@ -325,7 +320,7 @@ def _print_plan(
         show(plan_tables(found) if full else summary_tables(found, times, width(WIDTH)))
 
 
-@cli.command()
+@cli.command(short_help="Show the cost model of plans, or measure one.")
 @click.option("--probe", is_flag=True, help="Measure a core and the links, for a topology file.")
 @click.option(
     "--machines",
@@ -412,7 +407,7 @@ def fit(
     ctx.exit(0 if found.ok else 1)
 
 
-@cli.command(short_help="Verify a job's plan, resumption, waits, precision.")
+@cli.command(short_help="Verify a job: all its forms, resumption, waits, precision.")
 @click.option(
     "--devices",
     type=click.IntRange(min=2),

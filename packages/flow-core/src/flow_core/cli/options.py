@@ -39,4 +39,4 @@ def json_option(what: str = "everything") -> Decorator:
 def job_target(command: Any) -> Any:
     """Add the arguments ``target``, a job of a script, and ``args``, those of the script."""
     command = click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")(command)
-    return click.argument("target", metavar="SCRIPT.PY[:JOB]")(command)
+    return click.argument("target", type=click.Path(), metavar="SCRIPT.PY[:JOB]")(command)
