@@ -68,7 +68,8 @@ def check_file(
 
     The inputs of each case are drawn several times and split over 1 to 4 devices.
 
-    Exit status: 0 if all rules hold and none is missing; 1 if not, or if FILE is not valid.
+    Exit status: 0 if all rules hold and none is missing; 1 if not, if no case could be checked, or
+    if FILE is not valid.
     """
     given = read_rules(file)
     unknown = sorted({*ops} - {op.type for op in given.ops})
@@ -76,7 +77,7 @@ def check_file(
         raise RulesError(f"checking {file}: it has no op {unknown[0]!r}")
     report = check(given, load_evaluator(evaluator), ops, search)
     show(report, whole, as_json)
-    ctx.exit(1 if report.wrong or report.missing else 0)
+    ctx.exit(1 if report.wrong or report.missing or not report.cases else 0)
 
 
 def show(report: Report, whole: bool, as_json: bool) -> None:
@@ -118,7 +119,7 @@ def dtensor(ctx: click.Context, samples: str, search: bool, whole: bool, as_json
     The calls of ATen ops that PyTorch's own samples make are split over 2 and 3 devices, in one
     process and without communication.
 
-    Exit status: 0 if all declared rules hold, 1 if not.
+    Exit status: 0 if all declared rules hold, 1 if not, or if no call was checked.
     """
     try:
         from flow_rules.dtensor.check import check_dtensor
@@ -134,7 +135,7 @@ def dtensor(ctx: click.Context, samples: str, search: bool, whole: bool, as_json
         click.echo(json.dumps(totals.to_json(), indent=2))
     else:
         show_totals(totals, whole, search)
-    ctx.exit(1 if totals.wrong else 0)
+    ctx.exit(1 if totals.wrong or not totals.calls else 0)
 
 
 def show_totals(totals: Totals, whole: bool, searched: bool) -> None:

@@ -5,20 +5,29 @@ Commands import what they need when they run, so that `flow --help` reads neithe
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
 
 import click
+from click.exceptions import Exit
 
 import flow_core
 from flow_core.base import planning
-from flow_core.base.errors import FlowError, visible
+from flow_core.base.errors import FlowError, raised_by_flow, visible
 from flow_core.cli.new import KINDS, create_package
 from flow_core.cli.options import emulate_gpus, job_target, json_option, output_file
 from flow_core.cli.progress import progress
 from flow_core.cli.render import show, show_report, width
-from flow_core.cli.scripts import document_of, job_of, measured_of, run_script, write_page
+from flow_core.cli.scripts import (
+    document_of,
+    job_of,
+    measured_of,
+    program_error,
+    run_script,
+    write_page,
+)
 from flow_core.cli.simulate import devices_of
 from flow_core.cli.steps import replay, stragglers
 
@@ -60,11 +69,28 @@ class FlowGroup(click.Group):
         return plugin_commands(super().list_commands(ctx)).get(cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; print the project's own errors without a traceback."""
+        """Run a command; print errors of flow, files and the user's program without a traceback."""
         try:
             return super().invoke(ctx)
         except FlowError as error:
             raise click.ClickException(str(error)) from error
+        except (click.ClickException, click.Abort, Exit):
+            raise
+        except Exception as error:
+            found = self._explained(error, f"running `flow {ctx.invoked_subcommand}`")
+            if found is None:
+                raise
+            raise click.ClickException(str(found)) from error
+
+    @staticmethod
+    def _explained(error: Exception, attempted: str) -> FlowError | None:
+        """Return an error of flow for another one; None for a bug of flow or the end of a pipe."""
+        if not raised_by_flow(error):
+            return program_error(error, attempted)
+        if isinstance(error, OSError) and error.errno != errno.EPIPE:
+            hint = "name another file, or change its permissions"
+            return FlowError(attempted, found=error, allowed="files that can be opened", hint=hint)
+        return None
 
 
 OTHERS = "Also: flow-dist runs programs of several processes, flow-rules checks sharding rules."
