@@ -227,6 +227,19 @@ def test_a_job_that_raises_is_named(
     assert "OSError: no table" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "options",
+    ["plan --advise --simulate", "plan --check b.toml --full", "plan --json --html p.html",
+     "plan --check b.toml --update --markdown", "plan --measure --diff x.json",
+     "verify --matrix --waits", "verify --resume 2:1 --precision float16",
+     "verify --devices 2 --precision float16"],
+)  # fmt: skip
+def test_options_that_exclude_each_other(scripts: Path, options: str) -> None:
+    done = CliRunner().invoke(cli, [*options.split(), f"{scripts}/several.py:one"])
+    assert done.exit_code == 2
+    assert "exclude each other" in done.stderr
+
+
 def test_a_file_that_cannot_be_written_is_named(scripts: Path) -> None:
     target = f"{scripts}/several.py:one"
     done = CliRunner().invoke(cli, ["plan", "--check", "/proc/b.toml", "--update", target])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +131,8 @@ def dtensor(ctx: click.Context, samples: str, search: bool, whole: bool, as_json
         pattern = re.compile(samples)
     except re.error as error:
         raise RulesError(f"reading --samples {samples!r}: {error}") from error
-    totals = check_dtensor(lambda name: bool(pattern.search(name)), search)
+    wanted = (lambda name: bool(pattern.search(name))) if samples else None
+    totals = check_dtensor(wanted, search)
     if as_json:
         click.echo(json.dumps(totals.to_json(), indent=2))
     else:
@@ -152,10 +154,15 @@ def show_totals(totals: Totals, whole: bool, searched: bool) -> None:
         f"{versions}: {totals.registered} ops registered; checked {totals.ops} ops, ", nl=False
     )
     click.echo(f"{totals.calls} calls, {totals.rules} rules")
+    if totals.derived:
+        click.echo(f"calls of {totals.derived} ops: from related ops, or from the schema")
     click.echo(f"wrong: {len(totals.wrong)} rules of {len(wrong)} ops")
     if searched:
         click.echo(f"missing: {len(totals.missing)} rules of {len(missing)} ops")
     if totals.unknown:
         click.echo(f"not checked: {totals.unknown} rules with other placements")
+    reasons = Counter(text.partition(":")[0] for text in totals.unchecked.values())
+    for reason, count in sorted(reasons.items()):
+        click.echo(f"not checked: {count} ops: {reason}")
     for reason, count in sorted(totals.skipped.items()):
         click.echo(f"skipped {count}: {reason}")

@@ -17,7 +17,13 @@ import flow_core
 from flow_core.base import planning
 from flow_core.base.errors import FlowError, raised_by_flow, visible
 from flow_core.cli.new import KINDS, create_package
-from flow_core.cli.options import emulate_gpus, job_target, json_option, output_file
+from flow_core.cli.options import (
+    at_most_one,
+    emulate_gpus,
+    job_target,
+    json_option,
+    output_file,
+)
 from flow_core.cli.progress import progress
 from flow_core.cli.render import show, show_report, width
 from flow_core.cli.scripts import (
@@ -295,6 +301,9 @@ def plan(
     --simulate runs the plan as discrete events, with kernels that are measured once on this
     machine.  With --devices, the script's batch is that of all devices.
     """
+    views = {"html": html, "diff": diff, "full": full, "measure": measure}
+    at_most_one(check=check, advise=advise, simulate=simulate, **views)
+    at_most_one(as_json=as_json, markdown=markdown, update=update, **views)
     if emulate_gpus is not None:
         os.environ["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
     planning.begin()
@@ -499,6 +508,8 @@ def verify(
     no step runs.  With --resume, a train job is saved after --steps steps and resumed on other
     numbers of devices; with --precision, the smallest set of ops to keep in float32 is searched.
     """
+    at_most_one(resume=resume, precision=precision, matrix=matrix, waits=waits)
+    at_most_one(devices=devices, resume=resume, precision=precision)
     if resume is not None:
         from flow_core.cli.resuming import status
 

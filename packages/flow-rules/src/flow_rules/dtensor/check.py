@@ -12,13 +12,16 @@ import numpy as np
 import torch
 
 from flow_rules.draws import conclusive, drawn, multiples, not_zero, varied
+from flow_rules.dtensor.derived import derived
 from flow_rules.dtensor.samples import Call, record
-from flow_rules.dtensor.strategies import DEVICES, Declared, combinations, registered
-from flow_rules.layouts import REPEATABLE, Array, TensorType, chunks
+from flow_rules.dtensor.strategies import DEVICES, Declared, partials, registered
+from flow_rules.layouts import Array, TensorType, chunks
 from flow_rules.prover import NONSENSE, Case, Prover
 
 CALLS = 6
 """Calls of each op that are checked."""
+DERIVED = 3
+"""Calls of each op that PyTorch's samples do not call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,9 @@ class Totals:
         registered: number of ops for which DTensor has rules.
         ops, calls, rules: numbers of ops, calls and rules that were checked.
         unknown: number of rules with placements that the prover does not know.
+        derived: number of ops whose calls come from related ops or schemas.
         skipped: the numbers of calls that were not checked, by reason.
+        unchecked: the ops of which no call was checked, with the reason.
         wrong, missing: the discrepancies.
     """
 
@@ -59,7 +64,9 @@ class Totals:
     calls: int = 0
     rules: int = 0
     unknown: int = 0
+    derived: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
+    unchecked: dict[str, str] = field(default_factory=dict)
     wrong: list[Discrepancy] = field(default_factory=list)
     missing: list[Discrepancy] = field(default_factory=list)
 
@@ -73,7 +80,7 @@ class Totals:
 
 
 def check_dtensor(
-    functions: Callable[[str], bool] = lambda name: True,
+    functions: Callable[[str], bool] | None = None,
     search: bool = False,
     progress: Callable[[str], None] = lambda op: None,
 ) -> Totals:
@@ -81,7 +88,7 @@ def check_dtensor(
 
     Args:
         functions: whether to check the ops that the samples of a function of a name call, such as
-            ``"nn.functional.layer_norm"``.
+            ``"nn.functional.layer_norm"``; None for all ops, also those that no sample calls.
         search: whether to search for rules that hold and are not declared, which takes longer.
         progress: called with the name of each op before it is checked.
     """
@@ -94,21 +101,27 @@ def check_dtensor(
     totals = Totals(versions, len(known))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch's, about its own samples
-        calls = record(known, CALLS, functions)
-        for op in sorted(calls, key=str):
+        recorded = record(known, CALLS, functions or (lambda name: True))
+        for op in sorted(recorded if functions else known, key=str):
             progress(str(op))
+            calls, reason = recorded.get(op, ()), ""
+            if not calls:
+                calls, reason = derived(op, recorded, DERIVED)
+                totals.derived += bool(calls)
             before = totals.calls
-            for call in calls[op]:
-                _check(call, totals, search)
+            reasons = [_check(call, totals, search) for call in calls] or [f"no call: {reason}"]
             totals.ops += totals.calls > before
+            if totals.calls == before:
+                totals.unchecked[str(op)] = reasons[0]
     return totals
 
 
-def _check(call: Call, totals: Totals, search: bool) -> None:
+def _check(call: Call, totals: Totals, search: bool) -> str:
+    """Check a call; return the reason if it cannot be checked."""
     reason, case, declared = _case(call)
     if case is None or declared is None:
         totals.skip(reason)
-        return
+        return reason
     with np.errstate(all="ignore"):
         prover = Prover(case)
         totals.calls += 1
@@ -122,6 +135,7 @@ def _check(call: Call, totals: Totals, search: bool) -> None:
         if search:
             lacking = prover.missing(prover.rules)
             totals.missing += [Discrepancy(*row, str(rule)) for rule in lacking]
+    return ""
 
 
 def _case(call: Call) -> tuple[str, Case | None, Declared | None]:
@@ -132,7 +146,7 @@ def _case(call: Call) -> tuple[str, Case | None, Declared | None]:
     types = tuple(TensorType(x.shape, x.dtype) for x in own)
     if len(own) < len(call.tensors) or any(t.dtype.kind not in "fiub" for t in types):
         return "the element type is not supported", None, None
-    if not combinations(types, DEVICES[0]):
+    if partials(types) is None:
         return "too many combinations of layouts", None, None
     try:
         results = call.run(own)
@@ -147,18 +161,19 @@ def _case(call: Call) -> tuple[str, Case | None, Declared | None]:
     draws = _draws(call, own, outputs)
     if not draws:
         return "the results tell nothing about rules", None, None
-    declared = Declared(call, types, len(outputs))
+    declared = Declared(call, types, len(outputs) - len(call.written))
     case = Case(
         name=str(call),
         inputs=types,
-        outputs=outputs,
+        outputs=outputs[: len(outputs) - len(call.written)],
         attributes=call,
         evaluate=lambda arrays, call: call.run(arrays),
         draws=draws,
         rules=declared.rules,
         localize=declared.localize if declared.is_local else None,
         devices=DEVICES,
-        repeatable=REPEATABLE,
+        overwrites=call.written,
+        repeatable=partials(types) or (),
         ranges=chunks,
     )
     return "", case, declared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 from unittest import SkipTest
@@ -51,11 +52,24 @@ class Call:
         filled: tuple[Any, Any] = tree_unflatten(leaves, self.tree)
         return filled
 
+    @cached_property
+    def written(self) -> tuple[int, ...]:
+        """Return the tensors that the op overwrites, if it returns nothing."""
+        schema = self.op._schema
+        if schema.returns:
+            return ()
+        args, kwargs = self.filled(range(len(self.tensors)))
+        given = {a.name: x for a, x in zip(schema.arguments, args, strict=False)} | kwargs
+        named = [a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write]
+        return tuple(tree_flatten([given[name] for name in named])[0])
+
     def run(self, arrays: Any) -> list[Array]:
-        """Call the op with other tensors, and return the tensors of its result."""
-        args, kwargs = self.filled(torch.from_numpy(np.array(x)) for x in arrays)
+        """Call the op with other tensors; return its results, or what it has overwritten."""
+        tensors = [torch.from_numpy(np.array(x)) for x in arrays]
+        args, kwargs = self.filled(tensors)
         with torch.no_grad():
             found = tree_flatten(self.op(*args, **kwargs))[0]
+        found += [tensors[i] for i in self.written]
         return [x.numpy() for x in found if isinstance(x, torch.Tensor)]
 
     def __str__(self) -> str:
