@@ -16,7 +16,7 @@ from flow_rules.dtensor.samples import REFUSALS, Call
 
 SHAPES = ((5, 6), (6, 6), (2, 3, 6, 6), (2, 3, 4, 4, 4))
 RANGES = ((torch.float64, 0.1, 0.9), (torch.float64, 1.1, 3.0), (torch.int64, 1, 4))
-"""Element types, with least and greatest numbers, of tensors."""
+"""Element types, with least and greatest numbers, of tensors, in order of preference."""
 NUMBER = 2
 
 Known = Mapping[Any, Sequence[Call]]
@@ -33,6 +33,8 @@ def derived(op: Any, known: Known, most: int) -> tuple[tuple[Call, ...], str]:
     found: dict[str, Call] = {}
     reason = "no argument is a tensor"
     for call in _candidates(op, known):
+        if found and not any(x.is_floating_point() for x in call.tensors):
+            break
         try:
             results = call.run([x.numpy() for x in call.tensors])
         except REFUSALS as error:
@@ -52,11 +54,11 @@ def _candidates(op: Any, known: Known) -> Iterator[Call]:
         for call in known.get(other) or derived(other, known, len(SHAPES))[0]:
             yield _writing(op, call)
         return
-    for shape in SHAPES:
-        for dtype, low, high in RANGES:
+    for dtype, low, high in RANGES:
+        for shape in SHAPES:
             torch.manual_seed(0)
             call = _from_schema(op, _Maker(shape, dtype, low, high))
-            if call is not None and call.tensors:
+            if call.tensors:
                 yield call
 
 
@@ -127,7 +129,7 @@ class _Maker:
         return values[kind]() if kind in values else simple.get(kind, NUMBER)
 
 
-def _from_schema(op: Any, maker: _Maker) -> Call | None:
+def _from_schema(op: Any, maker: _Maker) -> Call:
     """Return a call with values for the arguments without a default."""
     arguments = [a for a in op._schema.arguments if not a.has_default_value()]
     lists = sum(str(a.type) == "List[Tensor]" for a in arguments)
