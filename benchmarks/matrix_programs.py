@@ -30,12 +30,12 @@ EXAMPLES = (
 GPT = flow_zoo.GPT2Config(vocabulary=64, positions=8, width=16, layers=2, heads=2)
 VIT = ViTConfig(patch=8, width=16, layers=2, heads=2, hidden=32)
 NETWORKS = {
-    "resnet18": lambda name: fit_memory.image_job(name, flow_zoo.resnet18, 4, 32, classes=10),
-    "mobilenet": lambda name: fit_memory.image_job(name, flow_zoo.mobilenet_v2, 4, 32, classes=10),
-    "vision_transformer": lambda name: fit_memory.image_job(
+    "small_resnet18": lambda name: fit_memory.image_job(name, flow_zoo.resnet18, 4, 32, classes=10),
+    "small_mobilenet": lambda name: fit_memory.image_job(name, flow_zoo.mobilenet_v2, 4, 32, classes=10),
+    "small_vision_transformer": lambda name: fit_memory.image_job(
         name, flow_zoo.vit, 4, 16, config=VIT, classes=10
     ),
-    "gpt": lambda name: fit_memory.token_job(name, lambda x: flow_zoo.gpt2(x, GPT), 4, 8),
+    "small_gpt": lambda name: fit_memory.token_job(name, lambda x: flow_zoo.gpt2(x, GPT), 4, 8),
 }
 
 if len(sys.argv) == 2 and sys.argv[1] in NETWORKS:

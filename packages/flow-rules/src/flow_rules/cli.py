@@ -77,11 +77,11 @@ def check_file(
     if unknown:
         raise RulesError(f"checking {file}: it has no op {unknown[0]!r}")
     report = check(given, load_evaluator(evaluator), ops, search)
-    show(report, whole, as_json)
+    show(report, whole, as_json, search)
     ctx.exit(1 if report.wrong or report.missing or not report.cases else 0)
 
 
-def show(report: Report, whole: bool, as_json: bool) -> None:
+def show(report: Report, whole: bool, as_json: bool, searched: bool) -> None:
     """Print a report."""
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=2))
@@ -92,7 +92,8 @@ def show(report: Report, whole: bool, as_json: bool) -> None:
         if len(findings) > SHOWN and not whole:
             click.echo(f"... and {len(findings) - SHOWN} more: --all")
     click.echo(f"{report.ops} ops, {report.cases} cases, {report.rules} rules, ", nl=False)
-    click.echo(f"{report.trials} trials: {len(report.wrong)} wrong, {len(report.missing)} missing")
+    missing = f", {len(report.missing)} missing" if searched else ""
+    click.echo(f"{report.trials} trials: {len(report.wrong)} wrong{missing}")
     for reason, count in sorted(report.skipped.items()):
         click.echo(f"skipped {count}: {reason}")
 

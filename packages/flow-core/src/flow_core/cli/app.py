@@ -380,6 +380,8 @@ def topology(probe: bool, machines: int, measured: bool, output: str | None) -> 
     from flow_core.cli import topology as command
 
     if not probe:
+        if machines > 1:
+            raise click.UsageError("--machines belongs to --probe")
         if output is not None:
             click.echo(command.write(output, command.described(measured)))
         else:
