@@ -29,14 +29,21 @@ EXAMPLES = (
 )  # fmt: skip
 GPT = flow_zoo.GPT2Config(vocabulary=64, positions=8, width=16, layers=2, heads=2)
 VIT = ViTConfig(patch=8, width=16, layers=2, heads=2, hidden=32)
+IMAGES = {
+    "small_resnet18": (flow_zoo.resnet18, 32, {}),
+    "small_mobilenet": (flow_zoo.mobilenet_v2, 32, {}),
+    "small_vision_transformer": (flow_zoo.vit, 16, {"config": VIT}),
+}
 NETWORKS = {
-    "small_resnet18": lambda name: fit_memory.image_job(name, flow_zoo.resnet18, 4, 32, classes=10),
-    "small_mobilenet": lambda name: fit_memory.image_job(name, flow_zoo.mobilenet_v2, 4, 32, classes=10),
-    "small_vision_transformer": lambda name: fit_memory.image_job(
-        name, flow_zoo.vit, 4, 16, config=VIT, classes=10
-    ),
+    **dict.fromkeys(IMAGES, lambda name: images(name, *IMAGES[name])),
     "small_gpt": lambda name: fit_memory.token_job(name, lambda x: flow_zoo.gpt2(x, GPT), 4, 8),
 }
+
+
+def images(name, network, side, options):
+    """Return a train job of a network for images."""
+    return fit_memory.image_job(name, network, 4, side, classes=10, **options)
+
 
 if len(sys.argv) == 2 and sys.argv[1] in NETWORKS:
     job = NETWORKS[sys.argv[1]](sys.argv[1])
@@ -55,7 +62,9 @@ def checked(program):
 
 def main():
     """Print a line per program; exit with status 1 if one has a finding."""
-    print(f"{'program':36}{'forms':>7}{'refused':>9}{'ops':>6}{'own':>6}{'findings':>10}{'time':>8}")
+    print(
+        f"{'program':36}{'forms':>7}{'refused':>9}{'ops':>6}{'own':>6}{'findings':>10}{'time':>8}"
+    )
     programs = sys.argv[1:] or (*(f"{ROOT}/examples/{name}" for name in EXAMPLES), *NETWORKS)
     alarms = 0
     for program in programs:

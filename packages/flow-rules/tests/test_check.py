@@ -191,7 +191,7 @@ def test_an_evaluator_that_cannot_be_imported_is_named(
     (tmp_path / "broken_evaluator.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "broken_evaluator", raising=False)
-    with pytest.raises(RulesError, match="importing the evaluator 'broken_evaluator': [SZ]"):
+    with pytest.raises(RulesError, match=r"importing the evaluator 'broken_evaluator': [SZ]"):
         load_evaluator("broken_evaluator")
 
 

@@ -39,7 +39,7 @@ def completed(shell: str, line: str, monkeypatch: pytest.MonkeyPatch) -> str:
         ("flow v", ["verify"]),
         ("flow fit --mem", ["--memory"]),
         ("flow verify --precision bf", ["bfloat16"]),
-        ("flow ser", ["serve"]),  # a plugin's
+        ("flow serv", ["serve"]),  # a plugin's
     ],
 )
 def test_words_are_completed(

@@ -102,9 +102,7 @@ class FlowGroup(click.Group):
 OTHERS = "Also: flow-dist runs programs of several processes, flow-rules checks sharding rules."
 
 
-@click.group(
-    cls=FlowGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=OTHERS
-)
+@click.group(cls=FlowGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=OTHERS)
 @click.version_option(flow_core.__version__, prog_name="flow")
 def cli() -> None:
     """Job functions: trace once, compile for many devices, run many times."""

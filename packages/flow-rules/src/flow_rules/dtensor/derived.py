@@ -72,9 +72,7 @@ def _returning(op: Any) -> Any:
     packet = getattr(getattr(torch.ops, namespace), name if into else name[:-1], None)
     wanted = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
     overloads = [getattr(packet, each) for each in packet.overloads()] if packet else []
-    same = (
-        o for o in overloads if [(a.name, str(a.type)) for a in o._schema.arguments] == wanted
-    )
+    same = (o for o in overloads if [(a.name, str(a.type)) for a in o._schema.arguments] == wanted)
     return next(same, None)
 
 
