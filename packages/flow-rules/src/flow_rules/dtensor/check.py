@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import platform
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,8 +61,8 @@ class Totals:
         wrong, missing: the discrepancies.
     """
 
-    versions: Mapping[str, str]
-    registered: int
+    versions: Mapping[str, str] = field(default_factory=dict)
+    registered: int = 0
     ops: int = 0
     calls: int = 0
     rules: int = 0
@@ -73,6 +76,14 @@ class Totals:
     def skip(self, reason: str) -> None:
         """Count a call that was not checked."""
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+    def add(self, other: Totals) -> None:
+        """Add the counts and discrepancies of other calls."""
+        for name in ("ops", "calls", "rules", "unknown", "derived", "wrong", "missing"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for reason, count in other.skipped.items():
+            self.skipped[reason] = self.skipped.get(reason, 0) + count
+        self.unchecked |= other.unchecked
 
     def to_json(self) -> dict[str, object]:
         """Return the totals as JSON data."""
@@ -89,7 +100,8 @@ def check_dtensor(
     Args:
         functions: whether to check the ops that the samples of a function of a name call, such as
             ``"nn.functional.layer_norm"``; None for all ops, also those that no sample calls.
-        search: whether to search for rules that hold and are not declared, which takes longer.
+        search: whether to search for rules that hold and are not declared, which takes longer; not
+            for ops that write into given tensors.
         progress: called with the name of each op before it is checked.
     """
     known = registered()
@@ -104,15 +116,41 @@ def check_dtensor(
         recorded = record(known, CALLS, functions or (lambda name: True))
         for op in sorted(recorded if functions else known, key=str):
             progress(str(op))
-            calls, reason = recorded.get(op, ()), ""
-            if not calls:
-                calls, reason = derived(op, recorded, DERIVED)
-                totals.derived += bool(calls)
-            before = totals.calls
-            reasons = [_check(call, totals, search) for call in calls] or [f"no call: {reason}"]
-            totals.ops += totals.calls > before
-            if totals.calls == before:
-                totals.unchecked[str(op)] = reasons[0]
+            totals.add(apart(partial(_check_op, op, recorded, search), str(op)))
+    return totals
+
+
+def apart(check: Callable[[], Totals], op: str) -> Totals:
+    """Run a check in a forked process: some ops of PyTorch crash if shapes do not match."""
+    if not hasattr(os, "fork"):
+        return check()
+    context = multiprocessing.get_context("fork")
+    here, child = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: child.send(check()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a fork beside threads; the child starts none
+        process.start()
+    child.close()
+    try:
+        found: Totals = here.recv()
+    except EOFError:
+        found = Totals(unchecked={op: "a call with parts that do not match ends the process"})
+    process.join()
+    return found
+
+
+def _check_op(op: Any, recorded: Mapping[Any, Sequence[Call]], search: bool) -> Totals:
+    """Check the calls of an op, or those that are made for it."""
+    torch.set_num_threads(1)
+    totals = Totals()
+    calls, reason = recorded.get(op, ()), ""
+    if not calls:
+        calls, reason = derived(op, recorded, DERIVED)
+        totals.derived = int(bool(calls))
+    reasons = [_check(call, totals, search) for call in calls] or [f"no call: {reason}"]
+    totals.ops = int(totals.calls > 0)
+    if not totals.ops:
+        totals.unchecked[str(op)] = reasons[0]
     return totals
 
 
@@ -132,7 +170,7 @@ def _check(call: Call, totals: Totals, search: bool) -> str:
         for rule, devices, why in prover.wrong(prover.rules):
             found.setdefault(str(rule), Discrepancy(*row, str(rule), devices, why))
         totals.wrong += found.values()
-        if search:
+        if search and call.returning is None:  # the rules of the others differ in what they write
             lacking = prover.missing(prover.rules)
             totals.missing += [Discrepancy(*row, str(rule)) for rule in lacking]
     return ""

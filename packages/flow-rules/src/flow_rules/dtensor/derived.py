@@ -6,7 +6,8 @@ tensors of a few shapes and ranges, and small numbers, are the arguments without
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ def derived(op: Any, known: Known, most: int) -> tuple[tuple[Call, ...], str]:
         most: the largest number of calls.
     """
     found: dict[str, Call] = {}
-    reason = "no argument is a tensor"
+    reason = "no op returns what this one writes"
     for call in _candidates(op, known):
         if found and not any(x.is_floating_point() for x in call.tensors):
             break
@@ -50,9 +51,12 @@ def derived(op: Any, known: Known, most: int) -> tuple[tuple[Call, ...], str]:
 
 def _candidates(op: Any, known: Known) -> Iterator[Call]:
     other = _returning(op)
+    into = any(a.is_out for a in op._schema.arguments)
     if other is not None:
         for call in known.get(other) or derived(other, known, len(SHAPES))[0]:
-            yield _writing(op, call)
+            with suppress(*REFUSALS):
+                yield _writing(op, call, other if into else None)
+    if other is not None or into:
         return
     for dtype, low, high in RANGES:
         for shape in SHAPES:
@@ -76,16 +80,16 @@ def _returning(op: Any) -> Any:
     return next(same, None)
 
 
-def _writing(op: Any, call: Call) -> Call:
+def _writing(op: Any, call: Call, returning: Any) -> Call:
     """Return the call of an op that writes what another call returns."""
     args, kwargs = call.filled(call.tensors)
     names = [a.name for a in op._schema.arguments if a.is_out]
     if names:
         results = call.run([x.numpy() for x in call.tensors])
         into = (torch.zeros_like(torch.from_numpy(x)) for x in results)
-        kwargs = {**kwargs, **dict(zip(names, into, strict=False))}
+        kwargs = {**kwargs, **dict(zip(names, into, strict=True))}
     leaves, tree = tree_flatten((args, kwargs))
-    return Call(op, tuple(leaves), tree)
+    return Call(op, tuple(leaves), tree, returning)
 
 
 class _Maker:
@@ -115,7 +119,7 @@ class _Maker:
                 return list(self.shape)
             return [self.shape[-1]] * (argument.N or 1)
         simple = {"float": 0.5, "bool": False, "str": "", "ScalarType": torch.float32}
-        values = {
+        values: Mapping[str, Callable[[], Any]] = {
             "Tensor": lambda: self.tensor(shape),
             "List[Tensor]": lambda: [
                 self.tensor(() if name == "state_steps" else self.shape)

@@ -34,11 +34,13 @@ class Call:
     Attributes:
         op: the op, an `OpOverload`.
         leaves, tree: the arguments, with tensors among the leaves.
+        returning: the op that returns new tensors where this one writes into given ones, or None.
     """
 
     op: Any
     leaves: tuple[Any, ...]
     tree: TreeSpec
+    returning: Any = None
 
     @property
     def tensors(self) -> tuple[Any, ...]:
@@ -64,10 +66,21 @@ class Call:
         return tuple(tree_flatten([given[name] for name in named])[0])
 
     def run(self, arrays: Any) -> list[Array]:
-        """Call the op with other tensors; return its results, or what it has overwritten."""
+        """Call the op with other tensors; return its results, or what it has overwritten.
+
+        Raises:
+            ValueError: the tensors to write into have not the shapes of the results.  Some ops of
+                PyTorch would write beyond the end of such a tensor.
+        """
         tensors = [torch.from_numpy(np.array(x)) for x in arrays]
         args, kwargs = self.filled(tensors)
         with torch.no_grad():
+            if self.returning is not None:
+                into = {a.name for a in self.op._schema.arguments if a.is_out}
+                rest = {name: x for name, x in kwargs.items() if name not in into}
+                wanted = [x.shape for x in tree_flatten(self.returning(*args, **rest))[0]]
+                if wanted != [kwargs[a.name].shape for a in self.op._schema.arguments if a.is_out]:
+                    raise ValueError("a tensor to write into has another shape")
             found = tree_flatten(self.op(*args, **kwargs))[0]
         found += [tensors[i] for i in self.written]
         return [x.numpy() for x in found if isinstance(x, torch.Tensor)]

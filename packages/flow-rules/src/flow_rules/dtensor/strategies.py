@@ -183,4 +183,4 @@ class Declared:
         tensors = iter(self.call.tensors)
         kinds_of_tensors = (DTensorSpec, torch.Tensor)
         own = [next(tensors) if isinstance(x, kinds_of_tensors) else x for x in leaves]
-        return Call(op, tuple(own), tree)
+        return Call(op, tuple(own), tree, self.call.returning)
