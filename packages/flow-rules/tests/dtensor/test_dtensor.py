@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from dataclasses import replace
@@ -124,6 +125,23 @@ def test_ops_without_a_call_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [*totals.unchecked] == ["aten._scaled_mm.default"]
     assert totals.unchecked["aten._scaled_mm.default"].startswith("no call: ")
     assert not totals.wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked")
+def test_a_call_that_ends_the_process_is_listed() -> None:
+    found = dtensor_check.apart(lambda: os._exit(3), "aten.crash")
+    assert [*found.unchecked] == ["aten.crash"]
+    assert found.ops == 0
+
+
+def test_nothing_is_written_into_tensors_of_another_shape() -> None:
+    """Some ops of PyTorch would write beyond their end."""
+    x = torch.randn(5, 6, dtype=torch.float64)
+    (one, *_), _ = derived(ATEN.mm.out, {ATEN.mm.default: [call(ATEN.mm.default, x, x.T)]}, 1)
+    arrays = [t.numpy() for t in one.tensors]
+    one.run(arrays)
+    with pytest.raises(ValueError, match="another shape"):
+        one.run([*arrays[:2], arrays[2][:4]])
 
 
 def test_most_ops_are_registered() -> None:
