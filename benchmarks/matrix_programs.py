@@ -52,7 +52,16 @@ if len(sys.argv) == 2 and sys.argv[1] in NETWORKS:
 def checked(program):
     """Return what the command says about a program, as JSON data."""
     target = (program,) if ":" in program else (f"{__file__}:job", "--", program)
-    command = (sys.executable, "-W", "ignore", "-m", "flow_core.cli", "verify", "--matrix", "--json")
+    command = (
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "flow_core.cli",
+        "verify",
+        "--matrix",
+        "--json",
+    )
     where = ("--devices", DEVICES, "--steps", "1")
     done = subprocess.run((*command, *where, *target), stdout=subprocess.PIPE, text=True)
     if not done.stdout:
