@@ -50,7 +50,7 @@ if len(sys.argv) == 2 and sys.argv[1] in NETWORKS:
 
 
 def checked(program):
-    """Return what the command says about a program, as JSON data."""
+    """Return what the command says about a program, as JSON data; None if it fails."""
     target = (program,) if ":" in program else (f"{__file__}:job", "--", program)
     command = (
         sys.executable,
@@ -64,13 +64,11 @@ def checked(program):
     )
     where = ("--devices", DEVICES, "--steps", "1")
     done = subprocess.run((*command, *where, *target), stdout=subprocess.PIPE, text=True)
-    if not done.stdout:
-        sys.exit(f"{program}: status {done.returncode}")
-    return json.loads(done.stdout)
+    return json.loads(done.stdout) if done.stdout else None
 
 
 def main():
-    """Print a line per program; exit with status 1 if one has a finding."""
+    """Print a line per program; exit with status 1 if one has a finding or cannot be checked."""
     print(
         f"{'program':36}{'forms':>7}{'refused':>9}{'ops':>6}{'own':>6}{'findings':>10}{'time':>8}"
     )
@@ -78,7 +76,12 @@ def main():
     alarms = 0
     for program in programs:
         started = time.monotonic()
-        cells = checked(program)["cells"]
+        report = checked(program)
+        if report is None:
+            alarms += 1
+            print(f"{program}: the command failed", flush=True)
+            continue
+        cells = report["cells"]
         found = [(c["form"], f) for c in cells for f in c["findings"]]
         done = [c for c in cells if not c["refused"]]
         ops, own = (max((c[key] for c in done), default=0) for key in ("ops", "own"))
