@@ -150,6 +150,7 @@ again = other
     "notes.txt": "no program",
     "wrong.py": "x = 0\n1 / x\n",
     "half.py": "def job(:\n",
+    "exits.py": "import sys\nsys.exit('no data')\n",
 }
 
 
@@ -178,8 +179,9 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("several.py", ["no job name", "several.py:one or ", "several.py:other"]),
         ("several.py:ohter", ["did you mean other?"]),
         ("notes.txt", ["not a Python file"]),
-        ("wrong.py", ["wrong.py", "line 2, in <module>", "ZeroDivisionError"]),
-        ("half.py", ["half.py", "line 1", "SyntaxError"]),
+        ("wrong.py", ["wrong.py:2", "found:   ZeroDivisionError", "next:    python "]),
+        ("half.py", ["half.py:1", "found:   SyntaxError", "next:    python "]),
+        ("exits.py", ["exits.py:2", "ends with status no data", "arguments of the script follow"]),
     ],
 )
 def test_plan_of_nothing(scripts: Path, target: str, parts: list[str]) -> None:
@@ -188,6 +190,62 @@ def test_plan_of_nothing(scripts: Path, target: str, parts: list[str]) -> None:
     assert "flow_core" not in done.stderr
     for part in parts:
         assert part in done.stderr
+
+
+def test_a_script_that_ends_with_success_is_planned(scripts: Path) -> None:
+    (scripts / "ends.py").write_text(SCRIPTS["several.py"] + "raise SystemExit\n")
+    done = CliRunner().invoke(cli, ["plan", f"{scripts / 'ends.py'}:one"])
+    assert done.exit_code == 0
+    assert "'one'" in done.output
+
+
+FAILS = """
+import oneflow as flow
+import oneflow.typing as tp
+
+@flow.global_function()
+def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    raise OSError("no table")
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["plan"], ["plan", "--simulate"], ["fit", "--memory", "1GiB"], ["verify"],
+     ["verify", "--matrix"], ["verify", "--precision", "bfloat16"], ["verify", "--waits"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_job_that_raises_is_named(
+    scripts: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONEFLOW_EMULATE_GPUS", "2")  # else the matrix sets it
+    (scripts / "fails.py").write_text(FAILS)
+    done = CliRunner().invoke(cli, [*command, str(scripts / "fails.py")])
+    assert done.exit_code == 1
+    assert "defining job 'job'" in done.stderr
+    assert "fails.py:7" in done.stderr
+    assert "OSError: no table" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["plan --advise --simulate", "plan --check b.toml --full", "plan --json --html p.html",
+     "plan --check b.toml --update --markdown", "plan --measure --diff x.json",
+     "verify --matrix --waits", "verify --resume 2:1 --precision float16",
+     "verify --devices 2 --precision float16"],
+)  # fmt: skip
+def test_options_that_exclude_each_other(scripts: Path, options: str) -> None:
+    done = CliRunner().invoke(cli, [*options.split(), f"{scripts}/several.py:one"])
+    assert done.exit_code == 2
+    assert "exclude each other" in done.stderr
+
+
+def test_a_file_that_cannot_be_written_is_named(scripts: Path) -> None:
+    target = f"{scripts}/several.py:one"
+    done = CliRunner().invoke(cli, ["plan", "--check", "/proc/b.toml", "--update", target])
+    assert done.exit_code == 1
+    assert "running `flow plan`" in done.stderr
+    assert "'/proc/b.toml'" in done.stderr
 
 
 def test_a_page_where_there_is_no_folder(scripts: Path) -> None:

@@ -169,6 +169,40 @@ def test_errors_of_the_command_have_no_traceback(evaluator: str, tmp_path: Path)
     assert "No module named 'nowhere'" in run("nowhere", file).output
 
 
+@pytest.mark.parametrize("problem", [AssertionError("no such op"), OSError("no library")])
+def test_an_evaluator_that_fails_is_named(
+    problem: Exception, evaluator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(sys.modules[evaluator], "evaluate", fails)
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"schema": 1, "ops": [product(False, *RIGHT)]}))
+    done = run(evaluator, file)
+    assert done.exit_code == 1
+    assert done.output == f"Error: computing 'product': {type(problem).__name__}: {problem}\n"
+
+
+@pytest.mark.parametrize("text", ["1 / 0", "def evaluate(:", "raise SystemExit(3)"])
+def test_an_evaluator_that_cannot_be_imported_is_named(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_evaluator.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken_evaluator", raising=False)
+    with pytest.raises(RulesError, match=r"importing the evaluator 'broken_evaluator': [SZ]"):
+        load_evaluator("broken_evaluator")
+
+
+def test_a_file_of_which_nothing_is_checked_does_not_pass(evaluator: str, tmp_path: Path) -> None:
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"schema": 1, "ops": [op("c", [tensor(2)], [tensor(2)])]}))
+    done = run(evaluator, file)
+    assert "skipped 1: nothing computes the op" in done.output
+    assert done.exit_code == 1
+
+
 def test_an_evaluator_needs_its_functions() -> None:
     with pytest.raises(RulesError, match="no function 'evaluate'"):
         load_evaluator("json")

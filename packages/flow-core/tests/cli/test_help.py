@@ -9,6 +9,9 @@ import pytest
 
 from flow_core.cli.app import cli
 
+SCREEN = 50
+"""Lines of a terminal of 80 columns."""
+
 VERBS = frozenset(
     [
         *("Allow", "Also", "Compare", "Continue", "Count", "Create", "Distribute", "Draw"),
@@ -43,6 +46,43 @@ def test_options_are_described_by_sentences(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_commands_begin_with_a_sentence(name: str) -> None:
     assert (ALL[name].help or "").split("\n")[0].rstrip().endswith((".", "?", ":")), name
+
+
+@pytest.mark.parametrize("name", ["flow", *ALL])
+def test_help_fits_one_screen(name: str) -> None:
+    lines = help_of(name).splitlines()
+    assert len(lines) < SCREEN
+    assert all(len(line) <= 80 for line in lines)
+
+
+def help_of(name: str) -> str:
+    command = ALL.get(name, cli)
+    return command.get_help(click.Context(command, info_name=name, terminal_width=80))
+
+
+FINDS = {
+    "fit": "fit into a device",
+    "verify": "all its forms, resumption, waits, precision",
+    "ops": "sharding rules",
+    "plan": "check budgets, advise changes",
+    "replay": "recorded step",
+    "debug": "first NaN",
+    "stragglers": "how fast the processes",
+}
+"""What leads a newcomer to the commands that check a plan or its steps."""
+
+
+@pytest.mark.parametrize("name", FINDS)
+def test_a_newcomer_finds_each_check(name: str) -> None:
+    lines = help_of("flow").splitlines()
+    (line,) = (line for line in lines if line.startswith(f"  {name} "))
+    assert FINDS[name] in line
+
+
+def test_other_programs_are_named() -> None:
+    text = help_of("flow")
+    assert "flow-dist" in text
+    assert "flow-rules" in text
 
 
 def is_sentence(text: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from flow_rules.draws import conclusive, drawn, multiples, not_zero, varied
+from flow_rules.errors import RulesError
 from flow_rules.evaluators import Evaluator
 from flow_rules.files import OpRules, RuleCase, RulesFile, Tensor
 from flow_rules.layouts import Array, Place, TensorType
@@ -153,7 +154,12 @@ def _prover_case(op: OpRules, case: RuleCase, evaluator: Evaluator) -> Case:
     attributes = tuple(case.attributes.items())
 
     def evaluate(arrays: Sequence[Array], attrs: Any) -> Sequence[Array]:
-        found = evaluator.evaluate(op.type, dict(attrs), arrays)
+        try:
+            found = evaluator.evaluate(op.type, dict(attrs), arrays)
+        except NONSENSE:
+            raise
+        except Exception as error:
+            raise RulesError(f"computing {op.type!r}: {type(error).__name__}: {error}") from error
         if found is None:
             raise _Skipped("nothing computes the op")
         return [np.asarray(x) for x in found]

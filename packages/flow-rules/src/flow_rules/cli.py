@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -68,18 +69,19 @@ def check_file(
 
     The inputs of each case are drawn several times and split over 1 to 4 devices.
 
-    Exit status: 0 if all rules hold and none is missing; 1 if not, or if FILE is not valid.
+    Exit status: 0 if all rules hold and none is missing; 1 if not, if no case could be checked, or
+    if FILE is not valid.
     """
     given = read_rules(file)
     unknown = sorted({*ops} - {op.type for op in given.ops})
     if unknown:
         raise RulesError(f"checking {file}: it has no op {unknown[0]!r}")
     report = check(given, load_evaluator(evaluator), ops, search)
-    show(report, whole, as_json)
-    ctx.exit(1 if report.wrong or report.missing else 0)
+    show(report, whole, as_json, search)
+    ctx.exit(1 if report.wrong or report.missing or not report.cases else 0)
 
 
-def show(report: Report, whole: bool, as_json: bool) -> None:
+def show(report: Report, whole: bool, as_json: bool, searched: bool) -> None:
     """Print a report."""
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=2))
@@ -90,7 +92,8 @@ def show(report: Report, whole: bool, as_json: bool) -> None:
         if len(findings) > SHOWN and not whole:
             click.echo(f"... and {len(findings) - SHOWN} more: --all")
     click.echo(f"{report.ops} ops, {report.cases} cases, {report.rules} rules, ", nl=False)
-    click.echo(f"{report.trials} trials: {len(report.wrong)} wrong, {len(report.missing)} missing")
+    missing = f", {len(report.missing)} missing" if searched else ""
+    click.echo(f"{report.trials} trials: {len(report.wrong)} wrong{missing}")
     for reason, count in sorted(report.skipped.items()):
         click.echo(f"skipped {count}: {reason}")
 
@@ -118,7 +121,7 @@ def dtensor(ctx: click.Context, samples: str, search: bool, whole: bool, as_json
     The calls of ATen ops that PyTorch's own samples make are split over 2 and 3 devices, in one
     process and without communication.
 
-    Exit status: 0 if all declared rules hold, 1 if not.
+    Exit status: 0 if all declared rules hold, 1 if not, or if no call was checked.
     """
     try:
         from flow_rules.dtensor.check import check_dtensor
@@ -129,12 +132,13 @@ def dtensor(ctx: click.Context, samples: str, search: bool, whole: bool, as_json
         pattern = re.compile(samples)
     except re.error as error:
         raise RulesError(f"reading --samples {samples!r}: {error}") from error
-    totals = check_dtensor(lambda name: bool(pattern.search(name)), search)
+    wanted = (lambda name: bool(pattern.search(name))) if samples else None
+    totals = check_dtensor(wanted, search)
     if as_json:
         click.echo(json.dumps(totals.to_json(), indent=2))
     else:
         show_totals(totals, whole, search)
-    ctx.exit(1 if totals.wrong else 0)
+    ctx.exit(1 if totals.wrong or not totals.calls else 0)
 
 
 def show_totals(totals: Totals, whole: bool, searched: bool) -> None:
@@ -151,10 +155,15 @@ def show_totals(totals: Totals, whole: bool, searched: bool) -> None:
         f"{versions}: {totals.registered} ops registered; checked {totals.ops} ops, ", nl=False
     )
     click.echo(f"{totals.calls} calls, {totals.rules} rules")
+    if totals.derived:
+        click.echo(f"calls of {totals.derived} ops: from related ops, or from the schema")
     click.echo(f"wrong: {len(totals.wrong)} rules of {len(wrong)} ops")
     if searched:
         click.echo(f"missing: {len(totals.missing)} rules of {len(missing)} ops")
     if totals.unknown:
         click.echo(f"not checked: {totals.unknown} rules with other placements")
+    reasons = Counter(text.partition(":")[0] for text in totals.unchecked.values())
+    for reason, count in sorted(reasons.items()):
+        click.echo(f"not checked: {count} ops: {reason}")
     for reason, count in sorted(totals.skipped.items()):
         click.echo(f"skipped {count}: {reason}")

@@ -40,9 +40,10 @@ def load_evaluator(name: str) -> Evaluator:
     """
     try:
         module: Any = importlib.import_module(name)
-    except ImportError as error:
+    except (Exception, SystemExit) as error:
         hint = ": pip install 'flow-rules[flow]'" if name.startswith("flow_core") else ""
-        raise RulesError(f"importing the evaluator {name!r}: {error}{hint}") from error
+        found = error if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise RulesError(f"importing the evaluator {name!r}: {found}{hint}") from error
     missing = [key for key in ("evaluate", "localize") if not callable(getattr(module, key, None))]
     if missing:
         raise RulesError(

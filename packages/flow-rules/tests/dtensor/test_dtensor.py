@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from dataclasses import replace
@@ -25,6 +26,7 @@ with warnings.catch_warnings():
     pytest.importorskip("expecttest", reason='expecttest is not installed: nox -s "peer(dtensor)"')
 
 from flow_rules.dtensor import check as dtensor_check  # noqa: E402
+from flow_rules.dtensor.derived import derived  # noqa: E402
 from flow_rules.dtensor.samples import Call  # noqa: E402
 from flow_rules.dtensor.strategies import registered  # noqa: E402
 from flow_rules.prover import Prover  # noqa: E402
@@ -75,6 +77,71 @@ def test_a_planted_rule_is_found() -> None:
     planted = replace(case, rules=lambda parts: (*case.rules(parts), wrong))
     prover = Prover(planted)
     assert {rule for rule, *_ in prover.wrong(prover.rules)} == {wrong}
+
+
+ATEN = torch.ops.aten
+
+
+@pytest.mark.parametrize(
+    ("op", "rule"),
+    [
+        (ATEN.abs_.default, "(S(0)) -> S(0)"),
+        (ATEN.add.out, "(S(0), S(0), S(0)) -> S(0)"),
+        (ATEN.bitwise_and.Scalar, "(S(1)) -> S(1)"),
+        (ATEN._foreach_add.List, "(S(0), S(0)) -> S(0)"),
+        (ATEN._foreach_neg_.default, "(S(0), S(1)) -> "),  # returns nothing
+    ],
+    ids=str,
+)
+def test_calls_are_made_for_ops_without_samples(op: Any, rule: str) -> None:
+    calls, _ = derived(op, {}, 3)
+    assert calls
+    _, case, _ = dtensor_check._case(calls[0])
+    assert case is not None
+    assert rule in map(str, case.rules(2))
+    prover = Prover(case)
+    assert not prover.wrong(prover.rules)
+
+
+def test_a_call_of_a_related_op_is_used() -> None:
+    x = torch.randn(5, 6, dtype=torch.float64)
+    one = call(ATEN.mm.default, x, x.T.contiguous())
+    calls, _ = derived(ATEN.mm.out, {ATEN.mm.default: [one]}, 3)
+    assert [[tuple(t.shape) for t in c.tensors] for c in calls] == [[(5, 6), (6, 5), (5, 5)]]
+
+
+def test_the_reason_is_given_if_no_call_is_made() -> None:
+    calls, reason = derived(ATEN._scaled_mm.default, {}, 3)
+    assert not calls
+    assert reason.startswith("ValueError: Invalid scaling")
+
+
+def test_ops_without_a_call_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = {ATEN.neg.default, ATEN.neg_.default, ATEN._scaled_mm.default}
+    monkeypatch.setattr(dtensor_check, "registered", lambda: ops)
+    monkeypatch.setattr(dtensor_check, "record", lambda *_: {})
+    totals = dtensor_check.check_dtensor()
+    assert (totals.registered, totals.ops, totals.derived) == (3, 2, 2)
+    assert [*totals.unchecked] == ["aten._scaled_mm.default"]
+    assert totals.unchecked["aten._scaled_mm.default"].startswith("no call: ")
+    assert not totals.wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked")
+def test_a_call_that_ends_the_process_is_listed() -> None:
+    found = dtensor_check.apart(lambda: os._exit(3), "aten.crash")
+    assert [*found.unchecked] == ["aten.crash"]
+    assert found.ops == 0
+
+
+def test_nothing_is_written_into_tensors_of_another_shape() -> None:
+    """Some ops of PyTorch would write beyond their end."""
+    x = torch.randn(5, 6, dtype=torch.float64)
+    (one, *_), _ = derived(ATEN.mm.out, {ATEN.mm.default: [call(ATEN.mm.default, x, x.T)]}, 1)
+    arrays = [t.numpy() for t in one.tensors]
+    one.run(arrays)
+    with pytest.raises(ValueError, match="another shape"):
+        one.run([*arrays[:2], arrays[2][:4]])
 
 
 def test_most_ops_are_registered() -> None:

@@ -148,10 +148,10 @@ class Decoder:
             for name in _object(value):
                 if name not in converts:
                     hint = nearest(name, converts) or "no such field"
-                    raise Mismatch(f"a field {name!a} ({hint})", "the fields of a " + kind.__name__)
+                    raise Mismatch(f"a field {name!a} ({hint})", "fields " + ", ".join(converts))
             for name in needed:
                 if name not in value:
-                    raise Mismatch(f"no field {name!r}", "all fields of a " + kind.__name__)
+                    raise Mismatch(f"no field {name!r}", "all of " + ", ".join(needed))
             return kind(**{n: _at(f".{n}", converts[n], item) for n, item in value.items()})
 
         return convert_all

@@ -5,20 +5,35 @@ Commands import what they need when they run, so that `flow --help` reads neithe
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
 
 import click
+from click.exceptions import Exit
 
 import flow_core
 from flow_core.base import planning
-from flow_core.base.errors import FlowError, visible
+from flow_core.base.errors import FlowError, raised_by_flow, visible
 from flow_core.cli.new import KINDS, create_package
-from flow_core.cli.options import emulate_gpus, job_target, json_option, output_file
+from flow_core.cli.options import (
+    at_most_one,
+    emulate_gpus,
+    job_target,
+    json_option,
+    output_file,
+)
 from flow_core.cli.progress import progress
 from flow_core.cli.render import show, show_report, width
-from flow_core.cli.scripts import document_of, job_of, measured_of, run_script, write_page
+from flow_core.cli.scripts import (
+    document_of,
+    job_of,
+    measured_of,
+    program_error,
+    run_script,
+    write_page,
+)
 from flow_core.cli.simulate import devices_of
 from flow_core.cli.steps import replay, stragglers
 
@@ -60,14 +75,34 @@ class FlowGroup(click.Group):
         return plugin_commands(super().list_commands(ctx)).get(cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; print the project's own errors without a traceback."""
+        """Run a command; print errors of flow, files and the user's program without a traceback."""
         try:
             return super().invoke(ctx)
         except FlowError as error:
             raise click.ClickException(str(error)) from error
+        except (click.ClickException, click.Abort, Exit):
+            raise
+        except Exception as error:
+            found = self._explained(error, f"running `flow {ctx.invoked_subcommand}`")
+            if found is None:
+                raise
+            raise click.ClickException(str(found)) from error
+
+    @staticmethod
+    def _explained(error: Exception, attempted: str) -> FlowError | None:
+        """Return an error of flow for another one; None for a bug of flow or the end of a pipe."""
+        if not raised_by_flow(error):
+            return program_error(error, attempted)
+        if isinstance(error, OSError) and error.errno != errno.EPIPE:
+            hint = "name another file, or change its permissions"
+            return FlowError(attempted, found=error, allowed="files that can be opened", hint=hint)
+        return None
 
 
-@click.group(cls=FlowGroup, context_settings={"help_option_names": ["-h", "--help"]})
+OTHERS = "Also: flow-dist runs programs of several processes, flow-rules checks sharding rules."
+
+
+@click.group(cls=FlowGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=OTHERS)
 @click.version_option(flow_core.__version__, prog_name="flow")
 def cli() -> None:
     """Job functions: trace once, compile for many devices, run many times."""
@@ -108,7 +143,7 @@ def doctor(ctx: click.Context, config: bool, traceback: bool, as_json: bool) -> 
     ctx.exit(1 if diagnosis.problems else 0)
 
 
-@cli.command(short_help="List the ops and their kernels.")
+@cli.command(short_help="List the ops, their kernels and sharding rules.")
 @click.option("--device", metavar="TYPE", help="Show the kernels that a device type has and lacks.")
 @json_option()
 @click.argument("name", required=False)
@@ -155,7 +190,7 @@ def run(
     run_script(script, args, emulate_gpus, settings)
 
 
-@cli.command(context_settings=SCRIPT_ARGUMENTS)
+@cli.command(context_settings=SCRIPT_ARGUMENTS, short_help="Run SCRIPT, and find its first NaN.")
 @emulate_gpus
 @click.option("--nan", is_flag=True, help="Stop at the first task that computes NaN or infinity.")
 @click.option("--allow-infinity", is_flag=True, help="Stop only at NaN, not at infinity.")
@@ -184,52 +219,49 @@ def debug(
     run_script(script, args, emulate_gpus, settings)
 
 
-@cli.command(short_help="Show a job's plan, simulate it, check it, or advise changes.")
+@cli.command(short_help="Show a job's plan, simulate it, check budgets, advise changes.")
 @emulate_gpus
 @click.option("--full", is_flag=True, help="Print all ops, tasks, buffers and transfers.")
 @click.option("--measure", is_flag=True, help="Measure a few steps on random inputs.")
 @json_option()
-@output_file("--html", "Measure a few steps, and write an interactive HTML page.")
+@output_file("--html", "Measure a few steps, and write an interactive page.")
 @click.option("--diff", metavar="TARGET", help="Show the differences from JOB to TARGET.")
 @click.option(
     "--hints",
     type=click.IntRange(min=0),
+    metavar="N",
     default=4,
     show_default=True,
-    help="Evaluate the plan's cost without each of the first N SBP hints.",
+    help="Evaluate the cost without each of the first N SBP hints.",
 )
-@output_file(
-    "--check",
-    "Compare the plans of all jobs with their budgets; exit with status 1 if one is exceeded.",
-)
+@output_file("--check", "Compare the plans of all jobs with budgets.")
 @click.option("--update", is_flag=True, help="Write the budgets of --check in place of comparing.")
 @click.option("--markdown", is_flag=True, help="Print the report of --check as Markdown.")
 @click.option(
     "--simulate", is_flag=True, help="Show a simulated step: its time, waits and what-if."
 )
-@click.option(
-    "--advise", is_flag=True, help="Report changes of one line, ranked by their simulated steps."
-)
+@click.option("--advise", is_flag=True, help="Report changes of one line, ranked by their effect.")
 @click.option(
     "--topology",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="Use the links and devices of this file, which `flow topology` writes.",
+    help="Use the cost model that `flow topology` has written.",
 )
 @click.option(
     "--devices",
     metavar="MxN",
     callback=devices_of,
-    help="Use M machines of N devices for ops without a placement of their own.",
+    help="Use M machines of N devices for ops without a placement.",
 )
 @click.option(
     "--processes",
     type=click.IntRange(min=1),
+    metavar="N",
     default=1,
     show_default=True,
-    help="Use this number of processes for the devices of the CPU.",
+    help="Use N processes for the devices of the CPU.",
 )
-@output_file("--trace", "Write the simulated step as a trace, which https://ui.perfetto.dev opens.")
+@output_file("--trace", "Write the simulated step for https://ui.perfetto.dev.")
 @job_target
 @click.pass_context
 def plan(
@@ -253,27 +285,23 @@ def plan(
     target: str,
     args: tuple[str, ...],
 ) -> None:
-    """Show on one screen where the time and memory of a job's step go, and what to try.
+    """Show on one screen where the time and memory of a job's step go.
 
-    SCRIPT.PY is imported with its ARGS, so code under `if __name__ == "__main__"` does not run.
-    The script stops before its first call of a job, and before flow saves or loads a checkpoint,
-    exports a model, or writes summaries or records: nothing is trained or written.  Jobs must be
-    defined before that line.  JOB is required if the script has several jobs.  A target may also
-    be a file that --json wrote.
+    SCRIPT.PY is imported with its ARGS, and stops before its first call of a job, and before flow
+    reads or writes files: nothing is trained.  Define jobs before that line, and not under
+    `if __name__ == "__main__"`.  JOB is required if the script has several jobs.  A target may
+    also be a file that --json wrote.  Times are predicted.  With --measure and --html, at most six
+    steps run on random inputs and separate variables.
 
-    Without --measure and --html, no step runs, and times are predictions.  With them, at most six
-    steps run on random inputs and separate variables; flow writes only the file of --html.
+    --check exits with status 1 if a number of a plan exceeds its budget: memory, traffic, tasks or
+    predicted times.  --advise exits with status 1 if no change makes a step faster or smaller.
 
-    A file of budgets has numbers of the plan of each job: memory, bytes and collectives between
-    devices, tasks, and predicted times.  --check reports those that differ, with the source lines.
-
-    --advise compiles the job with each of about twenty changes of one line, and prints those that
-    make a step faster or smaller, with the lines to write; exits with status 1 if none does.
-
-    --simulate runs the plan as discrete events.  With the default cost model, or a topology file of
-    measured kernels, kernels are measured once on this machine, and kept.  With --devices, the plan
-    has one device of each class, and the script's batch is that of all devices.
+    --simulate runs the plan as discrete events, with kernels that are measured once on this
+    machine.  With --devices, the script's batch is that of all devices.
     """
+    views = {"html": html, "diff": diff, "full": full, "measure": measure}
+    at_most_one(check=check, advise=advise, simulate=simulate, **views)
+    at_most_one(as_json=as_json, markdown=markdown, update=update, **views)
     if emulate_gpus is not None:
         os.environ["ONEFLOW_EMULATE_GPUS"] = str(emulate_gpus)
     planning.begin()
@@ -325,7 +353,7 @@ def _print_plan(
         show(plan_tables(found) if full else summary_tables(found, times, width(WIDTH)))
 
 
-@cli.command()
+@cli.command(short_help="Show the cost model of plans, or measure one.")
 @click.option("--probe", is_flag=True, help="Measure a core and the links, for a topology file.")
 @click.option(
     "--machines",
@@ -350,6 +378,8 @@ def topology(probe: bool, machines: int, measured: bool, output: str | None) -> 
     from flow_core.cli import topology as command
 
     if not probe:
+        if machines > 1:
+            raise click.UsageError("--machines belongs to --probe")
         if output is not None:
             click.echo(command.write(output, command.described(measured)))
         else:
@@ -412,7 +442,7 @@ def fit(
     ctx.exit(0 if found.ok else 1)
 
 
-@cli.command(short_help="Verify a job's plan, resumption, waits, precision.")
+@cli.command(short_help="Verify a job: all its forms, resumption, waits, precision.")
 @click.option(
     "--devices",
     type=click.IntRange(min=2),
@@ -478,6 +508,8 @@ def verify(
     no step runs.  With --resume, a train job is saved after --steps steps and resumed on other
     numbers of devices; with --precision, the smallest set of ops to keep in float32 is searched.
     """
+    at_most_one(resume=resume, precision=precision, matrix=matrix, waits=waits)
+    at_most_one(devices=devices, resume=resume, precision=precision)
     if resume is not None:
         from flow_core.cli.resuming import status
 

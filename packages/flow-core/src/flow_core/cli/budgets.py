@@ -52,7 +52,7 @@ def check(target: str, file: str, args: Sequence[str], show_progress: Progress) 
             raise PlanError(
                 f"comparing the plan of job {doc.job!r} with its budget",
                 found=f"no budget of the job in {file}",
-                allowed=", ".join(budgets),
+                allowed=f"a budget of job {doc.job!r}",
                 hint=nearest(doc.job, budgets) or "add --update to write it",
             )
         found += compare(doc, budgets[doc.job])

@@ -31,6 +31,21 @@ def output_file(option: str, text: str, *names: str) -> Decorator:
     return click.option(option, *names, metavar="FILE", type=path, callback=in_a_folder, help=text)
 
 
+def at_most_one(**options: object) -> None:
+    """Check that at most one option is given, of those whose names the arguments have.
+
+    Raises:
+        click.UsageError: two are given.
+    """
+    given = [
+        f"--{name.removeprefix('as_')}"
+        for name, value in options.items()
+        if value is not None and value is not False
+    ]
+    if len(given) > 1:
+        raise click.UsageError(f"{given[0]} and {given[1]} exclude each other: use one of them")
+
+
 def json_option(what: str = "everything") -> Decorator:
     """Return the option ``--json``, which is passed as ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
@@ -39,4 +54,4 @@ def json_option(what: str = "everything") -> Decorator:
 def job_target(command: Any) -> Any:
     """Add the arguments ``target``, a job of a script, and ``args``, those of the script."""
     command = click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")(command)
-    return click.argument("target", metavar="SCRIPT.PY[:JOB]")(command)
+    return click.argument("target", type=click.Path(), metavar="SCRIPT.PY[:JOB]")(command)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import subprocess
 import sys
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType, ModuleType, TracebackType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from flow_core.base.errors import FlowError, FlowWarning, JobError, nearest
+from flow_core.base.errors import (
+    FlowError,
+    FlowWarning,
+    JobError,
+    SourceLine,
+    nearest,
+    raising_line,
+)
 from flow_core.base.planning import ScriptEnd, planning
 from flow_core.base.programs import enter_script, interpreter_options, leave_own_folder
 from flow_core.cli.progress import Progress, silent
@@ -254,17 +261,35 @@ def _import_file(path: Path, args: Sequence[str]) -> tuple[ModuleType, ScriptEnd
         spec.loader.exec_module(module)
     except ScriptEnd as end:
         return module, end
+    except SystemExit as end:
+        if end.code:
+            shown = shlex.join(("python", str(path), *args))
+            raise JobError(
+                f"importing {path}",
+                at=raising_line(end),
+                found=f"the script ends with status {end.code}",
+                allowed="a script that defines its jobs before it ends",
+                hint=f"arguments of the script follow --; {shown} runs it",
+            ) from end
     except FlowError:
         raise
-    except Exception as error:  # noqa: BLE001 - the user's own error: shown as Python shows it
-        traceback.print_exception(error.with_traceback(_within(error, path)))
-        sys.exit(1)
+    except Exception as error:
+        shown = shlex.join(("python", str(path), *args))
+        raise program_error(error, f"importing {path}", shown) from error
     return module, None
 
 
-def _within(error: BaseException, path: Path) -> TracebackType | None:
-    """Return an error's traceback from the script's first frame on; None for a syntax error."""
-    found = error.__traceback__
-    while found is not None and found.tb_frame.f_code.co_filename != str(path):
-        found = found.tb_next
-    return found
+def program_error(
+    error: Exception, attempted: str, command: str = "the program itself"
+) -> JobError:
+    """Return an error of flow for an exception that the user's program raised."""
+    line = raising_line(error)
+    if isinstance(error, SyntaxError) and error.filename:
+        line = SourceLine(error.filename, error.lineno or 1)
+    return JobError(
+        attempted,
+        at=line,
+        found=f"{type(error).__name__}: {error}",
+        allowed="a program that defines its jobs without errors",
+        hint=f"{command} shows where the error comes from",
+    )

@@ -19,11 +19,12 @@ from flow_core.base.errors import DataError, user_line
 from flow_core.base.planning import end_script
 from flow_data.records.framed import FramedFiles, LengthFrame
 from flow_data.records.record import Field, Record
-from flow_data.records.schema import OFRecord
 
 
 def parse_ofrecord(payload: bytes) -> dict[str, Field]:
     """Parse the fields of a record."""
+    from flow_data.records.schema import OFRecord  # loads protobuf
+
     message = OFRecord.FromString(payload)
     return {name: _values(feature) for name, feature in message.feature.items()}
 
@@ -114,6 +115,8 @@ def encode_record(fields: Mapping[str, Any]) -> bytes:
     >>> record["image"][0], list(record["label"][1])
     ('bytes_list', [3])
     """
+    from flow_data.records.schema import OFRecord  # loads protobuf
+
     message = OFRecord()
     for name, value in fields.items():
         _fill(message.feature[name], name, value)

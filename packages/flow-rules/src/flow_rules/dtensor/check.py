@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import platform
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from flow_rules.draws import conclusive, drawn, multiples, not_zero, varied
+from flow_rules.dtensor.derived import derived
 from flow_rules.dtensor.samples import Call, record
-from flow_rules.dtensor.strategies import DEVICES, Declared, combinations, registered
-from flow_rules.layouts import REPEATABLE, Array, TensorType, chunks
+from flow_rules.dtensor.strategies import DEVICES, Declared, partials, registered
+from flow_rules.layouts import Array, TensorType, chunks
 from flow_rules.prover import NONSENSE, Case, Prover
 
 CALLS = 6
 """Calls of each op that are checked."""
+DERIVED = 3
+"""Calls of each op that PyTorch's samples do not call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +55,21 @@ class Totals:
         registered: number of ops for which DTensor has rules.
         ops, calls, rules: numbers of ops, calls and rules that were checked.
         unknown: number of rules with placements that the prover does not know.
+        derived: number of ops whose calls come from related ops or schemas.
         skipped: the numbers of calls that were not checked, by reason.
+        unchecked: the ops of which no call was checked, with the reason.
         wrong, missing: the discrepancies.
     """
 
-    versions: Mapping[str, str]
-    registered: int
+    versions: Mapping[str, str] = field(default_factory=dict)
+    registered: int = 0
     ops: int = 0
     calls: int = 0
     rules: int = 0
     unknown: int = 0
+    derived: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
+    unchecked: dict[str, str] = field(default_factory=dict)
     wrong: list[Discrepancy] = field(default_factory=list)
     missing: list[Discrepancy] = field(default_factory=list)
 
@@ -67,13 +77,21 @@ class Totals:
         """Count a call that was not checked."""
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
+    def add(self, other: Totals) -> None:
+        """Add the counts and discrepancies of other calls."""
+        for name in ("ops", "calls", "rules", "unknown", "derived", "wrong", "missing"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for reason, count in other.skipped.items():
+            self.skipped[reason] = self.skipped.get(reason, 0) + count
+        self.unchecked |= other.unchecked
+
     def to_json(self) -> dict[str, object]:
         """Return the totals as JSON data."""
         return asdict(self)
 
 
 def check_dtensor(
-    functions: Callable[[str], bool] = lambda name: True,
+    functions: Callable[[str], bool] | None = None,
     search: bool = False,
     progress: Callable[[str], None] = lambda op: None,
 ) -> Totals:
@@ -81,8 +99,9 @@ def check_dtensor(
 
     Args:
         functions: whether to check the ops that the samples of a function of a name call, such as
-            ``"nn.functional.layer_norm"``.
-        search: whether to search for rules that hold and are not declared, which takes longer.
+            ``"nn.functional.layer_norm"``; None for all ops, also those that no sample calls.
+        search: whether to search for rules that hold and are not declared, which takes longer; not
+            for ops that write into given tensors.
         progress: called with the name of each op before it is checked.
     """
     known = registered()
@@ -94,21 +113,53 @@ def check_dtensor(
     totals = Totals(versions, len(known))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch's, about its own samples
-        calls = record(known, CALLS, functions)
-        for op in sorted(calls, key=str):
+        recorded = record(known, CALLS, functions or (lambda name: True))
+        for op in sorted(recorded if functions else known, key=str):
             progress(str(op))
-            before = totals.calls
-            for call in calls[op]:
-                _check(call, totals, search)
-            totals.ops += totals.calls > before
+            totals.add(apart(partial(_check_op, op, recorded, search), str(op)))
     return totals
 
 
-def _check(call: Call, totals: Totals, search: bool) -> None:
+def apart(check: Callable[[], Totals], op: str) -> Totals:
+    """Run a check in a forked process: some ops of PyTorch crash if shapes do not match."""
+    if not hasattr(os, "fork"):
+        return check()
+    context = multiprocessing.get_context("fork")
+    here, child = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: child.send(check()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a fork beside threads; the child starts none
+        process.start()
+    child.close()
+    try:
+        found: Totals = here.recv()
+    except EOFError:
+        found = Totals(unchecked={op: "a call with parts that do not match ends the process"})
+    process.join()
+    return found
+
+
+def _check_op(op: Any, recorded: Mapping[Any, Sequence[Call]], search: bool) -> Totals:
+    """Check the calls of an op, or those that are made for it."""
+    torch.set_num_threads(1)
+    totals = Totals()
+    calls, reason = recorded.get(op, ()), ""
+    if not calls:
+        calls, reason = derived(op, recorded, DERIVED)
+        totals.derived = int(bool(calls))
+    reasons = [_check(call, totals, search) for call in calls] or [f"no call: {reason}"]
+    totals.ops = int(totals.calls > 0)
+    if not totals.ops:
+        totals.unchecked[str(op)] = reasons[0]
+    return totals
+
+
+def _check(call: Call, totals: Totals, search: bool) -> str:
+    """Check a call; return the reason if it cannot be checked."""
     reason, case, declared = _case(call)
     if case is None or declared is None:
         totals.skip(reason)
-        return
+        return reason
     with np.errstate(all="ignore"):
         prover = Prover(case)
         totals.calls += 1
@@ -119,9 +170,10 @@ def _check(call: Call, totals: Totals, search: bool) -> None:
         for rule, devices, why in prover.wrong(prover.rules):
             found.setdefault(str(rule), Discrepancy(*row, str(rule), devices, why))
         totals.wrong += found.values()
-        if search:
+        if search and call.returning is None:  # the rules of the others differ in what they write
             lacking = prover.missing(prover.rules)
             totals.missing += [Discrepancy(*row, str(rule)) for rule in lacking]
+    return ""
 
 
 def _case(call: Call) -> tuple[str, Case | None, Declared | None]:
@@ -132,7 +184,7 @@ def _case(call: Call) -> tuple[str, Case | None, Declared | None]:
     types = tuple(TensorType(x.shape, x.dtype) for x in own)
     if len(own) < len(call.tensors) or any(t.dtype.kind not in "fiub" for t in types):
         return "the element type is not supported", None, None
-    if not combinations(types, DEVICES[0]):
+    if partials(types) is None:
         return "too many combinations of layouts", None, None
     try:
         results = call.run(own)
@@ -147,18 +199,19 @@ def _case(call: Call) -> tuple[str, Case | None, Declared | None]:
     draws = _draws(call, own, outputs)
     if not draws:
         return "the results tell nothing about rules", None, None
-    declared = Declared(call, types, len(outputs))
+    declared = Declared(call, types, len(outputs) - len(call.written))
     case = Case(
         name=str(call),
         inputs=types,
-        outputs=outputs,
+        outputs=outputs[: len(outputs) - len(call.written)],
         attributes=call,
         evaluate=lambda arrays, call: call.run(arrays),
         draws=draws,
         rules=declared.rules,
         localize=declared.localize if declared.is_local else None,
         devices=DEVICES,
-        repeatable=REPEATABLE,
+        overwrites=call.written,
+        repeatable=partials(types) or (),
         ranges=chunks,
     )
     return "", case, declared

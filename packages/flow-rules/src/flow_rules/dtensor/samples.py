@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 from unittest import SkipTest
@@ -33,11 +34,13 @@ class Call:
     Attributes:
         op: the op, an `OpOverload`.
         leaves, tree: the arguments, with tensors among the leaves.
+        returning: the op that returns new tensors where this one writes into given ones, or None.
     """
 
     op: Any
     leaves: tuple[Any, ...]
     tree: TreeSpec
+    returning: Any = None
 
     @property
     def tensors(self) -> tuple[Any, ...]:
@@ -51,11 +54,35 @@ class Call:
         filled: tuple[Any, Any] = tree_unflatten(leaves, self.tree)
         return filled
 
+    @cached_property
+    def written(self) -> tuple[int, ...]:
+        """Return the tensors that the op overwrites, if it returns nothing."""
+        schema = self.op._schema
+        if schema.returns:
+            return ()
+        args, kwargs = self.filled(range(len(self.tensors)))
+        given = {a.name: x for a, x in zip(schema.arguments, args, strict=False)} | kwargs
+        named = [a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write]
+        return tuple(tree_flatten([given[name] for name in named])[0])
+
     def run(self, arrays: Any) -> list[Array]:
-        """Call the op with other tensors, and return the tensors of its result."""
-        args, kwargs = self.filled(torch.from_numpy(np.array(x)) for x in arrays)
+        """Call the op with other tensors; return its results, or what it has overwritten.
+
+        Raises:
+            ValueError: the tensors to write into have not the shapes of the results.  Some ops of
+                PyTorch would write beyond the end of such a tensor.
+        """
+        tensors = [torch.from_numpy(np.array(x)) for x in arrays]
+        args, kwargs = self.filled(tensors)
         with torch.no_grad():
+            if self.returning is not None:
+                into = {a.name for a in self.op._schema.arguments if a.is_out}
+                rest = {name: x for name, x in kwargs.items() if name not in into}
+                wanted = [x.shape for x in tree_flatten(self.returning(*args, **rest))[0]]
+                if wanted != [kwargs[a.name].shape for a in self.op._schema.arguments if a.is_out]:
+                    raise ValueError("a tensor to write into has another shape")
             found = tree_flatten(self.op(*args, **kwargs))[0]
+        found += [tensors[i] for i in self.written]
         return [x.numpy() for x in found if isinstance(x, torch.Tensor)]
 
     def __str__(self) -> str:

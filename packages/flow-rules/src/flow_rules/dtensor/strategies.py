@@ -26,7 +26,7 @@ from flow_rules.prover import NONSENSE, kinds
 DEVICES = (2, 3)
 """Numbers of devices of the meshes."""
 MOST = 700
-"""Calls with more combinations of layouts of inputs are not checked."""
+"""Of calls with more combinations of layouts of inputs, only those with S, B and P are checked."""
 REFUSED: tuple[type[Exception], ...] = (*NONSENSE, AssertionError)
 """The exceptions of calls and layouts that DTensor refuses."""
 SUPPORTED = ("sum", "max", "min", "avg")
@@ -72,10 +72,18 @@ def layout_of(placement: Any) -> Layout | None:
     return None
 
 
+def partials(types: Sequence[TensorType]) -> tuple[layouts.Partial, ...] | None:
+    """Return the kinds of P, other than P itself, to combine; None if there are too many."""
+    for more in (layouts.REPEATABLE, ()):
+        if prod(len(kinds(t, DEVICES[0], more)) for t in types) <= MOST:
+            return more
+    return None
+
+
 def combinations(types: Sequence[TensorType], parts: int) -> list[tuple[Layout, ...]]:
     """Return all layouts of inputs; none if there are too many."""
-    rows = [kinds(t, parts, layouts.REPEATABLE) for t in types]
-    return list(product(*rows)) if prod(map(len, rows)) <= MOST else []
+    more = partials(types)
+    return [] if more is None else list(product(*(kinds(t, parts, more) for t in types)))
 
 
 class Declared:
@@ -89,7 +97,7 @@ class Declared:
         self.call, self.types, self.outputs = call, types, outputs
         self.unknown = 0
         self._locals: dict[tuple[Rule, int], Any] = {}
-        self._meta: Any = None
+        self._meta: Any = self  # not known yet
 
     def rules(self, parts: int) -> tuple[Rule, ...]:
         """Return the rules on a mesh of a number of devices."""
@@ -100,12 +108,12 @@ class Declared:
             found = self._propagated(inputs, parts)
             if found is None:
                 continue
-            outputs = self._outputs(found.output_spec)
+            outputs = self._outputs(found.output_spec) if self.outputs else ()
             if outputs is None or None in outputs or len(outputs) != self.outputs:
                 self.unknown += 1
                 continue
             rule = Rule(inputs, outputs)
-            if set(inputs) == {B} == set(outputs):
+            if {*inputs, *outputs} == {B}:
                 continue
             if found.use_val_from_redistribute_schema:
                 self._locals[rule, parts] = found.redistribute_schema
@@ -119,7 +127,7 @@ class Declared:
         known = propagator()
         schema = OpSchema(self.call.op, tuple(args), kwargs, self._info())
         try:
-            if self._meta is None:  # the shapes of the results, the same for all layouts
+            if self._meta is self:  # the shapes of the results, the same for all layouts
                 self._meta = known._propagate_tensor_meta_non_cached(schema)
             with patch.object(known, "_propagate_tensor_meta_non_cached", lambda _: self._meta):
                 found = known.propagate_op_sharding_non_cached(schema)
@@ -175,4 +183,4 @@ class Declared:
         tensors = iter(self.call.tensors)
         kinds_of_tensors = (DTensorSpec, torch.Tensor)
         own = [next(tensors) if isinstance(x, kinds_of_tensors) else x for x in leaves]
-        return Call(op, tuple(own), tree)
+        return Call(op, tuple(own), tree, self.call.returning)
