@@ -206,6 +206,36 @@ def test_a_form(layout: str, devices: int, passes: str, precision: str) -> None:
         assert problems(job, plan) == []
 
 
+def rows(x: Any) -> Any:
+    """Return scores by another view, in whose memory the loss and its gradient are computed."""
+    table = flow.get_variable("table", (4, 8), initializer=flow.random_normal_initializer(0.0, 0.3))
+    return flow.reshape(flow.matmul(x, table, transpose_b=True), (2, 3, 4))
+
+
+def convolved(x: Any) -> Any:
+    images = flow.layers.conv2d(
+        flow.reshape(x, (6, 2, 2, 2)), 4, 2, 2, name="conv",
+        kernel_initializer=flow.random_normal_initializer(0.0, 0.3),
+    )  # fmt: skip
+    return flow.reshape(images, (2, 3, 4))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("network", [rows, convolved])
+def test_other_views(network: Callable[[Any], Any], precision: str) -> None:
+    @flow.global_function("train")
+    def train(
+        x: tp.Numpy.Placeholder((6, 8)), y: tp.Numpy.Placeholder((2, 3), flow.int32)
+    ) -> tp.Numpy:
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, network(x))
+        flow.optimizer.SGD(0.1, momentum=0).minimize(loss)
+        return flow.math.reduce_mean(loss)
+
+    with emulated(2):
+        _, plan = compiled(train, Form("data", 2, "all", "flow-core", precision))
+        assert problems(train, plan) == []
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("restored_program")
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ from flow_core.observe.isolated_run import (
 from flow_core.observe.parts import Whole, assemble, take_apart
 from flow_core.observe.rounding import (
     allowed,
+    as_type,
     difference,
     disturb,
     drift,
@@ -53,6 +54,7 @@ from flow_core.observe.rounding import (
     largest,
     over,
     relative_error,
+    widened,
 )
 from flow_core.observe.sensitivity import moved
 from flow_core.observe.verdict import (
@@ -349,8 +351,9 @@ class Oracle:
         reference = self.session.registry.ops[op.type].reference
         # the parts of variables and fed values are not among the observed values
         if reference and any(v not in together for v in local):
-            results = reference(*(wholes[v].array for v in op.inputs), **op.attrs)
+            results = reference(*(widened(wholes[v].array) for v in op.inputs), **op.attrs)
             array = results[value.index] if isinstance(results, tuple) else results
+            array = as_type(array, self.graph.type_of(value).dtype.numpy)
             return Whole(array, np.abs(array))
         parts = [together[v] for v in local]
         return assemble(layout, self.graph.type_of(value).shape, parts)

@@ -77,6 +77,24 @@ def is_float(array: Array) -> bool:
     return array.dtype.kind not in "iubOSU"
 
 
+def floating(array: Any) -> bool:
+    """Return whether a value is an array of floating-point numbers."""
+    return isinstance(array, np.ndarray) and is_float(array)
+
+
+def widened(array: Any) -> Any:
+    """Return an array of floating-point numbers in float64; others as they are."""
+    return as_type(array, np.float64) if floating(array) else array
+
+
+def as_type(array: Any, dtype: Any) -> Any:
+    """Return an array of floating-point numbers in another type; those beyond it are infinite."""
+    if not floating(array) or array.dtype == dtype:
+        return array
+    with np.errstate(all="ignore"):
+        return array.astype(dtype)
+
+
 def epsilon(array: Array) -> float:
     """Return the machine epsilon of an array's type."""
     import ml_dtypes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -13,8 +13,9 @@ from flow_core.device import Launch
 from flow_core.frontend.session.session import Session
 from flow_core.ir.graph import Value
 from flow_core.observe.isolated_run import IsolatedRun, isolated, same_bits
-from flow_core.plan import Plan
+from flow_core.plan import Plan, Task
 from flow_core.runtime.executable import Executable
+from flow_core.sharding.topology import Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,31 @@ class CapturedExecutable(Executable):
                     self.overwritten.append(Overwritten(position, i))
                     del self.captured[i]
 
+        views = list(self._views_in_place(task))  # by which later tasks may read the results
+
         def keep() -> None:
             for k, i in enumerate(task.outputs):
                 self.values[Value(task.op, k)] = self.captured[i] = self._host(i).copy()
+            for i in views:
+                if i in self.captured:
+                    self.captured[i] = self._host(i).copy()
 
         return (check, *launches, keep)
+
+    def _views_in_place(self, task: Task) -> Iterator[int]:
+        """Yield the buffers that share bytes with an input that a task overwrites by a result."""
+        read = set(map(self._place, task.inputs))
+        for place in read.intersection(map(self._place, task.outputs)):
+            memory, low, high = place
+            for i in range(len(self.plan.buffers)) if low >= 0 else ():
+                other, start, stop = self._place(i)
+                if other == memory and low < stop and 0 <= start < high:
+                    yield i
+
+    def _place(self, buffer: int) -> tuple[Device, int, int]:
+        """Return the memory of a buffer, and the bounds of its bytes there."""
+        found = self.plan.buffers[buffer]
+        return found.memory, found.offset, found.offset + found.type.nbytes
 
     def _host(self, buffer: int) -> Any:
         device = self.plan.buffers[buffer].memory

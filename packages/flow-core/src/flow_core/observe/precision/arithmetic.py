@@ -18,7 +18,7 @@ from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.frontend.session.session import Session
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.observe.isolated_run import SingleOp
-from flow_core.observe.rounding import is_float
+from flow_core.observe.rounding import as_type, floating, widened
 
 Compute = Callable[[Graph, Op, list[Any], int], list[Any]]
 """Returns the outputs of an op, then the variables that it overwrote, given its inputs and the
@@ -129,24 +129,6 @@ class Arithmetic:
             results = spec.reference(*arrays, **attrs)
         rows = results if isinstance(results, tuple) else (results,)
         return [widened(np.asarray(x)) for x in rows]
-
-
-def floating(array: Any) -> bool:
-    """Return whether a value is an array of floating-point numbers."""
-    return isinstance(array, np.ndarray) and is_float(array)
-
-
-def widened(array: Any) -> Any:
-    """Return an array of floating-point numbers in float64; others as they are."""
-    return as_type(array, np.float64) if floating(array) else array
-
-
-def as_type(array: Any, dtype: Any) -> Any:
-    """Return an array of floating-point numbers in another type; those beyond it are infinite."""
-    if not floating(array) or array.dtype == dtype:
-        return array
-    with np.errstate(all="ignore"):
-        return array.astype(dtype)
 
 
 def distance(found: Any, exact: Any) -> float:

@@ -29,13 +29,12 @@ from flow_core.observe.precision.arithmetic import (
     Arithmetic,
     Compute,
     Step,
-    as_type,
     distance,
     needed,
-    widened,
 )
 from flow_core.observe.precision.report import OpError, Output, Precision
 from flow_core.observe.precision.search import smallest_set
+from flow_core.observe.rounding import as_type, widened
 from flow_core.passes.base import PassContext
 from flow_core.passes.mixed_precision import GRAY, TRAILING, WHITE, MixedPrecision
 
