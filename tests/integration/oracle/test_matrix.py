@@ -220,9 +220,25 @@ def convolved(x: Any) -> Any:
     return flow.reshape(images, (2, 3, 4))
 
 
+def branches(x: Any) -> Any:
+    """Return scores of branches whose gradients are added in a fused op, as sums over devices."""
+    random = flow.random_normal_initializer(0.0, 0.3)
+    x = flow.layers.layer_norm(x, name="norm")
+    made = [
+        flow.layers.dense(x, 8, flow.nn.relu, kernel_initializer=random, name=name)
+        for name in ("first", "second", "third")
+    ]
+    x = flow.layers.dense(flow.math.add_n(made), 4, kernel_initializer=random, name="last")
+    return flow.reshape(x, (2, 3, 4))
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("network", [rows, convolved])
-def test_other_views(network: Callable[[Any], Any], precision: str) -> None:
+@pytest.mark.parametrize(
+    ("network", "layout"), [(rows, "data"), (convolved, "data"), (branches, "model")]
+)
+def test_values_that_no_task_shows(
+    network: Callable[[Any], Any], layout: str, precision: str
+) -> None:
     @flow.global_function("train")
     def train(
         x: tp.Numpy.Placeholder((6, 8)), y: tp.Numpy.Placeholder((2, 3), flow.int32)
@@ -232,7 +248,7 @@ def test_other_views(network: Callable[[Any], Any], precision: str) -> None:
         return flow.math.reduce_mean(loss)
 
     with emulated(2):
-        _, plan = compiled(train, Form("data", 2, "all", "flow-core", precision))
+        _, plan = compiled(train, Form(layout, 2, "all", "flow-core", precision))
         assert problems(train, plan) == []
 
 

@@ -54,7 +54,6 @@ from flow_core.observe.rounding import (
     largest,
     over,
     relative_error,
-    widened,
 )
 from flow_core.observe.sensitivity import moved
 from flow_core.observe.verdict import (
@@ -314,9 +313,9 @@ class Oracle:
         step: int,
     ) -> None:
         """Record the verdicts of one step; a worse verdict replaces that of an earlier step."""
-        wholes = {Value(n, 0): Whole(x, np.abs(x)) for n, x in zip(self.inputs, feeds, strict=True)}
+        wholes = {Value(n, 0): Whole.of(x) for n, x in zip(self.inputs, feeds, strict=True)}
         states = {**self.values, **before}
-        wholes |= {Value(n, 0): Whole(x, np.abs(x)) for n, x in states.items()}
+        wholes |= {Value(n, 0): Whole.of(x) for n, x in states.items()}
         wholes |= {value: wholes[Value(copy.name, 0)] for value, copy in self.copies.items()}
         after = (one.variables.values(), many.variables.values() | self.held(many))
         for op in self.graph.ops.values():
@@ -351,10 +350,14 @@ class Oracle:
         reference = self.session.registry.ops[op.type].reference
         # the parts of variables and fed values are not among the observed values
         if reference and any(v not in together for v in local):
-            results = reference(*(widened(wholes[v].array) for v in op.inputs), **op.attrs)
-            array = results[value.index] if isinstance(results, tuple) else results
-            array = as_type(array, self.graph.type_of(value).dtype.numpy)
-            return Whole(array, np.abs(array))
+            results = reference(*(wholes[v].exact for v in op.inputs), **op.attrs)
+            exact = results[value.index] if isinstance(results, tuple) else results
+            array = as_type(exact, self.graph.type_of(value).dtype.numpy)
+            if not is_float(array):
+                return Whole.of(array)
+            own = epsilon(array)
+            unit = max([own, *(wholes[v].unit for v in op.inputs)])
+            return Whole(array, np.abs(array) * (unit / own), exact, unit=unit)
         parts = [together[v] for v in local]
         return assemble(layout, self.graph.type_of(value).shape, parts)
 

@@ -11,6 +11,7 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.observe.isolated_run import same_bits
+from flow_core.observe.rounding import widened
 from flow_core.sharding.sbp import Partial
 
 REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
@@ -24,12 +25,22 @@ class Whole:
         array: the logical value.
         size: for each element, the magnitude of the terms that were added up to it; larger than
             the element's own magnitude if partial sums cancel.
+        exact: the value before it was rounded to its type, which an op that is fused with its
+            reader does not do; floating-point numbers are float64.
         disagreeing: ranks of the first two devices whose replicas differ, if any.
+        unit: the largest unit of rounding on the way to the value that `exact` leaves out.
     """
 
     array: Any
     size: Any
+    exact: Any
     disagreeing: tuple[int, int] | None = None
+    unit: float = 0.0
+
+    @classmethod
+    def of(cls, array: Any) -> Whole:
+        """Return a value that is no sum of parts."""
+        return cls(array, np.abs(array), widened(array))
 
 
 def assemble(layout: TensorLayout, shape: tuple[int, ...], parts: Sequence[Array]) -> Whole:
@@ -55,7 +66,7 @@ def assemble(layout: TensorLayout, shape: tuple[int, ...], parts: Sequence[Array
             disagreeing = (first, rank)
     kinds = [sbp.op for sbp in layout.sbp if isinstance(sbp, Partial)]
     array, size = _reduced(list(groups.values()), kinds[0] if kinds else "sum")
-    return Whole(array.astype(dtype), size, disagreeing)
+    return Whole(array.astype(dtype), size, widened(array), disagreeing)
 
 
 def _reduced(groups: list[Array], kind: str) -> tuple[Array, Array]:
