@@ -18,7 +18,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import processes
 
 from flow_core.device import Driver
 from flow_core.sharding.topology import Device
@@ -277,7 +276,7 @@ class Fabric:
 
     def wait(self, done: Callable[[], bool], what: Callable[[], str]) -> None:
         """Waits with ``changed`` held."""
-        if not self.changed.wait_for(done, processes.scaled(self.patience)):
+        if not self.changed.wait_for(done, self.patience):
             raise self.refuse(what())
 
     def check(self) -> None:
@@ -544,7 +543,7 @@ def on_ranks(size: int, body: Callable[[FakeWorld], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(processes.scaled(2 * PATIENCE))
+        thread.join(2 * PATIENCE)
     if errors:
         raise errors[0]
     assert not any(thread.is_alive() for thread in threads)

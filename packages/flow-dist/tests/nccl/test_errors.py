@@ -83,7 +83,7 @@ def run(
     devices: tuple[str, ...] = DEVICES,
     patience: float = 60.0,
 ) -> Fabric:
-    fabric = Fabric(patience)
+    fabric = Fabric(processes.scaled(patience))
 
     def on_rank(world: FakeWorld) -> None:
         with closing(Rank(fabric, world, devices)) as rank:
