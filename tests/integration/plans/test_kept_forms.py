@@ -1,4 +1,4 @@
-"""A second start takes the form that the first has found, without a search or a compilation."""
+"""A second start reuses the form that the first one found, without a search or a compilation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS = {"0:0": 1024, "0:0-3": 64}
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keep plans in a folder of the test."""
+    """Store plans in a temporary folder of the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "flow-core" / "plans"
 

@@ -1,4 +1,4 @@
-"""Completion of `flow` in shells: bash itself, and what zsh and fish ask and get."""
+"""Shell completion of `flow`: in bash, and by the protocol of zsh and fish."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ FINDS = {
     "debug": "first NaN",
     "stragglers": "how fast the processes",
 }
-"""What leads a newcomer to the commands that check a plan or its steps."""
+"""The help texts that lead to the commands that check plans and steps."""
 
 
 @pytest.mark.parametrize("name", FINDS)

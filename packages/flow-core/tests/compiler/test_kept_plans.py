@@ -43,7 +43,7 @@ Y = np.arange(8, dtype=np.int32) % 3
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Keep plans in a folder of the test."""
+    """Store plans in a temporary folder of the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("FLOW_PLAN_CACHE")
     restart()

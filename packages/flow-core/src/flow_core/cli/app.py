@@ -90,7 +90,7 @@ class FlowGroup(click.Group):
 
     @staticmethod
     def _explained(error: Exception, attempted: str) -> FlowError | None:
-        """Return an error of flow for another one; None for a bug of flow or the end of a pipe."""
+        """Convert an error to one of flow; return None for a defect of flow or a closed pipe."""
         if not raised_by_flow(error):
             return program_error(error, attempted)
         if isinstance(error, OSError) and error.errno != errno.EPIPE:

@@ -38,7 +38,7 @@ def ends_of(whole: Sequence[AttrValue]) -> tuple[Devices, Devices]:
 
 
 def is_regular(attrs: Mapping[str, AttrValue]) -> bool:
-    """Return whether the blocks of one device show whether all have the form of a collective.
+    """Return whether the blocks of one device determine whether the exchange is a collective.
 
     They do in an all-reduce, between layouts of one dimension, and between layouts of several
     dimensions whose parts have equal sizes, unless partial results are made of others.

@@ -25,8 +25,8 @@ class Whole:
         array: the logical value.
         size: for each element, the magnitude of the terms that were added up to it; larger than
             the element's own magnitude if partial sums cancel.
-        exact: the value before it was rounded to its type, which an op that is fused with its
-            reader does not do; floating-point numbers are float64.
+        exact: the value in float64, without the rounding to its type, which is missing if the op is
+            fused with its reader; other values than floating-point numbers are unchanged.
         disagreeing: ranks of the first two devices whose replicas differ, if any.
         unit: the largest unit of rounding on the way to the value that `exact` leaves out.
     """

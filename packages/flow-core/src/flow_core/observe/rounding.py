@@ -83,12 +83,12 @@ def floating(array: Any) -> bool:
 
 
 def widened(array: Any) -> Any:
-    """Return an array of floating-point numbers in float64; others as they are."""
+    """Convert an array of floating-point numbers to float64; return other values unchanged."""
     return as_type(array, np.float64) if floating(array) else array
 
 
 def as_type(array: Any, dtype: Any) -> Any:
-    """Return an array of floating-point numbers in another type; those beyond it are infinite."""
+    """Convert an array of floating-point numbers to a type; numbers beyond it are infinite."""
     if not floating(array) or array.dtype == dtype:
         return array
     with np.errstate(all="ignore"):

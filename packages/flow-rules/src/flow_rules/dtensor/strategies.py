@@ -27,6 +27,8 @@ DEVICES = (2, 3)
 """Numbers of devices of the meshes."""
 MOST = 700
 """Of calls with more combinations of layouts of inputs, only those with S, B and P are checked."""
+UNKNOWN = object()
+"""Stands for shapes of results that are not known yet; None is a possible value."""
 REFUSED: tuple[type[Exception], ...] = (*NONSENSE, AssertionError)
 """The exceptions of calls and layouts that DTensor refuses."""
 SUPPORTED = ("sum", "max", "min", "avg")
@@ -97,7 +99,7 @@ class Declared:
         self.call, self.types, self.outputs = call, types, outputs
         self.unknown = 0
         self._locals: dict[tuple[Rule, int], Any] = {}
-        self._meta: Any = self  # not known yet
+        self._meta: Any = UNKNOWN
 
     def rules(self, parts: int) -> tuple[Rule, ...]:
         """Return the rules on a mesh of a number of devices."""
@@ -127,7 +129,7 @@ class Declared:
         known = propagator()
         schema = OpSchema(self.call.op, tuple(args), kwargs, self._info())
         try:
-            if self._meta is self:  # the shapes of the results, the same for all layouts
+            if self._meta is UNKNOWN:  # the shapes of the results, the same for all layouts
                 self._meta = known._propagate_tensor_meta_non_cached(schema)
             with patch.object(known, "_propagate_tensor_meta_non_cached", lambda _: self._meta):
                 found = known.propagate_op_sharding_non_cached(schema)

@@ -69,7 +69,7 @@ def keep_form(entry: Entry, source: Source, compiled: Compiled) -> None:
 def kept_form(
     entry: Entry, source: Source, request: Callable[[Searched], CompileRequest | None]
 ) -> Compiled | None:
-    """Return the form that is kept of a job, with its plan; None if there is none that applies.
+    """Return the form that is kept for a job, with its plan; None if none applies.
 
     Args:
         entry: the place of the plan of the job as it is.
@@ -100,6 +100,6 @@ def decoded(content: bytes) -> KeptForm:
 
 
 def _key(entry: Entry, source: Source) -> tuple[str, ...]:
-    """Return the key of a job's form: that of its plan, and what else the search depends on."""
+    """Return the key of a job's form: the key of its plan, and the other inputs of the search."""
     allowed, held = source.build.config.get(MEMORY_SEARCH), entry.request.limits.held
     return (FORMAT, *entry.key, str(allowed), digest(held))
