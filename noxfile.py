@@ -144,10 +144,10 @@ def lint(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0], tags=["ci"])
 @timed
 def typecheck(session: nox.Session) -> None:
-    """Run mypy in strict mode on the sources, and mypy and pyright on programs of users."""
+    """Run mypy, and the tests that read sources: types of programs of users, words, sizes."""
     workspace(session)
     in_workspace(session, "mypy", *session.posargs)
-    in_workspace(session, "pytest", "-q", "tests/static", env=QUIET)
+    in_workspace(session, "pytest", "-q", "-n2", "--dist=loadfile", "tests/static", env=QUIET)
 
 
 def run_tests(session: nox.Session, *arguments: str, **settings: str) -> None:
@@ -171,10 +171,10 @@ def tests(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[1:] or PYTHONS, tags=["ci"])
 @timed
 def later(session: nox.Session) -> None:
-    """Run a quarter of the tests that may depend on the version on each later Python."""
+    """Run a sixth of the tests that may depend on the version on each later Python."""
     if str(session.python) == PYTHONS[0]:
         session.skip("no later Python is installed")
-    subset = f"--subset={PYTHONS.index(str(session.python)) - 1}/4"
+    subset = f"--subset={PYTHONS.index(str(session.python)) - 1}/6"
     run_tests(session, "-m", f"{QUICK} and not arithmetic", subset, "--ignore=tests/static")
 
 

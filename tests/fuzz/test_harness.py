@@ -46,6 +46,7 @@ def test_a_case_follows_from_its_seed(tmp_path: Path) -> None:
     assert Failure("png", 5, AT, what).command == f"nox -s fuzz -- png --seed 5 --case {AT}"
 
 
+@pytest.mark.slow
 def test_a_case_that_is_slow_once_is_tried_again(tmp_path: Path) -> None:
     def opened(slow: int) -> Trial:
         made = replace(TARGETS["slow"], open=lambda _: lambda *_: tries[-1] < slow and take_long())

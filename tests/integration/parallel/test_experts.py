@@ -79,6 +79,9 @@ def trained(*args: Any, **how: Any) -> tuple[Any, Any, dict[str, Any]]:
     return np.array(losses), np.array(dropped), {k: v.numpy() for k, v in stored.items()}
 
 
+@pytest.mark.representative(
+    "2 devices-1-]|4 devices-2-float16|grid-1-bfloat16|grid-2-]", "each layout, number, and type"
+)
 @pytest.mark.parametrize("half", ["", "float16", "bfloat16"])
 @pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize("layout", ["2 devices", "4 devices", "all of a grid"])
@@ -110,6 +113,7 @@ MOVED = {
 """Layouts of rows (experts, rows, width): to the experts, back, and gradients of results."""
 
 
+@pytest.mark.representative("True-greedy|grid-True|2 devices-False-optimal", "each value of each")
 @pytest.mark.parametrize("selector", ["greedy", "optimal"])
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("layout", MOVED)

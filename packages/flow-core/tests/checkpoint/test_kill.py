@@ -53,7 +53,7 @@ def test_save_killed_at_random_moments(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize("how", ["exchange", "two-steps"])
+@pytest.mark.parametrize("how", ["exchange", pytest.param("two-steps", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("which", ["ends", pytest.param("all", marks=pytest.mark.exhaustive)])
 def test_save_killed_at_every_line(tmp_path: Path, how: str, which: str) -> None:
     """The process exits at each line of the save in turn and loses all unwritten buffers.

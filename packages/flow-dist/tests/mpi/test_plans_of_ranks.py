@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import processes
+import pytest
 from launching import HELPERS, launcher, run_script
 
 PROGRAM = HELPERS / "kept_plans_program.py"
@@ -28,18 +29,24 @@ def results(folder: Path) -> tuple[list[str], str]:
 
 
 def test_ranks_use_kept_plans_together(tmp_path: Path) -> None:
-    both, neither = ["train"], list[str]()
+    compiled, bits = started(tmp_path)
+    assert compiled == ["train"]
+    assert started(tmp_path) == ([], bits)
+    assert started(tmp_path, "1") == (["train"], bits)
+
+
+@pytest.mark.slow
+def test_ranks_without_plans_compile_with_the_others(tmp_path: Path) -> None:
     compiled, bits = started(tmp_path, "0,1")
-    assert compiled == both
+    assert compiled == ["train"]
     assert not list(tmp_path.glob("*/flow-core"))
-    assert started(tmp_path) == (both, bits)
-    assert started(tmp_path) == (neither, bits)
-    assert started(tmp_path, "1") == (both, bits)
+    assert started(tmp_path) == (["train"], bits)
     shutil.rmtree(tmp_path / "0")  # as after a restart on another host
-    assert started(tmp_path) == (both, bits)
-    assert started(tmp_path) == (neither, bits)
+    assert started(tmp_path) == (["train"], bits)
+    assert started(tmp_path) == ([], bits)
 
 
+@pytest.mark.slow
 def test_restarted_ranks_compile_nothing(tmp_path: Path) -> None:
     """They load the plans that they had before a rank was killed."""
     launcher()
@@ -52,6 +59,7 @@ def test_restarted_ranks_compile_nothing(tmp_path: Path) -> None:
     assert started(tmp_path, "0,1") == (["train"], bits)
 
 
+@pytest.mark.slow
 def test_ranks_use_the_form_that_they_have_searched(tmp_path: Path) -> None:
     limits = {"ONEFLOW_EMULATE_GPUS": "4", "ONEFLOW_EMULATE_GPU_MEMORY": "80000"}
     compiled, bits = started(tmp_path, **limits)

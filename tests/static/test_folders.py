@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MOST = 20
 """Modules in one folder, without ``__init__``."""
 EXCEPTIONS = {"packages/flow-core/src/oneflow": "each module is a public namespace of OneFlow"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import processes
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs" / "glossary.md"
 RETIRED = dict(re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|$", GLOSSARY.read_text(), re.MULTILINE))
 WORDS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import processes
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CORE = ROOT / "packages" / "flow-core"
 sys.path[:0] = [str(ROOT / "docs"), str(CORE)]
 
