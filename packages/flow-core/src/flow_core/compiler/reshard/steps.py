@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from flow_core.base.hashing import HashedOnce
 from flow_core.base.shapes import Shape, num_elements
 from flow_core.comm.described import is_covered
 from flow_core.comm.pieces import Piece, listed_pieces
@@ -42,7 +43,7 @@ from flow_core.sharding.topology import Device, Devices, devices_of
 
 
 @dataclass(frozen=True, slots=True)
-class ReshardStep:
+class ReshardStep(HashedOnce):
     """One step of boxing.
 
     Attributes:
@@ -62,6 +63,7 @@ class ReshardStep:
     combine: str = "sum"
     fill: str = "sum"
     groups: Sequence[tuple[int, ...]] = ()
+    __hash__ = HashedOnce.__hash__
 
     @property
     def name(self) -> str:
