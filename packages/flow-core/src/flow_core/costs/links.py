@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flow_core.base.errors import ConfigError
-from flow_core.base.hashing import HashedOnce
+from flow_core.sharding.hashing import HashedOnce
 from flow_core.sharding.topology import Device
 
 ALGORITHMS = ("direct", "ring", "tree", "hierarchical")

@@ -15,8 +15,8 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from flow_core.base.hashing import HashedOnce
 from flow_core.base.shapes import Shape
+from flow_core.sharding.hashing import HashedOnce
 from flow_core.sharding.sbp import (
     NdSbp,
     Partial,

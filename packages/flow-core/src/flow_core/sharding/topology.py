@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from flow_core.base.errors import GraphError
-from flow_core.base.hashing import HashedOnce
+from flow_core.sharding.hashing import HashedOnce
 
 
 class Device(NamedTuple):

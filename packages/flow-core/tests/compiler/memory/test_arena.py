@@ -65,7 +65,28 @@ def test_planning_many_blocks_is_fast() -> None:
 @pytest.mark.slow
 @given(blocks, st.randoms(use_true_random=False))
 @settings(deadline=None)
-def test_array_and_loop_placement_agree(items: list[Block], random: Random) -> None:
+def test_all_ways_to_place_agree(items: list[Block], random: Random) -> None:
     order = list(range(len(items)))
     random.shuffle(order)
-    assert arena._place_by_arrays(items, order) == arena._place_by_loop(items, order)
+    wanted = arena._place_by_loop(items, order)
+    assert arena._place_by_arrays(items, order) == wanted
+    placer = arena._Placer(items)
+    placer._others = arena._live_together(items)
+    assert placer.placed(order) == wanted
+    ends = [low + aligned(block.nbytes) for low, block in zip(wanted, items, strict=True)]
+    assert placer.height(wanted) == max(ends, default=0)
+
+
+@pytest.mark.slow
+@given(blocks.filter(bool), st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_blocks_that_have_not_moved_are_not_placed_again(
+    items: list[Block], random: Random
+) -> None:
+    placer, order = arena._Placer(items), list(range(len(items)))
+    placer._others = arena._live_together(items)
+    offsets = placer.placed(order)
+    for _ in range(4):
+        order, same = placer.raised(order, offsets, random)
+        offsets = placer.placed(order, offsets, same)
+        assert offsets == arena._place_by_loop(items, order)

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.base.hashing import HashedOnce
 from flow_core.base.shapes import Shape, num_elements
 from flow_core.comm.described import is_covered
 from flow_core.comm.pieces import Piece, listed_pieces
@@ -37,6 +36,7 @@ from flow_core.compiler.reshard.groups import (
 from flow_core.compiler.reshard.traffic import Factors, Listed, Outer
 from flow_core.costs.collectives import collective_seconds
 from flow_core.costs.links import LinkModel
+from flow_core.sharding.hashing import HashedOnce
 from flow_core.sharding.layouts import TensorLayout, holds_partial
 from flow_core.sharding.sbp import Broadcast, Partial, Split, region_shape
 from flow_core.sharding.topology import Device, Devices, devices_of

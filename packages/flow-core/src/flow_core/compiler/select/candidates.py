@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flow_core.base.errors import located
-from flow_core.base.hashing import HashedOnce
 from flow_core.base.shapes import Shape
 from flow_core.ir.graph import AttrValue, Graph, Op, TensorType, tensor_type
 from flow_core.plugins.specs import LocalContext, OpSpec, Part, SbpContext, local_attrs
+from flow_core.sharding.hashing import HashedOnce
 from flow_core.sharding.sbp import (
     EXTREMES,
     B,
