@@ -174,14 +174,15 @@ class _Placer:
             known: the offsets for another order.
             same: the number of blocks with which both orders begin.
         """
-        if self._others is None:
-            few = len(order) < FEW
-            return (_place_by_loop if few else _place_by_arrays)(self.blocks, order)
-        offsets = [-1] * len(order)
-        for i in order[:same]:
+        before, after, offsets = order[:same], order[same:], [-1] * len(order)
+        for i in before:
             offsets[i] = known[i]
-        for i in order[same:]:
-            offsets[i] = self._lowest(self.sizes[i], offsets, self._others[i])
+        if self._others is None:
+            place = _place_by_loop if len(order) < FEW else _place_by_arrays
+            place(self.blocks, before, after, offsets)
+        else:
+            for i in after:
+                offsets[i] = self._lowest(self.sizes[i], offsets, self._others[i])
         return offsets
 
     def _lowest(self, size: int, offsets: Sequence[int], others: Sequence[int]) -> int:
@@ -204,10 +205,11 @@ def _live_together(blocks: Sequence[Block]) -> list[list[int]] | None:
     return found if sum(map(len, found)) < CROWDED * len(blocks) else None
 
 
-def _place_by_loop(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
-    """Implement `_Placer.placed` by a loop over the placed blocks."""
-    placed: list[tuple[int, int, int, int]] = []  # (low, high, first, last), sorted by low
-    offsets = [0] * len(blocks)
+def _place_by_loop(
+    blocks: Sequence[Block], before: Sequence[int], order: Sequence[int], offsets: list[int]
+) -> None:
+    """Add the offsets of further blocks by a loop over those that were placed before."""
+    placed = sorted([_extent(blocks[i], offsets[i]) for i in before])
     for i in order:
         block = blocks[i]
         size, begin, end = aligned(block.nbytes), block.first, block.last
@@ -220,14 +222,16 @@ def _place_by_loop(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
                     offset = high
         offsets[i] = offset
         bisect.insort(placed, (offset, offset + size, begin, end))
-    return offsets
 
 
-def _place_by_arrays(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
-    """Implement `_Placer.placed` by array operations on all placed blocks."""
-    placed = np.zeros((4, len(blocks)), np.int64)  # rows low, high, first, last; sorted by low
-    offsets = [0] * len(blocks)
-    for count, i in enumerate(order):
+def _place_by_arrays(
+    blocks: Sequence[Block], before: Sequence[int], order: Sequence[int], offsets: list[int]
+) -> None:
+    """Add the offsets of further blocks by array operations on those that were placed before."""
+    rows = sorted([_extent(blocks[i], offsets[i]) for i in before])
+    placed = np.zeros((4, len(offsets)), np.int64)  # rows low, high, first, last; sorted by low
+    placed[:, : len(rows)] = np.array(rows, np.int64).reshape(-1, 4).T
+    for count, i in enumerate(order, len(rows)):
         block = blocks[i]
         size, begin, end = aligned(block.nbytes), block.first, block.last
         low, high, first, last = placed[:, :count]
@@ -236,7 +240,11 @@ def _place_by_arrays(blocks: Sequence[Block], order: Sequence[int]) -> list[int]
         at = int(np.searchsorted(low, offset))
         placed[:, at + 1 : count + 1] = placed[:, at:count].copy()
         placed[:, at] = offset, offset + size, begin, end
-    return offsets
+
+
+def _extent(block: Block, offset: int) -> tuple[int, int, int, int]:
+    """Return the first byte and the last + 1 of a block, and its first and last task."""
+    return offset, offset + aligned(block.nbytes), block.first, block.last
 
 
 def _fitting(low: Array, high: Array, size: int) -> int:
