@@ -33,11 +33,12 @@ class HashedOnce:
         try:
             return self._hash
         except AttributeError:
-            object.__setattr__(self, "_hash", hash(_compared(type(self))(self)))
+            kind: Any = type(self)
+            object.__setattr__(self, "_hash", hash(_compared(kind)(self)))
             return self._hash
 
 
 @cache
-def _compared(kind: type[HashedOnce]) -> attrgetter[Any]:
+def _compared(kind: type[Any]) -> attrgetter[Any]:
     """Return the function that returns the fields which make two records equal."""
     return attrgetter(*(f.name for f in fields(kind) if f.compare))
