@@ -7,7 +7,7 @@ before all devices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key")
@@ -52,17 +52,11 @@ class StageCache:
     Attributes:
         optimized: the logical graphs after their passes.
         searches: the results of searches for SBP signatures.
+        tables: the results of functions of single ops and values, by their arguments; the key of a
+            table has the function and what it depends on besides them.
     """
 
     def __init__(self) -> None:
         self.optimized = Recent[Any, Any]()
         self.searches = Recent[Any, Any]()
-        self._tables: dict[Hashable, dict[Any, Any]] = {}
-
-    def table(self, *key: Hashable) -> dict[Any, Any]:
-        """Return the results of a function of parts of graphs, by its arguments.
-
-        Args:
-            key: the function, and what it depends on besides its arguments.
-        """
-        return self._tables.setdefault(key, {})
+        self.tables = Recent[Any, dict[Any, Any]]()

@@ -24,7 +24,6 @@ from flow_core.compiler.reshard.planner import BoxingError, ReshardStep, TensorL
 from flow_core.compiler.select.candidates import NdSignature, first_device
 from flow_core.compiler.select.price import NEVER, NOTHING, Cost, picoseconds
 from flow_core.compiler.select.problem import Problem, Selection, fed_as
-from flow_core.compiler.stage_cache import StageCache
 from flow_core.costs.model import Work
 from flow_core.ir.graph import Op, TensorType, Value, tensor_type
 from flow_core.sharding.sbp import B, NdSbp, Split, region_shape
@@ -64,10 +63,9 @@ class Costs:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        cache = problem.cache or StageCache()
         self._moves: dict[Hashable, Move] = {}
-        self._all_moves: dict[Hashable, Move] = cache.table("moves", problem.memory)
-        self._ops: dict[Hashable, Cost] = cache.table("ops", problem.memory)
+        self._all_moves: dict[Hashable, Move] = problem.table("moves", problem.memory)
+        self._ops: dict[Hashable, Cost] = problem.table("ops", problem.memory)
         self._gradients = frozenset(gradients(problem))
 
     # ---------------------------------------------------------------------- boxing

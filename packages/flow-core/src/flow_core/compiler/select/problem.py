@@ -70,6 +70,18 @@ class Problem:
     host_numbers: frozenset[str] = frozenset()
     cache: StageCache | None = field(default=None, compare=False, repr=False)
 
+    def table(self, function: str, *more: object) -> dict[Any, Any]:
+        """Return the known results of a function of ops or values, by its arguments.
+
+        Args:
+            function: the name of the function.
+            more: what it depends on besides its arguments, the specs, the cost model and the
+                layouts of variables.
+        """
+        if self.cache is None:
+            return {}
+        return self.cache.tables.get((function, more, self.specs, self.costs, self.fixed), dict)
+
     def reads(self, op: Op, index: int) -> Placement:
         """Return where an op reads an input.
 
@@ -186,9 +198,8 @@ class Space:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        cache = problem.cache or StageCache()
-        self._all: dict[Hashable, States] = cache.table("signatures", self.extremes)
-        self._allowed: dict[Hashable, States] = cache.table("allowed signatures")
+        self._all: dict[Hashable, States] = problem.table("signatures", self.extremes)
+        self._allowed: dict[Hashable, States] = problem.table("allowed signatures")
 
     def all(self, op: Op) -> States:
         """Return all signatures of an op, whether they meet the requests or not."""
