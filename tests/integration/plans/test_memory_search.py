@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.errors import ConfigError, OutOfMemoryError
 from flow_core.compiler.limits import needed_bytes
-from flow_core.compiler.request import Compiled
+from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.frontend.job import compile as compile_module
 from flow_core.frontend.job.compile_request import compile_request
 from flow_core.frontend.job.forms.search import Search, Steps
@@ -80,11 +81,11 @@ def losses(memory: int | None, devices: str = "0:0-3", **settings: Any) -> Any:
         return np.stack([job(X) for _ in range(3)])
 
 
-def search_under(limit: int, **settings: Any) -> Search:
+def search_under(limit: int, compiled: Any = compile_with_fallback) -> Search:
     """A search under a limit that is not the session's, in a session with four devices."""
-    config = transformer_config(sbp_selector="greedy", **settings)
+    config = transformer_config(sbp_selector="greedy")
     variant = transformer(layers=1, sbp_selector="greedy").traced_with(config)
-    return Search(variant.source, steps_of(variant, limit))
+    return Search(variant.source, replace(steps_of(variant, limit), compiled=compiled))
 
 
 def transformer_config(**settings: Any) -> Any:
@@ -156,6 +157,34 @@ def test_no_form_that_fits_is_cheaper(part: float) -> None:
     assert found.left == 0
 
 
+def test_only_the_best_form_is_compiled_for_all_devices() -> None:
+    """If that plan does not fit, the search goes on."""
+    limit = round(peak(planned(layers=1, sbp_selector="greedy")) * 0.8)
+    whole: list[CompileRequest] = []
+
+    def compiled(request: CompileRequest, refused: int) -> Compiled:
+        if request.devices is None:
+            whole.append(request)
+            if len(whole) <= refused:
+                raise OutOfMemoryError("compiling", found="a device with less memory")
+        return compile_with_fallback(request)
+
+    found = []
+    for refused in range(2):
+        whole.clear()
+        with emulated(4):
+            search = search_under(limit, partial(compiled, refused=refused))
+            best = search.run((STATES, RECOMPUTED), 1e6)
+        assert best is not None
+        assert best.compiled is not None
+        assert not best.compiled.plan.classes
+        assert len(whole) == refused + 1
+        assert best is search.fitting[0]
+        found.append(best)
+    assert found[0].levels != found[1].levels
+    assert found[0].seconds <= found[1].seconds
+
+
 def test_a_job_that_fits_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
@@ -203,11 +232,11 @@ def test_a_budget_ends_the_search_with_a_form_that_fits() -> None:
 
 def one_device(memory: int, search: str) -> Any:
     with emulated(1, memory=memory):
-        return transformer("0:0", memory_search=search)(X)
+        return transformer("0:0", layers=1, memory_search=search)(X)
 
 
 def test_micro_batches_need_consent() -> None:
-    limit = peak(planned(devices="0:0")) * 2 // 5
+    limit = peak(planned(devices="0:0", layers=1)) * 2 // 5
     with pytest.raises(OutOfMemoryError) as caught:
         one_device(limit, "on")
     hint = caught.value.hint or ""

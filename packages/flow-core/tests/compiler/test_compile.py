@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields, replace
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,11 +15,13 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from flow_core.base.errors import OutOfMemoryError, UnsupportedError
+from flow_core.base.errors import FlowError, OutOfMemoryError, UnsupportedError
+from flow_core.compiler import compile as compiling
 from flow_core.compiler.compile import compile_plan
 from flow_core.compiler.digest import plan_digest, request_digest
 from flow_core.compiler.request import Compiled, CompileRequest, HostedOp
 from flow_core.compiler.reshard.planner import TensorLayout
+from flow_core.compiler.stage_cache import StageCache
 from flow_core.frontend.session.session import default_session
 from flow_core.ir.text import print_graph
 from flow_core.passes.bucket_all_reduces import BucketAllReduces
@@ -172,9 +175,40 @@ CHANGES: dict[str, Callable[[CompileRequest], CompileRequest]] = {
 
 def test_each_field_of_a_request_changes_its_digest() -> None:
     request = train_job().compile().request
-    assert CHANGES.keys() | {"limits"} == {f.name for f in fields(request)}
+    assert CHANGES.keys() | {"cache", "limits"} == {f.name for f in fields(request)}
     digests = [request_digest(change(request)) for change in CHANGES.values()]
     assert len({request_digest(request), *digests}) == len(CHANGES) + 1
+
+
+def test_results_of_other_requests_change_no_plan() -> None:
+    """Requests that share a cache have the plans, or the errors, that they have alone."""
+    request, cache = train_job(sbp_selector="optimal").compile().request, StageCache()
+    changes = {**CHANGES, "micro_batches": lambda r: r}  # no pass has made micro-batches
+    for change in changes.values():
+        alone = change(request)
+        assert outcome(replace(alone, cache=cache)) == outcome(alone)
+
+
+def test_stages_that_requests_have_in_common_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = train_job(sbp_selector="auto").compile().request
+    request, made = replace(request, cache=StageCache()), list[str]()
+    search, passes = import_module("flow_core.compiler.select.optimal"), compiling._optimized
+    searched = search._searched
+    monkeypatch.setattr(compiling, "_optimized", lambda r: made.append("passes") or passes(r))
+    monkeypatch.setattr(search, "_searched", lambda *a: made.append("search") or searched(*a))
+    compile_plan(request)
+    for selector in ("optimal", "grids"):
+        compile_plan(replace(request, selector=selector, devices=()))
+    assert made == ["passes", "search", "search"]  # the second one is for a grid of 2 x 2
+    compile_plan(replace(request, memory_price=2.0))
+    assert made[3:] == ["search"]
+
+
+def outcome(request: CompileRequest) -> str:
+    try:
+        return plan_digest(compile_plan(request))
+    except FlowError as error:
+        return str(error)
 
 
 def test_facts_about_the_machine_change_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:

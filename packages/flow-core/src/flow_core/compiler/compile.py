@@ -28,6 +28,7 @@ from flow_core.compiler.reshard.ledger import BoxingEntry, completed
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.reshard.plugin_steps import BoxingMethods
 from flow_core.compiler.select import Problem
+from flow_core.compiler.stage_cache import StageCache
 from flow_core.ir.graph import Graph, Value, verify
 from flow_core.passes.base import PassTiming
 from flow_core.passes.gradient_accumulation import micro_inputs
@@ -62,12 +63,11 @@ def compile_plan(request: CompileRequest) -> Compiled:
         JobError: the graph does not fit the devices, or the layouts of earlier jobs.
         FlowError: other errors of passes, rules and kernels.
     """
-    verify(request.graph)
-    before, context = logical_pipeline(request)
-    optimized = before.run(request.graph, context)
+    cache = request.cache or StageCache()
+    optimized, passes = cache.optimized.get(_logical_key(request), lambda: _optimized(request))
     check_placements(request, optimized)
     physical, distributing = _timed(
-        "to_physical", len(optimized), lambda: _distribute(request, optimized)
+        "to_physical", len(optimized), lambda: _distribute(request, optimized, cache)
     )
     if physical.problem is not None:  # its devices may have become a grid
         optimized = physical.problem.graph
@@ -89,7 +89,7 @@ def compile_plan(request: CompileRequest) -> Compiled:
     )
     ledger = completed(physical.ledger, plan, physical.is_part)
     physical = replace(physical, ledger=list(explained(ledger, request.hosted, optimized)))
-    timings = (*before.timings, distributing, *after.timings, lowering)
+    timings = (*passes, distributing, *after.timings, lowering)
     stages = Stages(optimized, graph, timings, physical)
     return Compiled(
         request=request,
@@ -102,7 +102,24 @@ def compile_plan(request: CompileRequest) -> Compiled:
     )
 
 
-def _distribute(request: CompileRequest, graph: Graph) -> Physical:
+def _logical_key(request: CompileRequest) -> tuple[object, ...]:
+    """Return all that the passes on the logical graph depend on."""
+    graph = request.graph
+    return (
+        id(request.registry), graph, graph.lines, graph.origins, graph.merged, request.job,
+        request.requested, request.settings, request.layouts, request.may_host, request.hosted,
+        request.options.settings,
+    )  # fmt: skip
+
+
+def _optimized(request: CompileRequest) -> tuple[Graph, Sequence[PassTiming]]:
+    """Return the logical graph after the passes on it, with their statistics."""
+    verify(request.graph)
+    passes, context = logical_pipeline(request)
+    return passes.run(request.graph, context), passes.timings
+
+
+def _distribute(request: CompileRequest, graph: Graph, cache: StageCache) -> Physical:
     """Select SBP signatures and expand the logical graph over its devices."""
     registry = request.registry
     problem = Problem(
@@ -113,9 +130,13 @@ def _distribute(request: CompileRequest, graph: Graph) -> Physical:
         seconds=request.selector_seconds,
         memory=request.memory_price,
         host_numbers=registry.host_numbers,
+        cache=cache,
     )
     methods = BoxingMethods.of(registry)
-    return to_physical(problem, request.selector, methods, request.devices)
+    found = to_physical(problem, request.selector, methods, request.devices)
+    if found.problem is not None:  # results of other problems are not part of this one's
+        found.problem = replace(found.problem, cache=None)
+    return found
 
 
 def _residency(request: CompileRequest, physical: Physical) -> Callable[..., bool]:

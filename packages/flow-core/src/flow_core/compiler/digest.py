@@ -36,7 +36,7 @@ Skipped = Mapping[type, Set[str]]
 
 REQUEST: Skipped = {
     # Limits refuse plans and do not change them; the others are described in another way.
-    CompileRequest: {"limits", "registry", "requested"},
+    CompileRequest: {"cache", "limits", "registry", "requested"},
     CompileOptions: {"is_resident", "memory_limit"},
 }
 

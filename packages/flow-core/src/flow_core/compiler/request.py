@@ -12,6 +12,7 @@ from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.searched import Searched
 from flow_core.compiler.select import Selector
+from flow_core.compiler.stage_cache import StageCache
 from flow_core.ir.graph import Graph, Value
 from flow_core.passes.base import Pass, PassTiming
 from flow_core.passes.optimizer_placement import Owned
@@ -80,6 +81,8 @@ class CompileRequest:
         micro_batches: the number of micro-batches of a step.
         devices: the devices that the plan has tasks for, in addition to the devices that stand for
             their classes; None for all devices.
+        cache: the results of stages of other requests, on which the plan does not depend; None to
+            keep none.
     """
 
     job: str
@@ -100,6 +103,7 @@ class CompileRequest:
     memory_price: float = 1.0
     micro_batches: int = 1
     devices: Collection[Device] | None = None
+    cache: StageCache | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flow_core.base.errors import ConfigError
+from flow_core.sharding.hashing import HashedOnce
 from flow_core.sharding.topology import Device
 
 ALGORITHMS = ("direct", "ring", "tree", "hierarchical")
@@ -103,7 +104,7 @@ LOCAL = Link("local", "1 devices", 0.0, 1e11)
 
 
 @dataclass(frozen=True, slots=True)
-class LinkModel:
+class LinkModel(HashedOnce):
     """The classes of links between devices, and the algorithms of collectives over them.
 
     Attributes:
@@ -117,6 +118,7 @@ class LinkModel:
         Link("network", "all", 2e-5, 1.25e9),
     )
     algorithms: tuple[str, ...] = ("direct", "ring", "tree")
+    __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
         sizes = [group_size(link.joins) for link in self.classes]

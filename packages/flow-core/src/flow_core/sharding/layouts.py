@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flow_core.base.shapes import Shape
+from flow_core.sharding.hashing import HashedOnce
 from flow_core.sharding.sbp import (
     NdSbp,
     Partial,
@@ -34,7 +35,7 @@ Bounds = Mapping[int, tuple[Ints, Ints]]
 
 
 @dataclass(frozen=True, slots=True)
-class TensorLayout:
+class TensorLayout(HashedOnce):
     """The layout of a tensor: a placement, and an SBP for each hierarchy dimension.
 
     >>> from flow_core.sharding.sbp import B
@@ -44,6 +45,7 @@ class TensorLayout:
 
     placement: Placement
     sbp: NdSbp
+    __hash__ = HashedOnce.__hash__
 
     def region(self, shape: Shape, rank: int) -> Region:
         """Return the part of the logical tensor that a device holds."""

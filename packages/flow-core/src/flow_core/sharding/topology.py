@@ -5,12 +5,13 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
 from flow_core.base.errors import GraphError
+from flow_core.sharding.hashing import HashedOnce
 
 
 class Device(NamedTuple):
@@ -67,7 +68,7 @@ _DEVICE = re.compile(r"([!-9;-~]{1,60}):([0-9]{1,9}):([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(HashedOnce):
     """An ordered list of devices that an op runs on, with their hierarchy.
 
     >>> str(Placement.parse("gpu", "0:0-3"))
@@ -77,26 +78,18 @@ class Placement:
     device_type: str
     devices: tuple[tuple[int, int], ...]
     hierarchy: tuple[int, ...] = ()
-    _hash: int = field(init=False, repr=False, compare=False)
+    __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
         if not self.hierarchy:
             object.__setattr__(self, "hierarchy", (len(self.devices),))
         object.__setattr__(self, "devices", _shared(self.devices))
-        key = self.device_type, self.devices, self.hierarchy
-        object.__setattr__(self, "_hash", hash(key))
         if prod(self.hierarchy) != len(self.devices):
             raise GraphError(
                 "making a placement",
                 found=f"hierarchy {self.hierarchy} for {len(self.devices)} devices",
                 allowed="a hierarchy whose product is the number of devices",
             )
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __reduce__(self) -> tuple[Any, ...]:  # hashes of strings differ between processes
-        return Placement, (self.device_type, self.devices, self.hierarchy)
 
     @classmethod
     def parse(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,18 @@ def test_work_is_deducted_from_the_budget() -> None:
     assert budget.left == 10**9 - sum(3**n for n in range(1, 7)) * ENTRY
 
 
+@pytest.mark.parametrize("solver", [True, False])
+def test_budgets_with_which_a_search_has_the_same_result(monkeypatch: Any, solver: bool) -> None:
+    monkeypatch.setattr(ilp, "available", lambda: solver)
+    whole = sum(3**n for n in range(1, 7)) * ENTRY
+    for left in (0, whole - 1, whole, 2 * whole):
+        budget = SearchBudget(left)
+        answer = search(clique(6), budget)
+        assert budget.least <= left < budget.most
+        for other in (budget.least, left if budget.most == inf else int(budget.most) - 1):
+            assert search(clique(6), SearchBudget(other)) == answer
+
+
 def test_equal_parts_of_a_chain_are_solved_once() -> None:
     net = Network()
     table = np.array([[0, 3, 9], [4, 0, 2], [5, 7, 0]], np.int64)
@@ -204,14 +217,36 @@ def test_nodes_with_a_changed_priority_are_eliminated_in_order() -> None:
 
 def by_definition(sizes: list[int], near: list[set[int]], rule: str) -> tuple[int, ...]:
     """Compute the order of a rule by evaluating the rule on all remaining nodes each time."""
-    relations = Relations(sizes, near)
+    number, weight = RULES[rule]
+    weights = [weight(n) for n in sizes]
     left, found = set(range(len(sizes))), []
     while left:
-        node = min(left, key=lambda n: (RULES[rule](relations, n), len(relations.neighbors[n]), n))
-        relations.eliminate(node)
+        now = Relations(sizes, near, weights)
+        node = min(left, key=lambda n, now=now: (number(now, n), len(now.neighbors[n]), n))
+        now.eliminate(node)
+        near = now.neighbors
         left.discard(node)
         found.append(node)
     return tuple(found)
+
+
+def test_related_weights_are_kept_up_to_date() -> None:
+    """Also of nodes that get more neighbors than are counted, and fewer again."""
+    rng = np.random.default_rng(5)
+    sizes = rng.integers(1, 9, 90).tolist()
+    near: list[set[int]] = [set() for _ in sizes]
+    for a, b in rng.integers(0, 90, (700, 2)).tolist():
+        if a != b:
+            near[a].add(b)
+            near[b].add(a)
+    relations, crowded = Relations(sizes, near, sizes), False
+    for node in rng.permutation(90).tolist():
+        now = {n: relations.related(n) for n in range(90) if len(relations.neighbors[n]) <= CROWD}
+        fresh = Relations(sizes, relations.neighbors, sizes)
+        assert now == {n: fresh.related(n) for n in now}
+        crowded |= len(now) < 90
+        relations.eliminate(node)
+    assert crowded
 
 
 def test_hubs_are_eliminated_last() -> None:

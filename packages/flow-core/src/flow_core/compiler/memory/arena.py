@@ -12,6 +12,7 @@ block to an earlier position.
 from __future__ import annotations
 
 import bisect
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -72,44 +73,34 @@ def plan_arena(blocks: Sequence[Block]) -> ArenaLayout:
 
 def _searched(blocks: Sequence[Block], bound: int) -> list[int]:
     """Return the best offsets among the sorted orders and changes to the best of these orders."""
-    best, order = _sorted_best(blocks, bound)
+    placer = _Placer(blocks)
+    best, order = _sorted_best(placer, bound)
     random = Random(0)
-    offsets = best
+    offsets, least = best, placer.height(best)
     count = max(1, len(blocks))
     for _ in range(min(TRIES, PLACEMENTS // count, COMPARISONS // count**2)):
-        if _height(blocks, best) <= GOOD * bound:
+        if least <= GOOD * bound:
             break
-        order = _raised(blocks, order, offsets, random)
-        offsets = _lowest_hole(blocks, order)
-        if _height(blocks, offsets) < _height(blocks, best):
-            best = offsets
+        order, same = placer.raised(order, offsets, random)
+        offsets = placer.placed(order, offsets, same)
+        if placer.height(offsets) < least:
+            best, least = offsets, placer.height(offsets)
     return best
 
 
-def _sorted_best(blocks: Sequence[Block], bound: int) -> tuple[list[int], list[int]]:
+def _sorted_best(placer: _Placer, bound: int) -> tuple[list[int], list[int]]:
     """Return the offsets and the order of the best sorted order, or of the first at the bound."""
     tried = []
     for key in _KEYS:
-        order = _sorted(blocks, key)
-        tried.append((_lowest_hole(blocks, order), order))
-        if _height(blocks, tried[-1][0]) == bound:
+        order = _sorted(placer.blocks, key)
+        tried.append((placer.placed(order), order))
+        if placer.height(tried[-1][0]) == bound:
             break
-    return min(tried, key=lambda t: _height(blocks, t[0]))
+    return min(tried, key=lambda t: placer.height(t[0]))
 
 
 def _sorted(blocks: Sequence[Block], key: Callable[[Block], tuple[int, int]]) -> list[int]:
     return sorted(range(len(blocks)), key=lambda i: key(blocks[i]))
-
-
-def _raised(
-    blocks: Sequence[Block], order: list[int], offsets: list[int], random: Random
-) -> list[int]:
-    """Move the topmost block of an order to a random earlier position."""
-    top = max(order, key=lambda i: offsets[i] + aligned(blocks[i].nbytes))
-    place = order.index(top)
-    rest = [i for i in order if i != top]
-    rest.insert(random.randrange(place) if place else random.randrange(len(order)), top)
-    return rest
 
 
 def live_peak(blocks: Sequence[Block]) -> tuple[int, int]:
@@ -144,19 +135,81 @@ def _by_start(block: Block) -> tuple[int, int]:
 _KEYS: tuple[Callable[[Block], tuple[int, int]], ...] = (_by_size, _by_area, _by_start)
 
 
-def _lowest_hole(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
-    """Place blocks in the given order, each into the lowest hole that is large enough."""
-    return (_place_by_loop if len(blocks) < FEW else _place_by_arrays)(blocks, order)
+FEW, CROWDED = 300, 250
+"""The number of blocks below which a loop over all of them is faster than other ways, and the mean
+number of blocks that are live with a block from which on arrays are faster than lists."""
 
 
-FEW = 300
-"""The number of blocks below which a loop is faster than array operations."""
+class _Placer:
+    """Places blocks in given orders, each into the lowest hole that is large enough."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self.blocks = blocks
+        self.sizes = [aligned(block.nbytes) for block in blocks]
+        self._others = _live_together(blocks) if len(blocks) >= FEW else None
+
+    def height(self, offsets: Sequence[int]) -> int:
+        """Return the end of the topmost block."""
+        return max(map(operator.add, offsets, self.sizes), default=0)
+
+    def raised(self, order: list[int], offsets: list[int], random: Random) -> tuple[list[int], int]:
+        """Move the topmost block of an order to a random earlier position.
+
+        Returns:
+            The new order, and the number of blocks at its start that have not moved.
+        """
+        ends = list(map(operator.add, offsets, self.sizes))
+        top = max(order, key=ends.__getitem__)
+        place = order.index(top)
+        rest = [i for i in order if i != top]
+        to = random.randrange(place) if place else random.randrange(len(order))
+        rest.insert(to, top)
+        return rest, min(place, to)
+
+    def placed(self, order: Sequence[int], known: Sequence[int] = (), same: int = 0) -> list[int]:
+        """Return the offsets of the blocks, placed in an order.
+
+        Args:
+            order: the order.
+            known: the offsets for another order.
+            same: the number of blocks with which both orders begin.
+        """
+        before, after, offsets = order[:same], order[same:], [-1] * len(order)
+        for i in before:
+            offsets[i] = known[i]
+        if self._others is None:
+            place = _place_by_loop if len(order) < FEW else _place_by_arrays
+            place(self.blocks, before, after, offsets)
+        else:
+            for i in after:
+                offsets[i] = self._lowest(self.sizes[i], offsets, self._others[i])
+        return offsets
+
+    def _lowest(self, size: int, offsets: Sequence[int], others: Sequence[int]) -> int:
+        """Return the lowest offset with ``size`` bytes that no placed one of other blocks has."""
+        offset, sizes = 0, self.sizes
+        for low, i in sorted([(offsets[i], i) for i in others if offsets[i] >= 0]):
+            if low - offset >= size:
+                break
+            offset = max(offset, low + sizes[i])
+        return offset
 
 
-def _place_by_loop(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
-    """Implement `_lowest_hole` by a loop over the placed blocks."""
-    placed: list[tuple[int, int, int, int]] = []  # (low, high, first, last), sorted by low
-    offsets = [0] * len(blocks)
+def _live_together(blocks: Sequence[Block]) -> list[list[int]] | None:
+    """Return the blocks that are live at the same time as each block; None if they are many."""
+    first, last = (np.array([getattr(b, name) for b in blocks]) for name in ("first", "last"))
+    found: list[list[int]] = []
+    for i, block in enumerate(blocks):
+        others = np.flatnonzero((first <= block.last) & (last >= block.first)).tolist()
+        found.append([other for other in others if other != i])
+    return found if sum(map(len, found)) < CROWDED * len(blocks) else None
+
+
+def _place_by_loop(
+    blocks: Sequence[Block], before: Sequence[int], order: Sequence[int], offsets: list[int]
+) -> None:
+    """Add the offsets of further blocks by a loop over those that were placed before."""
+    placed = sorted([_extent(blocks[i], offsets[i]) for i in before])
     for i in order:
         block = blocks[i]
         size, begin, end = aligned(block.nbytes), block.first, block.last
@@ -169,14 +222,16 @@ def _place_by_loop(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
                     offset = high
         offsets[i] = offset
         bisect.insort(placed, (offset, offset + size, begin, end))
-    return offsets
 
 
-def _place_by_arrays(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
-    """Implement `_lowest_hole` by array operations on all placed blocks."""
-    placed = np.zeros((4, len(blocks)), np.int64)  # rows low, high, first, last; sorted by low
-    offsets = [0] * len(blocks)
-    for count, i in enumerate(order):
+def _place_by_arrays(
+    blocks: Sequence[Block], before: Sequence[int], order: Sequence[int], offsets: list[int]
+) -> None:
+    """Add the offsets of further blocks by array operations on those that were placed before."""
+    rows = sorted([_extent(blocks[i], offsets[i]) for i in before])
+    placed = np.zeros((4, len(offsets)), np.int64)  # rows low, high, first, last; sorted by low
+    placed[:, : len(rows)] = np.array(rows, np.int64).reshape(-1, 4).T
+    for count, i in enumerate(order, len(rows)):
         block = blocks[i]
         size, begin, end = aligned(block.nbytes), block.first, block.last
         low, high, first, last = placed[:, :count]
@@ -185,7 +240,11 @@ def _place_by_arrays(blocks: Sequence[Block], order: Sequence[int]) -> list[int]
         at = int(np.searchsorted(low, offset))
         placed[:, at + 1 : count + 1] = placed[:, at:count].copy()
         placed[:, at] = offset, offset + size, begin, end
-    return offsets
+
+
+def _extent(block: Block, offset: int) -> tuple[int, int, int, int]:
+    """Return the first byte and the last + 1 of a block, and its first and last task."""
+    return offset, offset + aligned(block.nbytes), block.first, block.last
 
 
 def _fitting(low: Array, high: Array, size: int) -> int:

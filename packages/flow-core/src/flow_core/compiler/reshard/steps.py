@@ -36,13 +36,14 @@ from flow_core.compiler.reshard.groups import (
 from flow_core.compiler.reshard.traffic import Factors, Listed, Outer
 from flow_core.costs.collectives import collective_seconds
 from flow_core.costs.links import LinkModel
+from flow_core.sharding.hashing import HashedOnce
 from flow_core.sharding.layouts import TensorLayout, holds_partial
 from flow_core.sharding.sbp import Broadcast, Partial, Split, region_shape
 from flow_core.sharding.topology import Device, Devices, devices_of
 
 
 @dataclass(frozen=True, slots=True)
-class ReshardStep:
+class ReshardStep(HashedOnce):
     """One step of boxing.
 
     Attributes:
@@ -62,6 +63,7 @@ class ReshardStep:
     combine: str = "sum"
     fill: str = "sum"
     groups: Sequence[tuple[int, ...]] = ()
+    __hash__ = HashedOnce.__hash__
 
     @property
     def name(self) -> str:

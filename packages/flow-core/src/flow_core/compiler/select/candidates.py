@@ -9,6 +9,7 @@ from flow_core.base.errors import located
 from flow_core.base.shapes import Shape
 from flow_core.ir.graph import AttrValue, Graph, Op, TensorType, tensor_type
 from flow_core.plugins.specs import LocalContext, OpSpec, Part, SbpContext, local_attrs
+from flow_core.sharding.hashing import HashedOnce
 from flow_core.sharding.sbp import (
     EXTREMES,
     B,
@@ -25,11 +26,12 @@ from flow_core.sharding.topology import Placement
 
 
 @dataclass(frozen=True, slots=True)
-class NdSignature:
+class NdSignature(HashedOnce):
     """One signature over all hierarchy dimensions: an n-D SBP for each input and output."""
 
     inputs: tuple[NdSbp, ...]
     outputs: tuple[NdSbp, ...]
+    __hash__ = HashedOnce.__hash__
 
     def __str__(self) -> str:
         outs = ", ".join(map(format_nd_sbp, self.outputs))

@@ -64,14 +64,15 @@ class Costs:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._moves: dict[Hashable, Move] = {}
-        self._ops: dict[Hashable, Cost] = {}
+        self._all_moves: dict[Hashable, Move] = problem.table("moves", problem.memory)
+        self._ops: dict[Hashable, Cost] = problem.table("ops", problem.memory)
         self._gradients = frozenset(gradients(problem))
 
     # ---------------------------------------------------------------------- boxing
 
     @property
     def planned(self) -> int:
-        """The number of transitions planned so far."""
+        """The number of transitions planned so far, for this problem or an earlier one."""
         return len(self._moves)
 
     def move(self, type_: TensorType, source: TensorLayout, target: TensorLayout) -> Move:
@@ -79,7 +80,8 @@ class Costs:
         key = (type_, source, target)
         known = self._moves.get(key)
         if known is None:
-            known = self._moves[key] = self._plan(type_, source, target)
+            known = self._all_moves.get(key) or self._plan(type_, source, target)
+            self._moves[key] = self._all_moves[key] = known
         return known
 
     def _plan(self, type_: TensorType, source: TensorLayout, target: TensorLayout) -> Move:
@@ -225,10 +227,13 @@ class Costs:
         type_ = self.problem.graph.type_of(value)
         begin, fed = self.begin(value, selection.layouts[value], target)
         move = self.move(type_, begin, target)
-        fresh = [step for step in move.reshard_steps or () if step.target not in known]
+        steps = move.reshard_steps or ()
+        fresh = [step for step in steps if step.target not in known]
         more = NOTHING if begin in known else fed
         known.update(dict.fromkeys((begin, *(step.target for step in fresh), target)))
         more += Cost(convention=self.unsplit(value, target), buckets=self.bucketed(value, fresh))
+        if len(fresh) == len(steps):
+            return more + move.cost
         return sum((self.step(type_, step) for step in fresh), more)
 
 

@@ -7,6 +7,7 @@ fewer inputs to move, then to that with fewer partial results, then to the one l
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable, Sequence
 
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.compiler.select.candidates import NdSignature, all_broadcast
@@ -35,10 +36,17 @@ def greedy(problem: Problem) -> Selection:
 def walk(problem: Problem, space: Space, costs: Costs) -> Selection:
     """Choose as `greedy` does, with signatures and costs that the caller also uses elsewhere."""
     selection = Selection()
+    known: dict[Hashable, NdSignature] = {}  # the choices of equal ops, such as those of layers
     for op in problem.graph.ops.values():
-        chosen = _choose(problem, op, space, costs, selection)
+        arrived = [_arrival(problem, v, selection, op) for v in op.inputs]
+        key = (
+            space.allowed(op), op.type, op.placement, problem.graph.input_types(op),
+            *arrived, *(selection.layouts[v] for v in op.inputs), problem.stays(op),
+        )  # fmt: skip
+        chosen = known.get(key) or _choose(problem, op, space, costs, selection, arrived)
         if chosen is None:
             raise explain(problem, space, op, selection)
+        known[key] = chosen
         selection.take(problem, op, chosen)
     return selection
 
@@ -49,14 +57,19 @@ def _arrival(problem: Problem, value: Value, selection: Selection, op: Op) -> Te
 
 
 def _choose(
-    problem: Problem, op: Op, space: Space, costs: Costs, selection: Selection
+    problem: Problem,
+    op: Op,
+    space: Space,
+    costs: Costs,
+    selection: Selection,
+    layouts: Sequence[TensorLayout],
 ) -> NdSignature | None:
+    """Return the signature of an op, given the layouts in which its inputs are available."""
     fitting = [c for c in space.allowed(op) if _fits(problem, op, c, selection)]
     if len(fitting) < 2 or op.type == "input":
         return fitting[0] if fitting else None
     if op.type == "variable" and problem.stays(op):
         return next(c for c in fitting if all_broadcast(c))
-    layouts = [_arrival(problem, v, selection, op) for v in op.inputs]
     types = problem.graph.input_types(op)
 
     def cost(c: NdSignature) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flow_core.compiler.select import ilp
 from flow_core.compiler.select.build import Builder
@@ -87,6 +87,27 @@ def auto(problem: Problem) -> Selection:
 
 def _select(problem: Problem, worth: int) -> Selection:
     started = time.perf_counter()
+    budget = SearchBudget.of(problem.seconds)
+    cache = problem.cache
+    known = [] if cache is None else cache.searches.get(replace(problem, seconds=0.0), list)
+    found = next((one for one in known if one.least <= budget.left < one.most), None)
+    if found is None:
+        found = _searched(problem, budget)
+        known.append(found)
+    return _better(found.offers, found.answer, started, worth, problem.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class _Searched:
+    """The result of a search, and of all budgets from ``least`` to below ``most``."""
+
+    offers: Sequence[Offer]
+    answer: Answer
+    least: int
+    most: float
+
+
+def _searched(problem: Problem, budget: SearchBudget) -> _Searched:
     space, costs = Space(problem), Costs(problem)
     try:
         known, refused = walk(problem, space, costs), None
@@ -94,7 +115,7 @@ def _select(problem: Problem, worth: int) -> Selection:
         known, refused = None, error
     offers = [] if known is None else [Offer("greedy", known, costs.evaluate(known))]
     try:
-        best, answer = _best(problem, space, costs, known, SearchBudget.of(problem.seconds))
+        best, answer = _best(problem, space, costs, known, budget)
     except Infeasible:
         if refused is None:
             raise
@@ -105,7 +126,7 @@ def _select(problem: Problem, worth: int) -> Selection:
         raise refused
     if best is not None:
         offers.append(Offer("optimal", best, costs.evaluate(best)))
-    return _better(offers, answer, started, worth, problem.memory)
+    return _Searched(offers, answer, budget.least, budget.most)
 
 
 def _best(
@@ -154,8 +175,8 @@ def _better(
     bound = None if answer.bound is None else min(answer.bound, last.cost.total)
     priced = f", memory at {memory:g} times its price" if memory != 1 else ""
     method = f"{answer.method}{priced}"
-    last.selection.report = Report(last.name, method, last.cost, greedy, bound, seconds)
-    return last.selection
+    report = Report(last.name, method, last.cost, greedy, bound, seconds)
+    return replace(last.selection, report=report)
 
 
 def search(net: Network, budget: SearchBudget, limit: int = LIMIT) -> Answer:

@@ -37,48 +37,88 @@ class Ordering:
 
 
 class Relations:
-    """For each node, the neighbors that share a table with it, updated as nodes are eliminated."""
+    """For each node, the neighbors that share a table with it, updated as nodes are eliminated.
 
-    def __init__(self, sizes: Sequence[int], neighbors: Sequence[Iterable[int]]) -> None:
-        self.sizes = sizes
-        self.bits = [round(1024 * log2(n)) for n in sizes]
+    Args:
+        sizes: the number of states of each node.
+        neighbors: for each node, the nodes that share a table with it.
+        weights: the weight of each node in `related`.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], neighbors: Sequence[Iterable[int]], weights: Sequence[int] = ()
+    ) -> None:
+        self.sizes, self.weights = sizes, weights
         self.neighbors = [set(nodes) for nodes in neighbors]
+        self._related: dict[int, int] = {}  # kept up to date for nodes that are not crowded
 
     def width(self, node: int) -> int:
         """Return the number of entries of the table that is added up to eliminate a node."""
         return self.sizes[node] * prod([self.sizes[n] for n in self.neighbors[node]])
 
-    def related(self, node: int, weights: Sequence[int]) -> int:
+    def related(self, node: int) -> int:
         """Return the total weight of the pairs of nodes that eliminating a node newly relates."""
-        adjacent, neighbors, weight = self.neighbors[node], self.neighbors, 0
+        known = self._related.get(node)
+        if known is None:
+            known = self._related[node] = self._weight_of_pairs(node)
+        return known
+
+    def _weight_of_pairs(self, node: int) -> int:
+        adjacent, weights, total = self.neighbors[node], self.weights, 0
         for a in adjacent:
-            others = adjacent - neighbors[a]
+            others = adjacent - self.neighbors[a]
             if len(others) > 1:  # one of them is node a itself
-                weight += weights[a] * (sum([weights[b] for b in others]) - weights[a])
-        return weight
+                total += weights[a] * (sum([weights[b] for b in others]) - weights[a])
+        return total // 2
 
     def eliminate(self, node: int) -> set[int]:
         """Relate a node's neighbors to one another, and return all nodes whose rank may change."""
-        adjacent, neighbors = self.neighbors[node], self.neighbors
+        adjacent, neighbors, known = self.neighbors[node], self.neighbors, self._related
         changed = set(adjacent)
+        self.neighbors[node] = set()
+        known.pop(node, None)
         for a in adjacent:
             neighbors[a].discard(node)
-            fresh = adjacent - neighbors[a]
-            fresh.discard(a)
-            if fresh:
-                neighbors[a] |= fresh
-                for b in fresh:
-                    changed |= neighbors[a] & neighbors[b]
-        neighbors[node] = set()
+            if a in known:  # the pairs of the node with other neighbors of a
+                known[a] -= self.weights[node] * self._weight(neighbors[a] - adjacent)
+        for a in adjacent:
+            for b in (adjacent - neighbors[a]) - {a}:
+                changed |= self._relate(a, b)
         return changed
 
+    def _relate(self, a: int, b: int) -> set[int]:
+        """Make two nodes neighbors, and return the neighbors that they have in common."""
+        weights, known = self.weights, self._related
+        common = self.neighbors[a] & self.neighbors[b]
+        for c in known.keys() & common:
+            known[c] -= weights[a] * weights[b]
+        for one, other in ((a, b), (b, a)):
+            near = self.neighbors[one]
+            if one in known:
+                known[one] += weights[other] * self._weight(near - common)
+                if len(near) >= CROWD:
+                    del known[one]
+            near.add(other)
+        return common
 
-RULES: Mapping[str, Callable[[Relations, int], int]] = {
-    "least bits related": lambda r, node: r.related(node, r.bits),
-    "fewest states related": lambda r, node: r.related(node, r.sizes),
-    "smallest table": Relations.width,
+    def _weight(self, nodes: Iterable[int]) -> int:
+        return sum([self.weights[n] for n in nodes])
+
+
+def bits(size: int) -> int:
+    """Return the binary logarithm of a number of states, in units of 1/1024."""
+    return round(1024 * log2(size))
+
+
+RULES: Mapping[str, tuple[Callable[[Relations, int], int], Callable[[int], int]]] = {
+    "least bits related": (Relations.related, bits),
+    "fewest states related": (Relations.related, int),
+    "smallest table": (Relations.width, int),
 }
-"""The rules by name; the node for which a rule returns the least number is eliminated first."""
+"""The rules by name: the rank of a node, and the weight of a node of some number of states.
+
+The node of the lowest rank is eliminated first.
+"""
 
 
 def order(
@@ -95,7 +135,8 @@ def order(
         rule: name of one of `RULES`.
         limit: the number of neighbors above which a node is not eliminated.
     """
-    relations, number = Relations(sizes, neighbors), RULES[rule]
+    number, weight = RULES[rule]
+    relations = Relations(sizes, neighbors, [weight(n) for n in sizes])
 
     def turn(node: int) -> Turn | None:
         count = len(relations.neighbors[node])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flow_core.base.errors import GraphError
@@ -18,6 +18,7 @@ from flow_core.compiler.select.candidates import (
     signatures,
 )
 from flow_core.compiler.select.interned import Interned
+from flow_core.compiler.stage_cache import StageCache
 from flow_core.costs.model import DEFAULT, CostModel
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.plugins.specs import OpSpec
@@ -57,6 +58,7 @@ class Problem:
         seconds: the budget for an exact search, in nominal seconds; see `search_budget`.
         memory: a factor on the price of memory.
         host_numbers: the device types whose ops read `OpSpec.numbers` in host memory.
+        cache: what other problems of the same specs and cost model have in common with this one.
     """
 
     graph: Graph
@@ -66,6 +68,19 @@ class Problem:
     seconds: float = 10.0
     memory: float = 1.0
     host_numbers: frozenset[str] = frozenset()
+    cache: StageCache | None = field(default=None, compare=False, repr=False)
+
+    def table(self, function: str, *more: object) -> dict[Any, Any]:
+        """Return the known results of a function of ops or values, by its arguments.
+
+        Args:
+            function: the name of the function.
+            more: what it depends on besides its arguments, the specs, the cost model and the
+                layouts of variables.
+        """
+        if self.cache is None:
+            return {}
+        return self.cache.tables.get((function, more, self.specs, self.costs, self.fixed), dict)
 
     def reads(self, op: Op, index: int) -> Placement:
         """Return where an op reads an input.
@@ -183,9 +198,8 @@ class Space:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._all: dict[Hashable, States] = {}
-        self._allowed: dict[Hashable, States] = {}
-        self._extremes: bool | None = None
+        self._all: dict[Hashable, States] = problem.table("signatures", self.extremes)
+        self._allowed: dict[Hashable, States] = problem.table("allowed signatures")
 
     def all(self, op: Op) -> States:
         """Return all signatures of an op, whether they meet the requests or not."""
@@ -209,14 +223,11 @@ class Space:
         found = signatures(graph, op, spec, home.hierarchy, hollow=hollow)
         return (c for c in found if self.extremes or not has_extremes(c))
 
-    @property
+    @cached_property
     def extremes(self) -> bool:
         """Whether any op produces partial maxima or minima; if not, no op needs to accept them."""
-        if self._extremes is None:
-            graph, specs = self.problem.graph, self.problem.specs
-            ops = graph.ops.values()
-            self._extremes = any(makes_extremes(graph, op, specs[op.type]) for op in ops)
-        return self._extremes
+        graph, specs = self.problem.graph, self.problem.specs
+        return any(makes_extremes(graph, op, specs[op.type]) for op in graph.ops.values())
 
     def allowed(self, op: Op) -> States:
         """Return the signatures that meet the requests of the program and of other jobs."""

@@ -9,6 +9,7 @@ same plan.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 TRANSITION, NODE, ENTRY, COLUMN = 500_000, 100_000, 20, 10_000_000
 """The prices, in nanoseconds, of four kinds of work.
@@ -27,6 +28,12 @@ class BudgetExceeded(Exception):  # an outcome, not an error
 class SearchBudget:
     """The work that a search may still do, in nanoseconds.
 
+    Attributes:
+        left: the work that it may still do.
+        spent: the work that it has done.
+        least: the smallest budget that covers all that this budget has covered.
+        most: the smallest budget that covers something that this budget has not covered.
+
     >>> budget = SearchBudget.of(2.0)
     >>> budget.spend(1000, TRANSITION)
     >>> budget.left, budget.allows(100_000_000, ENTRY)
@@ -34,6 +41,9 @@ class SearchBudget:
     """
 
     left: int
+    spent: int = 0
+    least: int = 0
+    most: float = inf
 
     @classmethod
     def of(cls, seconds: float) -> SearchBudget:
@@ -42,7 +52,13 @@ class SearchBudget:
 
     def allows(self, count: int, price: int) -> bool:
         """Return whether the budget covers ``count`` units of work at a price."""
-        return count * price <= self.left
+        needed = self.spent + count * price
+        covered = count * price <= self.left
+        if covered:
+            self.least = max(self.least, needed)
+        else:
+            self.most = min(self.most, needed)
+        return covered
 
     def spend(self, count: int, price: int) -> None:
         """Deduct ``count`` units of work at a price.
@@ -53,3 +69,4 @@ class SearchBudget:
         if not self.allows(count, price):
             raise BudgetExceeded
         self.left -= count * price
+        self.spent += count * price

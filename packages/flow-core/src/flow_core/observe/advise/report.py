@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from flow_core.base.errors import CompatibilityWarning, FlowWarning
 from flow_core.compiler.limits import needed_bytes
 from flow_core.compiler.request import Compiled, CompileRequest
+from flow_core.compiler.stage_cache import StageCache
 from flow_core.costs.clock import simulate_step
 from flow_core.costs.task_costs import TaskCosts
 from flow_core.frontend.job.compile_request import compile_request
@@ -101,13 +102,13 @@ def advise(job: AnyJob, progress: Callable[[str], object] = lambda _: None) -> A
         progress: a function that is called with a text before each compilation.
     """
     progress("compiling the job as it is")
-    variant = job.traced_with(job.config)
-    compiled = _compiled(variant)
+    variant, cache = job.traced_with(job.config), StageCache()
+    compiled = _compiled(variant, cache)
     now, tried, refused = _numbers(job, compiled), list[Option](), list[tuple[str, str]]()
     for change in Program(job, variant.traced.build, compiled).changes():
         progress(f"compiling with {change.name}")
         try:
-            numbers = _numbers(job, _changed(job, change, variant))
+            numbers = _numbers(job, _changed(job, change, variant, cache))
         except Exception as error:  # noqa: BLE001 - any error of the changed program
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             refused.append((change.edit.code, reason))
@@ -130,7 +131,7 @@ def advise(job: AnyJob, progress: Callable[[str], object] = lambda _: None) -> A
 
 def numbers_of(job: AnyJob) -> Numbers:
     """Return the numbers of a job as it is."""
-    return _numbers(job, _compiled(job.traced_with(job.config)))
+    return _numbers(job, _compiled(job.traced_with(job.config), StageCache()))
 
 
 def _numbers(job: AnyJob, compiled: Compiled) -> Numbers:
@@ -142,20 +143,22 @@ def _numbers(job: AnyJob, compiled: Compiled) -> Numbers:
 
 
 def _compiled(
-    variant: Variant, change: Callable[[CompileRequest], CompileRequest] | None = None
+    variant: Variant,
+    cache: StageCache,
+    change: Callable[[CompileRequest], CompileRequest] | None = None,
 ) -> Compiled:
     """Compile a traced job for devices that share no memory, without a limit."""
     traced = variant.traced
     request = compile_request(traced.build, variant.fetches.values, traced.inputs)
     limits = replace(request.limits, memory=lambda _: None)
-    request = replace(request, share_replicas=False, shared={}, limits=limits)
+    request = replace(request, share_replicas=False, shared={}, limits=limits, cache=cache)
     return compile_with_fallback(change(request) if change else request)
 
 
-def _changed(job: AnyJob, change: Change, variant: Variant) -> Compiled:
+def _changed(job: AnyJob, change: Change, variant: Variant, cache: StageCache) -> Compiled:
     """Compile a job with a change."""
     if change.request is not None:
-        return _compiled(variant, change.request)
+        return _compiled(variant, cache, change.request)
     config = job.config.copy()
     if change.config is not None:
         change.config(config)
@@ -164,7 +167,7 @@ def _changed(job: AnyJob, change: Change, variant: Variant) -> Compiled:
         if change.same_loss:
             warnings.simplefilter("error", CompatibilityWarning)
         with edited(change.edit) if change.edits_source else nullcontext():
-            return _compiled(job.traced_with(config))
+            return _compiled(job.traced_with(config), cache)
 
 
 def _is_faster(found: Numbers, now: Numbers) -> bool:

@@ -145,7 +145,8 @@ class _Fitting:
         self.progress("compiling the job as it is")
         request = self._request(self.source)
         limits = replace(request.limits, memory=lambda _: None)
-        compiled = compile_with_fallback(replace(request, limits=limits))
+        request = replace(request, limits=limits, cache=self.search.cache)
+        compiled = compile_with_fallback(request)
         self.search.run((), SECONDS)
         first, *_ = self.search.tried
         if not first.fits:

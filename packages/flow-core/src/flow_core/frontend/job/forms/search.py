@@ -5,7 +5,9 @@ and its step is simulated.  A change that only adds work is made only to a form 
 whose time is a lower bound on that of the changed form; the other changes are also made to forms
 that fit, because they may be faster.  The form with the least bound is compiled next, until no
 bound is below the time of the best form that fits (best-first branch and bound), or the budget is
-spent.  If none fits by then, changes are added one by one until one does.
+spent.  If none fits by then, changes are added one by one until one does.  Where devices share no
+memory, forms are compiled for one device of each class; only the best one is compiled for all
+devices, and the search goes on if that plan does not fit.
 
 The budget counts work, as that of the SBP selection does, so that the result does not depend on the
 speed of the machine.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from flow_core.base.errors import CompatibilityWarning, FlowError, OutOfMemoryError
@@ -22,6 +25,7 @@ from flow_core.compiler.limits import fits, needed_bytes
 from flow_core.compiler.replicas import may_share
 from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.compiler.searched import Searched
+from flow_core.compiler.stage_cache import StageCache
 from flow_core.costs.clock import simulate_step
 from flow_core.costs.task_costs import TaskCosts
 from flow_core.frontend.config.function_config import micro_batches
@@ -65,8 +69,9 @@ class Form:
         limit: the bytes that it has; None for no limit.
         seconds: the predicted time of a step, with all devices side by side.
         fits: whether each device has enough memory.
+        price: the factor on the price of memory with which its layouts were chosen.
         work: the nanoseconds that the budget counts for it.
-        compiled: the compiled job, if the form fits and was not beaten.
+        compiled: the compiled job for all devices, if the form fits and was not beaten.
     """
 
     levels: Levels
@@ -79,6 +84,7 @@ class Form:
     limit: int | None
     seconds: float
     fits: bool
+    price: float
     work: int
     compiled: Compiled | None = field(default=None, repr=False, compare=False)
 
@@ -128,11 +134,13 @@ class Search:
         tried: the forms that were compiled.
         notes: why some forms were not tried.
         left: the number of forms that were not compiled because the budget was spent.
+        cache: the results of stages that forms share.
     """
 
     def __init__(self, source: Source, steps: Steps) -> None:
         self._steps = steps
         self._sources: dict[int, Source | None] = {1: source}
+        self.cache = StageCache()
         self._parts = micro_batches(source.build.config, source.build.kind)
         self._spent = 0
         self._known: dict[Levels, Form | None] = {}
@@ -160,18 +168,46 @@ class Search:
             prune: whether to omit forms that cannot be cheaper than one that fits.
         """
         queue = _Queue(self._most(kinds))
-        self._spent = self.left = 0
+        self._spent = 0
+        while True:
+            self._explore(queue, seconds, prune)
+            found = next(iter(self.fitting), None)
+            if found is None and self.left:
+                found = self._first(queue.ladder())
+            if found is None:
+                return None
+            complete = self._completed(found)
+            if complete.fits:
+                return complete
+            queue.follow(complete, adds_work=True)
+
+    def _explore(self, queue: _Queue, seconds: float, prune: bool) -> None:
+        """Compile forms until none can be better than the best one, or the budget is spent."""
+        self.left = 0
         while (entry := queue.pop()) is not None:
             best = next(iter(self.fitting), None)
-            if best is not None and prune and entry.bound >= best.seconds:
+            is_beaten = best is not None and prune and entry.bound >= best.seconds
+            if is_beaten or self._spent > seconds * 1e9:
+                queue.put(entry)
+                if not is_beaten:
+                    self.left, self._bound = len(queue), entry.bound
+                    return
                 break
-            if self._spent > seconds * 1e9:
-                self.left, self._bound = len(queue) + 1, entry.bound
-                return best or self._first(queue.ladder())
             self._extend(queue, entry)
-        found = next(iter(self.fitting), None)
-        self._bound = found.seconds if found else 0.0
-        return found
+        self._bound = min((form.seconds for form in self.fitting), default=0.0)
+
+    def _completed(self, form: Form) -> Form:
+        """Compile a form that fits for all devices; it does not fit if that plan does not."""
+        request = None if form.compiled else self.request(form.levels)
+        if request is None:
+            return form
+        try:
+            compiled = self._compiled(replace(request, memory_price=form.price))
+        except OutOfMemoryError:
+            compiled = None
+        form = self._steps.agreed(replace(form, fits=compiled is not None, compiled=compiled))
+        self._known[form.levels] = form
+        return form
 
     def _most(self, kinds: Collection[Kind]) -> Levels:
         """Return the strongest level of each kind that is applicable to the job."""
@@ -215,12 +251,12 @@ class Search:
     def form(self, levels: Levels) -> Form | None:
         """Compile a form; None if its changes are not applicable to the job."""
         if levels not in self._known:
-            self._known[levels] = self._compiled(levels)
+            self._known[levels] = self._made(levels)
             for beaten in self.fitting[1:]:
                 self._known[beaten.levels] = replace(beaten, compiled=None)
         return self._known[levels]
 
-    def _compiled(self, levels: Levels) -> Form | None:
+    def _made(self, levels: Levels) -> Form | None:
         changed = self._changed(levels)
         if changed is None:
             return None
@@ -266,8 +302,8 @@ class Search:
         """Return a form at the lowest price of memory at which it fits, else at the highest."""
 
         def at(price: float) -> Form:
-            planned, compiled = self._plan(replace(request, memory_price=price))
-            found = self._steps.agreed(_form(levels, made, planned, compiled))
+            planned, is_fitting, compiled = self._plan(replace(request, memory_price=price))
+            found = self._steps.agreed(_form(levels, made, planned, is_fitting, compiled))
             self._spent += found.work
             return found
 
@@ -276,30 +312,29 @@ class Search:
         found = (at(price) for price in lower) if form.fits else ()
         return next((milder for milder in found if milder.fits), form)
 
-    def _plan(self, request: CompileRequest) -> tuple[Compiled, Compiled | None]:
-        """Compile a request without its limits, and with them unless the plan exceeds them.
+    def _plan(self, request: CompileRequest) -> tuple[Compiled, bool, Compiled | None]:
+        """Compile a request without its limits; return whether it fits, and the plan to run.
 
-        Where devices share no memory, the first plan has only one device of each class.
+        Where devices share no memory, the plan has only one device of each class, and there is no
+        plan to run yet.
         """
         graph, several = request.graph, request.devices is None
         by_class = several and _is_distributed(graph) and not may_share(request, graph)
-        unlimited = replace(
-            request,
-            limits=replace(request.limits, memory=lambda _: None),
-            devices=() if by_class else request.devices,
-        )
-        found = self._steps.compiled(unlimited)
+        if by_class:
+            request = replace(request, devices=())
+        limits = replace(request.limits, memory=lambda _: None)
+        found = self._compiled(replace(request, limits=limits))
         found = replace(found, request=replace(found.request, limits=request.limits))
-        is_fitting = fits(found.plan, request)
-        if is_fitting and not by_class:
-            return found, found
-        ordered = found.plan.micro_batches > 1 and self._steps.alone
-        if is_fitting or ordered:  # the order of a pipeline depends on the limits
-            try:
-                return found, self._steps.compiled(request)
-            except OutOfMemoryError:
-                pass
-        return found, None
+        compiled = found if fits(found.plan, request) else None
+        if compiled is None and found.plan.micro_batches > 1 and self._steps.alone:
+            with suppress(OutOfMemoryError):  # the order of a pipeline depends on the limits
+                compiled = self._compiled(request)
+        return found, compiled is not None, None if by_class else compiled
+
+    def _compiled(self, request: CompileRequest) -> Compiled:
+        """Compile a request, and return the job without the results of other forms."""
+        found = self._steps.compiled(replace(request, cache=self.cache))
+        return replace(found, request=replace(found.request, cache=None))
 
     def _source(self, levels: Levels) -> Source | None:
         """Return the job, traced in the micro-batches of a form."""
@@ -357,9 +392,10 @@ def _form(
     levels: Levels,
     made: Sequence[tuple[Kind, Change]],
     planned: Compiled,
+    is_fitting: bool,
     compiled: Compiled | None,
 ) -> Form:
-    """Return a form with the numbers of its plan, and the plan to run if it fits."""
+    """Return a form with the numbers of its plan, and the plan to run if there is one."""
     plan, limits = planned.plan, planned.request.limits
     needed = needed_bytes(plan, limits.held)
     allowed = {device: limits.memory(device) for device in needed}
@@ -376,7 +412,8 @@ def _form(
         variables=needed[device] - arena,
         limit=allowed[device],
         seconds=step_seconds(planned),
-        fits=compiled is not None,
+        fits=is_fitting,
+        price=planned.request.memory_price,
         work=TASK * (len(plan.tasks) + len(planned.request.graph)),
         compiled=compiled,
     )
@@ -426,6 +463,10 @@ class _Queue:
     def pop(self) -> _Entry | None:
         """Remove and return the form with the least bound; None if there is none."""
         return heapq.heappop(self._heap) if self._heap else None
+
+    def put(self, entry: _Entry) -> None:
+        """Add a form again that was removed."""
+        heapq.heappush(self._heap, entry)
 
     def follow(self, form: Form, adds_work: bool) -> None:
         """Add the forms that have one change more than a form.
