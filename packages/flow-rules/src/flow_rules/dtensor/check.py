@@ -180,7 +180,9 @@ def _case(call: Call) -> tuple[str, Case | None, Declared | None]:
     """Return a call as a case of the prover, or the reason why it is not checked."""
     if torch.Tag.nondeterministic_seeded in call.op.tags or "empty" in str(call.op):
         return "the result is random or not initialized", None, None
-    own = tuple(multiples(x.numpy()) for x in call.tensors if x.dtype != torch.bfloat16)
+    own = _ascending(
+        call, tuple(multiples(x.numpy()) for x in call.tensors if x.dtype != torch.bfloat16)
+    )
     types = tuple(TensorType(x.shape, x.dtype) for x in own)
     if len(own) < len(call.tensors) or any(t.dtype.kind not in "fiub" for t in types):
         return "the element type is not supported", None, None
@@ -223,12 +225,18 @@ def _same(x: Array, y: Array) -> bool:
 
 def _draws(call: Call, own: tuple[Array, ...], outputs: Sequence[TensorType]) -> tuple[Any, ...]:
     rng = np.random.default_rng(0)
-    drawings = [own, *_deranged(own), *drawn(own, [x.shape for x in own], rng)]
+    found = (own, *_deranged(own), *drawn(own, [x.shape for x in own], rng))
+    drawings = [_ascending(call, arrays) for arrays in found]
     for tells in (varied, not_zero):
-        found = conclusive(drawings, call.run, [t.shape for t in outputs], tells=tells)
-        if found:
-            return found
+        useful = conclusive(drawings, call.run, [t.shape for t in outputs], tells=tells)
+        if useful:
+            return useful
     return ()
+
+
+def _ascending(call: Call, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Sort the arrays that the op takes sorted only."""
+    return tuple(np.sort(x) if i in call.ascending else x for i, x in enumerate(arrays))
 
 
 def _deranged(own: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
