@@ -125,6 +125,15 @@ def test_boundaries_are_sorted() -> None:
     assert not prover.wrong(prover.rules)
 
 
+def test_matrices_are_not_nearly_singular() -> None:
+    """The pseudoinverse of others depends on the last bits, which differ in parts of a batch."""
+    singular = torch.tensor([[0.1, 0.3], [0.3, 0.9]], dtype=torch.float64).expand(2, 2, 2)
+    one = call(ATEN.linalg_pinv.atol_rtol_tensor, singular.contiguous())
+    assert not dtensor_check._is_stable(one, tuple(x.numpy() for x in one.tensors))
+    regular = call(ATEN.linalg_pinv.atol_rtol_tensor, torch.eye(2, dtype=torch.float64))
+    assert dtensor_check._is_stable(regular, tuple(x.numpy() for x in regular.tensors))
+
+
 def test_a_call_of_a_related_op_is_used() -> None:
     x = torch.randn(5, 6, dtype=torch.float64)
     one = call(ATEN.mm.default, x, x.T.contiguous())

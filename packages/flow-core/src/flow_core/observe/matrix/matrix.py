@@ -109,6 +109,7 @@ def verify_matrix(
     seed: int = 0,
     progress: Callable[[str], object] = lambda _: None,
     changed: Callable[[Plan], Plan] = lambda plan: plan,
+    rows: slice = slice(None),
 ) -> Matrix:
     """Check a job in all forms.
 
@@ -121,17 +122,18 @@ def verify_matrix(
         seed: seed of the random inputs and of the noise on constant weights.
         progress: a function that is called with a text before each form.
         changed: a function that returns the plan to check in place of a compiled one.
+        rows: which forms to check, of those that differ by more than their passes.
     """
     session = default_session()
     settings, known = session.settings, backends(session)
     train = job.prepare().build.kind == "train"
     cells: list[Cell] = []
     first: list[Any] = []
-    rows = groupby(forms(devices, train, [*known]), lambda form: replace(form, passes=""))
-    for form, row in rows:
+    found = groupby(forms(devices, train, [*known]), lambda form: replace(form, passes=""))
+    for form, row in [(form, [*row]) for form, row in found][rows]:
         progress(f"{form.layout} on {form.devices}, {form.precision}, {form.backend}")
         open_session_without(known[form.backend], settings)
-        cells += _cells(job, [*row], steps, seed, changed, first)
+        cells += _cells(job, row, steps, seed, changed, first)
     open_session_without((), settings)
     return Matrix(job.name, str(job.line or ""), steps, seed, _versions(session), tuple(cells))
 
