@@ -240,6 +240,22 @@ def test_options_that_exclude_each_other(scripts: Path, options: str) -> None:
     assert "exclude each other" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [("--waits --html p.html", "--html belongs to --matrix"),
+     ("--matrix --tolerance 0.1", "--tolerance belongs to --precision"),
+     ("--precision float16 --tolerance nan", "nan is not a finite number"),
+     ("--precision float64", "'float64' is not one of"),
+     ("--matrix --devices 1", "1 is not in the range"),
+     ("--matrix --seed -1", "-1 is not in the range"),
+     ("--matrix --steps 0", "0 is not in the range")],
+)  # fmt: skip
+def test_options_of_verify_that_are_refused(scripts: Path, options: str, message: str) -> None:
+    done = CliRunner().invoke(cli, ["verify", *options.split(), f"{scripts}/several.py:one"])
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
 def test_a_file_that_cannot_be_written_is_named(scripts: Path) -> None:
     target = f"{scripts}/several.py:one"
     done = CliRunner().invoke(cli, ["plan", "--check", "/proc/b.toml", "--update", target])

@@ -141,6 +141,15 @@ def run(evaluator: str, file: Path, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["check", str(file), "--evaluator", evaluator, *arguments])
 
 
+def test_ctrl_c_has_a_status_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "interrupted.py").write_text("raise KeyboardInterrupt\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"schema": 1, "ops": [product(False, *RIGHT)]}))
+    done = run("interrupted", file)
+    assert (done.exit_code, done.stderr) == (130, "Aborted!\n")
+
+
 def test_the_exit_status_says_whether_all_rules_hold(evaluator: str, tmp_path: Path) -> None:
     file = tmp_path / "rules.json"
     file.write_text(json.dumps({"schema": 1, "ops": [product(False, *RIGHT)]}))

@@ -22,7 +22,7 @@ import oneflow.typing as tp
 from flow_core.base import planning
 from flow_core.cli.app import cli
 from flow_core.ir.graph import Attrs, Graph, Op, rebuild
-from flow_core.observe.matrix.forms import AUTO, Form, compiled
+from flow_core.observe.matrix.forms import AUTO, Form, compiled, plan_of
 from flow_core.observe.matrix.pass_check import wrong_passes
 from flow_core.observe.matrix.plan_check import EVERY_STEP, Finding, PlanCheck
 from flow_core.passes.dead_code import DeadCode
@@ -152,7 +152,8 @@ def test_a_bug_in_a_pass_is_named(bug: str, monkeypatch: pytest.MonkeyPatch) -> 
     wrong = BuggyPass(chosen, change)
     monkeypatch.setattr(DeadCode, "apply", lambda self, g, context: wrong.apply(g, context))
     with job_in("data") as job:
-        found = wrong_passes(PlanCheck.of_plan(job, job.compile().plan))
+        check = PlanCheck.of_plan(job, job.compile().plan)
+        found = wrong_passes(check, check.draw(0))
     assert [(f.kind, f.op) for f in found] == [("wrong pass", name)]
     assert "'dead_code'" in found[0].text
     assert found[0].line
@@ -163,7 +164,7 @@ def test_a_bug_in_a_pass_is_named(bug: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def problems(job: Any, plan: Any) -> list[Finding]:
     check = PlanCheck.of_plan(job, plan)
-    return [*wrong_passes(check), *check.check(2)]
+    return [*wrong_passes(check, check.draw(0)), *check.check(2)]
 
 
 @pytest.mark.slow
@@ -199,7 +200,8 @@ def program() -> Any:
 def test_a_form(layout: str, devices: int, passes: str, precision: str) -> None:
     with emulated(3):
         job = program()
-        _, plan = compiled(job, Form(layout, devices, passes, "flow-core", precision))
+        form = Form(layout, devices, passes, "flow-core", precision)
+        plan = plan_of(job, compiled(job, form), form)
         assert len(plan.arenas) >= devices
         types = {plan.buffers[i].type.dtype.name for t in plan.tasks for i in t.outputs}
         assert (precision in types) or precision == "float32"
@@ -248,7 +250,7 @@ def test_values_that_no_task_shows(
         return flow.math.reduce_mean(loss)
 
     with emulated(2):
-        _, plan = compiled(train, Form(layout, 2, "all", "flow-core", precision))
+        plan = compiled(train, Form(layout, 2, "all", "flow-core", precision)).plan
         assert problems(train, plan) == []
 
 

@@ -27,9 +27,12 @@ class _Group(click.Group):
     """A group of commands that prints errors for the user without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
+        """Run a command; Ctrl-C ends it with a status other than that of wrong rules."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("Aborted!", err=True)
+            ctx.exit(130)
         except RulesError as error:
             raise click.ClickException(str(error)) from error
 

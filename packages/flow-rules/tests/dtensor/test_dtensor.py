@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -101,6 +102,36 @@ def test_calls_are_made_for_ops_without_samples(op: Any, rule: str) -> None:
     assert rule in map(str, case.rules(2))
     prover = Prover(case)
     assert not prover.wrong(prover.rules)
+
+
+@pytest.mark.parametrize("op", [ATEN.add.out, ATEN.silu_backward.grad_input], ids=str)
+def test_a_tensor_to_write_into_has_the_layout_of_the_result(op: Any) -> None:
+    (one, *_), _ = derived(op, {}, 1)
+    _, case, _ = dtensor_check._case(one)
+    assert case is not None
+    found = case.rules(2)
+    assert "(S(1), S(1), S(1)) -> S(1)" in map(str, found)
+    assert all(rule.inputs[-1] == rule.outputs[0] for rule in found)
+
+
+def test_boundaries_are_sorted() -> None:
+    """PyTorch does not define the results for others."""
+    x, boundaries = torch.randn(5, 6, dtype=torch.float64), torch.tensor([3.0, -1.0, 2.0, 1.0])
+    _, case, _ = dtensor_check._case(call(ATEN.bucketize.Tensor, x, boundaries.double()))
+    assert case is not None
+    assert all((np.diff(draw[1]) >= 0).all() for draw in case.draws)
+    assert "(B, S(0)) -> P" in map(str, case.rules(2))
+    prover = Prover(case)
+    assert not prover.wrong(prover.rules)
+
+
+def test_matrices_are_not_nearly_singular() -> None:
+    """The pseudoinverse of others depends on the last bits, which differ in parts of a batch."""
+    singular = torch.tensor([[0.1, 0.3], [0.3, 0.9]], dtype=torch.float64).expand(2, 2, 2)
+    one = call(ATEN.linalg_pinv.atol_rtol_tensor, singular.contiguous())
+    assert not dtensor_check._is_stable(one, tuple(x.numpy() for x in one.tensors))
+    regular = call(ATEN.linalg_pinv.atol_rtol_tensor, torch.eye(2, dtype=torch.float64))
+    assert dtensor_check._is_stable(regular, tuple(x.numpy() for x in regular.tensors))
 
 
 def test_a_call_of_a_related_op_is_used() -> None:

@@ -13,6 +13,8 @@ def main() -> None:
     """Run the command; if click or rich is missing, say what to install."""
     try:
         from flow_core.cli.app import cli
+    except KeyboardInterrupt:
+        sys.exit(130)  # as the command itself, once it runs
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.exceptions import Exit
 
 import flow_core
 from flow_core.base import planning
 from flow_core.base.errors import FlowError, raised_by_flow, visible
+from flow_core.base.programs import status_of
 from flow_core.cli.new import KINDS, create_package
 from flow_core.cli.options import (
+    FiniteRange,
     at_most_one,
     emulate_gpus,
     job_target,
@@ -75,9 +78,15 @@ class FlowGroup(click.Group):
         return plugin_commands(super().list_commands(ctx)).get(cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; print errors of flow, files and the user's program without a traceback."""
+        """Run a command; print errors of flow, files and the user's program without a traceback.
+
+        Ctrl-C ends it with the status of a shell, since 1 says what a check has found.
+        """
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            click.echo("Aborted!", err=True)
+            ctx.exit(status_of(error))
         except FlowError as error:
             raise click.ClickException(str(error)) from error
         except (click.ClickException, click.Abort, Exit):
@@ -458,7 +467,11 @@ def fit(
     help="Compare this number of steps.",
 )
 @click.option(
-    "--seed", type=int, metavar="N", default=0, help="Draw the random inputs with this seed."
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    help="Draw the random inputs with this seed.",
 )
 @click.option(
     "--resume",
@@ -475,7 +488,7 @@ def fit(
 )
 @click.option(
     "--tolerance",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     metavar="T",
     default=0.01,
     show_default=True,
@@ -510,6 +523,10 @@ def verify(
     """
     at_most_one(resume=resume, precision=precision, matrix=matrix, waits=waits)
     at_most_one(devices=devices, resume=resume, precision=precision)
+    if html is not None and not matrix:
+        raise click.UsageError("--html belongs to --matrix")
+    if ctx.get_parameter_source("tolerance") is ParameterSource.COMMANDLINE and not precision:
+        raise click.UsageError("--tolerance belongs to --precision")
     if resume is not None:
         from flow_core.cli.resuming import status
 
@@ -522,8 +539,6 @@ def verify(
         from flow_core.cli.matrix import status as matrix_status
 
         ctx.exit(matrix_status(target, args, devices or 4, steps, seed, html, as_json))
-    if html is not None:
-        raise click.UsageError("--html belongs to --matrix")
     if devices is not None:
         os.environ.setdefault("ONEFLOW_EMULATE_GPUS", str(devices))
     planning.begin()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,17 @@ emulate_gpus = click.option(
     metavar="N",
     help="Emulate N devices of type gpu on the CPU.",
 )
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers without NaN and infinity, which `click.FloatRange` does not refuse."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number in a text."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 def in_a_folder(ctx: click.Context, option: click.Parameter, file: str | None) -> str | None:

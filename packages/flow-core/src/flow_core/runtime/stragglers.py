@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median, median_low
 from typing import Any
@@ -21,6 +21,7 @@ import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.base.errors import UnsupportedError
+from flow_core.base.shutdown import call_at_shutdown, cancel_at_shutdown
 from flow_core.comm.exchange import BOXING
 from flow_core.device import Launch
 from flow_core.plan import Plan, Task
@@ -35,10 +36,11 @@ SLOW = 1.05
 SHOWN = 8
 """The largest number of ops of a rank in a report."""
 
-_log = logging.getLogger("flow_core")
+REFRESH = 5.0
+"""The seconds after which the file is written again if the same ranks are slow: replacing a file
+takes as long as timing a thousand tasks."""
 
-_written: dict[str, dict[str, Comparison]] = {}
-"""The last comparison of each job, by file."""
+_log = logging.getLogger("flow_core")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +123,59 @@ def to_json(jobs: Iterable[Comparison]) -> str:
     return json.dumps({"jobs": rows}, indent=2)
 
 
+@dataclass
+class _File:
+    """The file to which rank 0 writes the last comparison of each job."""
+
+    path: Path
+    jobs: dict[str, Comparison] = field(default_factory=dict)
+    written: float = float("-inf")
+
+    def add(self, found: Comparison, at_once: bool) -> None:
+        """Replace the comparison of a job; write the file now, later, or when the program ends."""
+        is_new = found.job not in self.jobs
+        self.jobs[found.job] = found
+        cancel_at_shutdown(self.write)
+        if at_once or is_new or time.monotonic() - self.written > REFRESH:
+            self.write()
+        else:
+            call_at_shutdown(self.write)
+
+    def write(self) -> None:
+        """Write the file."""
+        self.path.write_text(to_json(self.jobs.values()) + "\n", encoding="utf-8")
+        self.written = time.monotonic()
+
+
+_files: dict[str, _File] = {}
+"""The files of this process, by path."""
+
+
+def kernels_of(plan: Plan) -> list[tuple[Any, ...]]:
+    """Return for each task what it has in common with those of the same kernel and equal sizes."""
+    return [_kernel(plan, task) for task in plan.tasks]
+
+
 def compare(
-    plan: Plan, owner: Callable[[Task], int], seconds: Mapping[int, float], first: int, last: int
+    plan: Plan,
+    kinds: Sequence[tuple[Any, ...]],
+    owner: Callable[[Task], int],
+    seconds: Mapping[int, float],
+    first: int,
+    last: int,
 ) -> Comparison:
     """Compare the ranks of a plan.
 
     Args:
         plan: the plan.
+        kinds: what `kernels_of` returns for it.
         owner: returns the rank that runs a task.
         seconds: the median time of each task, by position.
         first, last: the steps of the window.
     """
     kernels: dict[Any, dict[int, list[int]]] = {}
     for position in seconds:
-        ranks = kernels.setdefault(_kernel(plan, plan.tasks[position]), {})
+        ranks = kernels.setdefault(kinds[position], {})
         ranks.setdefault(owner(plan.tasks[position]), []).append(position)
     usual: dict[int, float] = {}
     for ranks in kernels.values():
@@ -197,6 +238,7 @@ class ComparedExecutable(Executable):
 
     def _compiled(self) -> Launch:
         self._plain = super()._compiled()
+        self._kinds = kernels_of(self.plan)
         if self._order.asynchronous:
             raise UnsupportedError(
                 f"timing the tasks of job {self.plan.job!r}",
@@ -239,16 +281,17 @@ class ComparedExecutable(Executable):
         rank = 0 if world is None else world.rank
         self.comparison = compare(
             self.plan,
+            self._kinds,
             lambda task: 0 if world is None else world.owner(task.device),
             self._shared_medians(medians),
             self._count - WINDOW,
             self._count - 1,
         )
         if rank == 0:
-            jobs = _written.setdefault(self._file, {})
-            jobs[self.plan.job] = self.comparison
-            Path(self._file).write_text(to_json(jobs.values()) + "\n", encoding="utf-8")
-            self._warn(self.comparison)
+            file = _files.setdefault(self._file, _File(Path(self._file)))
+            named = [rank.rank for rank in self.comparison.slow]
+            file.add(self.comparison, at_once=named != self._named)
+            self._warn(self.comparison, named)
 
     def _shared_medians(self, medians: Mapping[int, float]) -> dict[int, float]:
         """Return the median times of the tasks of all processes."""
@@ -262,9 +305,8 @@ class ComparedExecutable(Executable):
         total = np.sum(rows, axis=0)
         return {int(i): float(total[i]) for i in np.flatnonzero(total)}
 
-    def _warn(self, found: Comparison) -> None:
+    def _warn(self, found: Comparison, named: list[int]) -> None:
         """Log the stragglers if they are others than before."""
-        named = [rank.rank for rank in found.slow]
         for rank in found.slow if named != self._named else ():
             most = next((op for op in rank.ops if op.line), rank.ops[0])
             _log.warning(

@@ -54,16 +54,30 @@ class Call:
         filled: tuple[Any, Any] = tree_unflatten(leaves, self.tree)
         return filled
 
+    def positions(self, wanted: Callable[[Any], bool]) -> tuple[int, ...]:
+        """Return the positions, among the tensors, of the given arguments that are wanted."""
+        args, kwargs = self.filled(range(len(self.tensors)))
+        arguments = self.op._schema.arguments
+        given = {a.name: x for a, x in zip(arguments, args, strict=False)} | kwargs
+        named = [a.name for a in arguments if a.name in given and wanted(a)]
+        return tuple(tree_flatten([given[name] for name in named])[0])
+
     @cached_property
     def written(self) -> tuple[int, ...]:
         """Return the tensors that the op overwrites, if it returns nothing."""
-        schema = self.op._schema
-        if schema.returns:
+        if self.op._schema.returns:
             return ()
-        args, kwargs = self.filled(range(len(self.tensors)))
-        given = {a.name: x for a, x in zip(schema.arguments, args, strict=False)} | kwargs
-        named = [a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write]
-        return tuple(tree_flatten([given[name] for name in named])[0])
+        return self.positions(lambda a: a.alias_info is not None and a.alias_info.is_write)
+
+    @cached_property
+    def into(self) -> tuple[int, ...]:
+        """Return the tensors into which the op writes its results, in their order."""
+        return self.positions(lambda a: a.is_out)
+
+    @cached_property
+    def ascending(self) -> tuple[int, ...]:
+        """Return the tensors that must be sorted."""
+        return self.positions(lambda a: a.name in ("boundaries", "sorted_sequence"))
 
     def run(self, arrays: Any) -> list[Array]:
         """Call the op with other tensors; return its results, or what it has overwritten.

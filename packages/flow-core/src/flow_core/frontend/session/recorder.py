@@ -1,10 +1,10 @@
 """The recorder of a session: what is needed to run its last steps again.
 
-The fed arrays of each step are copied into a ring of arrays, which are reused, unless they are
-read-only.  The variables are
-copied before a step of which at least K steps follow before the next copy, and whenever something
-other than a recorded step has changed them.  The last K steps can then be replayed: from the
-variables of the latest copy before them, and the fed arrays of all steps since.
+The fed arrays of each step are copied into arrays that later steps reuse, unless nothing can change
+them.  The variables are copied before a step of which at least K steps follow before the next
+copy, and whenever something other than a recorded step has changed them.  The last K steps can then
+be replayed: from the variables of the latest copy before them, and the fed arrays of all steps
+since.
 
 Copies of large variables are further apart, so that they take at most `SHARE` of the processor
 time, but at most `LONGEST` times K steps.
@@ -40,6 +40,10 @@ LONGEST = 4
 
 SMALL = 1 << 16
 """The size in bytes up to which results are kept."""
+
+BLOCK = 1 << 23
+"""The bytes of memory that are allocated at once for copies of fed arrays: two huge pages or more,
+which take a third of the time of many small ones."""
 
 Parts = dict[str, dict[Region, Array]]
 """Copies of the parts of variables, by name and region."""
@@ -93,10 +97,12 @@ class Recorder:
     writes: VariableWrites
     _kept: deque[_Kept] = field(default_factory=deque)
     _snapshots: deque[_Snapshot] = field(default_factory=deque)
-    _free: dict[str, list[list[Array]]] = field(default_factory=dict)
+    _free: dict[tuple[Any, ...], list[Array]] = field(default_factory=dict)
     _unused: list[Parts] = field(default_factory=list)
     _number: int = 0
     _writes: int = -1
+    _due: float = 0
+    _unneeded: float = float("inf")
     _began: float = 0.0
     _seconds: float = float("inf")
 
@@ -106,14 +112,16 @@ class Recorder:
 
     def begin(self, job: str, step: int, feeds: Sequence[Array]) -> Sequence[Array]:
         """Record the start of a step; return copies of the fed arrays, which the step may use."""
-        if not self._number:
+        number = self._number
+        if not number:
             call_at_shutdown(self.save)
-        if self.writes.count != self._writes or self._is_due():
+        if number >= self._unneeded:
+            self._drop_steps()
+        if self.writes.count != self._writes or (number >= self._due and self._is_due()):
             self._copy_variables()
-        spare = self._free.get(job)
-        kept = _copies(job, feeds, spare.pop() if spare else [])
-        self._kept.append(_Kept(self._number, job, step, kept))
-        self._number += 1
+        kept = [self._kept_array(job, i, feed) for i, feed in enumerate(feeds)]
+        self._kept.append(_Kept(number, job, step, kept))
+        self._number = number + 1
         return kept
 
     def finish(self, results: Sequence[Any]) -> None:
@@ -122,22 +130,55 @@ class Recorder:
         self._kept[-1].results = [x.copy() if _is_small(x) else None for x in results]
 
     def _is_due(self) -> bool:
-        """Return whether it is time for another copy of the variables."""
+        """Return whether it is time for another copy of the variables; ask again after K steps."""
         since = self._number - self._snapshots[-1].number
-        if since < self.steps:
-            return False
+        self._due += self.steps
         cheap = self._seconds <= SHARE * (time.process_time() - self._began)
         return cheap or since >= LONGEST * self.steps
 
+    def _drop_steps(self) -> None:
+        """Drop the steps that no replay of the last K steps needs."""
+        last = self._number - self.steps
+        while len(self._snapshots) > 1 and self._snapshots[1].number <= last:
+            self._unused.append(self._snapshots.popleft().parts)
+        while self._kept and self._kept[0].number < self._snapshots[0].number:
+            for array in self._kept.popleft().feeds:
+                if array.flags.writeable:  # a copy
+                    self._free[array.shape, array.dtype].append(array)
+        self._find_unneeded()
+
+    def _find_unneeded(self) -> None:
+        """Find the number of steps after which the first ones are not needed."""
+        later = len(self._snapshots) > 1
+        self._unneeded = self._snapshots[1].number + self.steps if later else float("inf")
+
+    def _kept_array(self, job: str, index: int, feed: Array) -> Array:
+        """Return a fed array that nothing can change, or a copy in memory that is free."""
+        array = feed if isinstance(feed, np.ndarray) else feed[...]  # all rows of a partial feed
+        if array.dtype.hasobject:
+            raise UnsupportedError(
+                f"recording a step of job {job!r}",
+                found=f"fed objects in argument {index}",
+                allowed="arrays of numbers",
+                hint="unset FLOW_REPLAY, or feed arrays of numbers",
+            )
+        if _is_constant(array):
+            return array
+        free = self._free.setdefault((array.shape, array.dtype), [])
+        if not free:
+            count = max(1, min(self.steps, BLOCK // max(array.nbytes, 1)))
+            block = np.empty((count, *array.shape), array.dtype)
+            free.extend(block[i, ...] for i in range(count))
+        kept = free.pop()
+        np.copyto(kept, array)
+        return kept
+
     def _copy_variables(self) -> None:
         started = time.process_time()
-        while len(self._snapshots) > 1 and self._snapshots[1].number <= self._number - self.steps:
-            self._unused.append(self._snapshots.popleft().parts)
         parts = self._unused.pop() if self._unused else {}
         self._snapshots.append(_Snapshot(self._number, self._copied(parts)))
-        while self._kept and self._kept[0].number < self._snapshots[0].number:
-            old = self._kept.popleft()
-            self._free.setdefault(old.job, []).append(old.feeds)
+        self._find_unneeded()
+        self._due = self._number + self.steps
         self._began = time.process_time()
         self._seconds = min(self._seconds, self._began - started)
 
@@ -211,31 +252,17 @@ def recorder_of(
 
 
 def _is_small(result: Any) -> bool:
-    is_numbers = isinstance(result, np.ndarray) and result.dtype != object
+    is_numbers = isinstance(result, np.ndarray) and not result.dtype.hasobject
     return is_numbers and result.nbytes <= SMALL
 
 
-def _copies(job: str, feeds: Sequence[Array], spare: list[Array]) -> list[Array]:
-    """Return copies of fed arrays, in the memory of older ones if it fits."""
-    found = []
-    for i, feed in enumerate(feeds):
-        array = feed if isinstance(feed, np.ndarray) else feed[...]  # all rows of a partial feed
-        if array.dtype == object:
-            raise UnsupportedError(
-                f"recording a step of job {job!r}",
-                found=f"fed objects in argument {i}",
-                allowed="arrays of numbers",
-                hint="unset FLOW_REPLAY, or feed arrays of numbers",
-            )
-        if array.flags.owndata and not array.flags.writeable:  # nothing can change it
-            found.append(array)
-            continue
-        old = spare[i] if i < len(spare) and spare[i].flags.writeable else None
-        if old is None or old.shape != array.shape or old.dtype != array.dtype:
-            old = np.empty(array.shape, array.dtype)
-        np.copyto(old, array)
-        found.append(old)
-    return found
+def _is_constant(array: Any) -> bool:
+    """Return whether nothing can change an array: it and all that it is a view of are read-only."""
+    while isinstance(array, np.ndarray) and not array.flags.writeable:
+        if array.base is None:
+            return True
+        array = array.base
+    return isinstance(array, bytes)
 
 
 def _copy(array: Any, old: Array | None, driver: Any) -> Array:

@@ -53,9 +53,12 @@ class Form:
 
 
 def forms(devices: int, train: bool, backends: Sequence[str]) -> Iterator[Form]:
-    """Yield all forms on up to a number of devices; on one device, there is one layout."""
-    rows = product(range(1, devices + 1), LAYOUTS, PASSES, backends, PRECISIONS)
-    for count, layout, passes, backend, precision in rows:
+    """Yield all forms on up to a number of devices; on one device, there is one layout.
+
+    Forms that differ in their passes follow each other: a job is compiled once for them.
+    """
+    rows = product(range(1, devices + 1), LAYOUTS, backends, PRECISIONS, PASSES)
+    for count, layout, backend, precision, passes in rows:
         if (count > 1 or layout == AUTO) and (train or layout != ZERO):
             yield Form(layout, count, passes, backend, precision)
 
@@ -79,7 +82,7 @@ def backends(session: Session) -> dict[str, tuple[str, ...]]:
     return {CORE: others, **({"+".join(others): ()} if others else {})}
 
 
-def compiled(job: AnyJob, form: Form) -> tuple[Compiled, Plan]:
+def compiled(job: AnyJob, form: Form) -> Compiled:
     """Compile a job in a form; the default session must be new."""
     build = job.prepare().build
     build.config = build.config.copy()
@@ -96,8 +99,12 @@ def compiled(job: AnyJob, form: Form) -> tuple[Compiled, Plan]:
         build.config.optimizer_placement_optimization_threshold(1)
     if form.layout in (DATA, MODEL):
         build.builder = _hinted(build, form)
-    found = job.compile()
-    return found, found.plan if form.passes == "all" else _plain(job, found)
+    return job.compile()
+
+
+def plan_of(job: AnyJob, found: Compiled, form: Form) -> Plan:
+    """Return the plan of a compiled job with the passes of a form."""
+    return found.plan if form.passes == "all" else _plain(job, found)
 
 
 def _hinted(build: JobBuild, form: Form) -> GraphBuilder:

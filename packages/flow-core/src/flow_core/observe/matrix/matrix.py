@@ -7,8 +7,9 @@ checked as `PlanCheck` does, and the passes that made it as `wrong_passes` does.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import flow_core
@@ -23,6 +24,7 @@ from flow_core.observe.matrix.forms import (
     compiled,
     forms,
     kernel_packages,
+    plan_of,
 )
 from flow_core.observe.matrix.pass_check import wrong_passes
 from flow_core.observe.matrix.plan_check import Finding, PlanCheck
@@ -107,6 +109,7 @@ def verify_matrix(
     seed: int = 0,
     progress: Callable[[str], object] = lambda _: None,
     changed: Callable[[Plan], Plan] = lambda plan: plan,
+    rows: slice = slice(None),
 ) -> Matrix:
     """Check a job in all forms.
 
@@ -119,35 +122,48 @@ def verify_matrix(
         seed: seed of the random inputs and of the noise on constant weights.
         progress: a function that is called with a text before each form.
         changed: a function that returns the plan to check in place of a compiled one.
+        rows: which forms to check, of those that differ by more than their passes.
     """
     session = default_session()
     settings, known = session.settings, backends(session)
     train = job.prepare().build.kind == "train"
     cells: list[Cell] = []
     first: list[Any] = []
-    for form in forms(devices, train, [*known]):
+    found = groupby(forms(devices, train, [*known]), lambda form: replace(form, passes=""))
+    for form, row in [(form, [*row]) for form, row in found][rows]:
         progress(f"{form.layout} on {form.devices}, {form.precision}, {form.backend}")
         open_session_without(known[form.backend], settings)
-        cells.append(_cell(job, form, steps, seed, changed, first))
+        cells += _cells(job, row, steps, seed, changed, first)
     open_session_without((), settings)
     return Matrix(job.name, str(job.line or ""), steps, seed, _versions(session), tuple(cells))
 
 
-def _cell(
+def _cells(
     job: AnyJob,
-    form: Form,
+    row: Sequence[Form],
     steps: int,
     seed: int,
     changed: Callable[[Plan], Plan],
     first: list[Any],
-) -> Cell:
-    try:
-        _, plan = compiled(job, form)
-    except FlowError as error:
-        return Cell(form, refused=str(error))
-    check = PlanCheck.of_plan(job, changed(plan), seed)
-    found = wrong_passes(check, seed)
-    found += check.check(steps)
+) -> Iterator[Cell]:
+    """Yield the checks of forms that differ in their physical passes only."""
+    found: list[Finding] | None = None
+    values: Mapping[str, Any] = {}  # also of variables that passes create
+    for form in row:
+        try:
+            plan = plan_of(job, compiled(job, form) if found is None else job.compile(), form)
+        except FlowError as error:
+            yield Cell(form, refused=str(error))
+            continue
+        check = PlanCheck.of_plan(job, changed(plan), seed)
+        feeds, check.values = check.draw(0), {**values, **check.values}
+        if found is None:
+            found = wrong_passes(check, feeds, seed)
+            values = check.values
+        yield _cell(form, check, found + check.check(steps), first)
+
+
+def _cell(form: Form, check: PlanCheck, found: list[Finding], first: list[Any]) -> Cell:
     results = check.results
     if not first:
         first.extend(results)
@@ -159,7 +175,7 @@ def _cell(
     verdicts = check.found.values()
     return Cell(
         form,
-        len(plan.tasks),
+        len(check.plan.tasks),
         len(verdicts),
         sum(verdict.verdict == EQUAL for verdict in verdicts),
         max((v.own for v in verdicts if not v.wrong), default=0.0),

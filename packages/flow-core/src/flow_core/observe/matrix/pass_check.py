@@ -33,11 +33,16 @@ ROUGH = 0.5
 values, and `flow verify --precision` measures the errors."""
 
 
-def wrong_passes(check: PlanCheck, seed: int = 0) -> list[Finding]:
-    """Return the first pass that changes values, with the first op whose value it changes."""
+def wrong_passes(check: PlanCheck, feeds: Sequence[Array], seed: int = 0) -> list[Finding]:
+    """Return the first pass that changes values, with the first op whose value it changes.
+
+    Args:
+        check: the check of a plan that the passes made.
+        feeds: the feeds of a step, by micro-batch.
+        seed: the seed of variables that passes create.
+    """
     compiled = check.job.compile()
     rng = np.random.default_rng(seed)
-    feeds = check.draw(0)
     before: Graph | None = None
     inputs = compiled.request.inputs
     fed = feeds[:: check.parts]
