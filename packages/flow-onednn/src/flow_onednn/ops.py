@@ -24,7 +24,6 @@ from flow_core.authoring.specs import (
     AttrValue,
     InferContext,
     Sample,
-    SbpContext,
     TensorType,
     tensor_type,
 )
@@ -302,6 +301,11 @@ class PackConv(Fused):
     attrs = {**_PACKED_CONV, "size": REQUIRED}
 
 
+def _packed_work(attrs: Attrs) -> float:
+    taps: float = prod(attrs["kernel_size"]) * attrs["image"][-1] / attrs["groups"]
+    return 2.0 * prod(attrs["result"]) * taps
+
+
 class PackedConv(Fused):
     """Convolution of NHWC activations with packed weights, and a bound of the result's magnitudes.
     ``more`` are the bias, a residual, which is added, and bounds of x and of the residual; the
@@ -311,11 +315,19 @@ class PackedConv(Fused):
     schema = "onednn_packed_conv(x, packed, norms, more*) -> y, bound"
     infer = staticmethod(lambda ctx: (_like(ctx, *ctx.attrs["result"]), tensor_type((1,), float32)))
     attrs = _PACKED_CONV
+    work = staticmethod(lambda ctx: _packed_work(ctx.attrs))
 
-    def work(self, ctx: SbpContext) -> float:
-        channels = ctx.attrs["image"][-1] / ctx.attrs["groups"]
-        taps: float = prod(ctx.attrs["kernel_size"]) * channels
-        return 2.0 * ctx.outputs[0].size * taps
+
+class ConvChain(Fused):
+    """`onednn_packed_conv` ops with attributes ``convs``, each on the result of the one before."""
+
+    schema = "onednn_conv_chain(x, more*) -> y, bound"
+    attrs = {"convs": REQUIRED}
+    work = staticmethod(lambda ctx: sum(_packed_work(dict(c)) for c in ctx.attrs["convs"]))
+
+    def infer(self, ctx: InferContext) -> Types:
+        result = dict(ctx.attrs["convs"][-1])["result"]
+        return _like(ctx, *result), tensor_type((1,), float32)
 
 
 _INT8_CONV = {
@@ -582,6 +594,7 @@ class Reorder(Fused):
 
 OPS = specs(
     *map(Update, JOINED), Conv, ConvDataGrad, ConvFilterGrad, Matmul, Pack, PackedMatmul, PackConv,
-    PackedConv, PackInt8, Int8Conv, Int8Pool, Quantize, PackPanels, Panels, MaxPool, MaxPoolGrad,
-    NormRelu, NormReluGrad, NormAddRelu, AddToRows, SparseAdam, SparseSgd, MatmulSgd, Reorder,
+    PackedConv, ConvChain, PackInt8, Int8Conv, Int8Pool, Quantize, PackPanels, Panels, MaxPool,
+    MaxPoolGrad, NormRelu, NormReluGrad, NormAddRelu, AddToRows, SparseAdam, SparseSgd, MatmulSgd,
+    Reorder,
 )  # fmt: skip

@@ -52,7 +52,7 @@ def limited(value: str) -> tuple[str, ...]:
 
 FILES = (
     "functions.h", "source.c", "norms.c", "tables.c", "partitions.c", "joined.c", "nan_safe.c",
-    "few_rows.c", "panels.c", "recurrent.c", "calls.c",
+    "few_rows.c", "panels.c", "recurrent.c", "calls.c", "bands.c",
 )  # fmt: skip
 WIDE_VECTORS = ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
 """Compilers tune for processors whose clock drops with vectors of 512 bits, which few still do.
@@ -330,6 +330,16 @@ void run_loop(void *run, const long *n, const long *s, const float *c, void **in
 long run_moderate(const Bounded *arrays, long count, const Call *two);
 long run_bounded(const Bounded *arrays, long count, const float *norms, float *result, double most,
     const Call *two);
+typedef struct { void *primitive, *arguments; long count; void *from, *to, *added; } Band;
+typedef struct {
+    const Bounded *ends; long count; const float *norms; double most; float *bound; char *residual;
+    long image; float low, high; int limited, half;
+} Stage;
+typedef struct { long stage, band, from, to, added, size; } Step;
+typedef struct { char *x, *y, *lanes; long x_bytes, y_bytes, lane_bytes; } Memory;
+long run_bands(void *run, void *set, void *stream, const Stage *stages, long count,
+    const Band *bands, long per_lane, const Step *steps, const long *starts, long parts,
+    const Memory *memory, long images, long lanes);
 """
 
 CDEF = DECLARATIONS + thunks.declared(DECLARATIONS)
