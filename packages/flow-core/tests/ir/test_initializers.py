@@ -220,7 +220,6 @@ def test_values_do_not_depend_on_the_number_of_threads(
     np.testing.assert_array_equal(part, wanted[3:37, 10:990])
 
 
-
 @pytest.mark.parametrize("initializer", RANDOM, ids=lambda i: i.kind)
 def test_different_seeds_give_different_values(initializer: Any) -> None:
     a, b = (numbers(initializer, (1000,), float32, seed) for seed in (1, 2))

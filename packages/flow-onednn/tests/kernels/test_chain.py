@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -91,7 +90,8 @@ def test_a_chain_has_the_bits_of_its_convolutions(
     whole, convs = problems(CHAINS[name], dtype)
     with threads.limited(count):
         made = BY_OP[CHAIN](whole)
-        assert isinstance(made, chain.ConvChain) and made.lanes == count
+        assert isinstance(made, chain.ConvChain)
+        assert made.lanes == count
         assert made.bands.height < CHAINS[name][-1]["result"][1]
         assert chain.same_bits(whole, convs)
 
@@ -105,38 +105,33 @@ def test_the_trial_notices_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not chain.same_bits(whole, [changed, *others])
 
 
-def rows_after(made: chain.Bands, low: int, high: int) -> Iterator[dict[int, list[int]]]:
-    """Run steps on row numbers; yield the rows of the result after each of its bands."""
-    stages = made.stages
-    parts = list(made.parts)
-    memory = {k: [-1] * window.most for k, window in enumerate(made.windows)}
+def computed(made: chain.Bands, low: int, high: int) -> list[int]:
+    """Run steps on row numbers in place of rows; return the rows of the result."""
+    windows = [[-1] * window.most for window in made.windows]
     result: list[int] = []
+    last = len(made.stages) - 1
     for stage, band, source, target, _, size in made.steps[low:high]:
         if stage == MOVE:
-            row = stages[band].row("result")
-            first, count = source // row, size // row
-            memory[band][target // row : target // row + count] = memory[band][
-                first : first + count
-            ]
+            row = made.stages[band].row("result")
+            first, to, count = source // row, target // row, size // row
+            windows[band][to : to + count] = windows[band][first : first + count]
             continue
-        k, rows, read, before = parts[band]
-        assert k == stage
-        at = source // stages[k].row("image")
-        image = memory[k - 1][at : at + read] if k else list(range(at, at + read))
-        assert len(image) == read and image == list(range(image[0], image[0] + read))
-        first = (image[0] - before + stages[k].attrs["padding_before"][0]) // (
-            stages[k].attrs["strides"][0]
-        )
-        assert stages[k].reads(first, first + rows)[0] == image[0] - before
-        made_rows = list(range(first, first + rows))
-        to = target // stages[k].row("result")
-        if k < len(stages) - 1:
-            assert to + rows <= len(memory[k])
-            memory[k][to : to + rows] = made_rows
-        else:
+        _, rows, read, before = list(made.parts)[band]
+        one = made.stages[stage]
+        at = source // one.row("image")
+        image = windows[stage - 1][at : at + read] if stage else list(range(at, at + read))
+        assert image == list(range(image[0], image[0] + read))
+        start = image[0] - before
+        first = (start + one.attrs["padding_before"][0]) // one.attrs["strides"][0]
+        assert one.reads(first, first + rows)[0] == start
+        found, to = list(range(first, first + rows)), target // one.row("result")
+        if stage == last:
             assert to == first
-            result += made_rows
-    yield {0: result}
+            result += found
+        else:
+            assert to + rows <= len(windows[stage])
+            windows[stage][to : to + rows] = found
+    return result
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
@@ -147,11 +142,18 @@ def test_each_row_is_computed_once_from_the_rows_that_it_depends_on(
     monkeypatch.setattr(chain, "CACHED", 1 << 12)
     stages = [Stage(attrs, float32) for attrs in CHAINS[name]]
     for made, starts in chain.schedules(stages, parts):
-        found = [
-            row for ends in pairwise(starts) for rows in rows_after(made, *ends) for row in rows[0]
-        ]
+        found = [row for ends in pairwise(starts) for row in computed(made, *ends)]
         assert found == list(range(stages[-1].heights[1]))
         assert sum(made.sizes) <= chain.CACHED or made.height == 1
+
+
+def test_rows_of_padding_alone_are_not_computed_in_bands() -> None:
+    first, middle, last = inverted(1, 12, 1)
+    wide = {**middle, "padding_before": (3, 1), "result": (1, 15, 12, 48)}
+    tall = {**last, "image": (1, 15, 12, 48), "result": (1, 15, 12, 16)}
+    assert all(Stage(attrs, float32).reads_rows for attrs in (first, middle, last))
+    assert not Stage(wide, float32).reads_rows
+    assert BY_OP[CHAIN](problems([first, wide, tall], float32)[0]) is None
 
 
 def test_bands_in_one_part_compute_no_row_twice() -> None:

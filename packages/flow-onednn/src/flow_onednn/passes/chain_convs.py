@@ -13,7 +13,7 @@ from flow_core.authoring.specs import Graph, KernelSpec, Op, Value
 from flow_core.base.thread_pools import process_budget
 from flow_onednn.kernels.convolution.chain import CHAIN, MOST_CONVS, same_bits
 from flow_onednn.kernels.convolution.packed import PRODUCT
-from flow_onednn.recipes import Problem, problem
+from flow_onednn.recipes import problem
 
 CACHE = 1 << 20
 """Bytes of an image, for each thread, up to which it is still in the caches when it is read."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
-from math import gcd, inf, prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -80,17 +80,20 @@ class Stage:
 
     def reads(self, low: int, high: int) -> tuple[int, int]:
         """Return the rows that rows of the result depend on; outside of the image is padding."""
-        (extent,), stride, before = self._extent[:1], self.attrs["strides"][0], self._before
-        return low * stride - before, (high - 1) * stride - before + extent
+        stride, before = self.attrs["strides"][0], self.attrs["padding_before"][0]
+        return low * stride - before, (high - 1) * stride - before + self._extent
 
     @property
-    def _before(self) -> int:
-        return int(self.attrs["padding_before"][0])
+    def _extent(self) -> int:
+        """The number of rows from the first to the last one that a row of the result depends on."""
+        return int((self.attrs["kernel_size"][0] - 1) * self.attrs["dilation_rate"][0] + 1)
 
     @property
-    def _extent(self) -> tuple[int, ...]:
-        sizes = zip(self.attrs["kernel_size"], self.attrs["dilation_rate"], strict=True)
-        return tuple((size - 1) * rate + 1 for size, rate in sizes)
+    def reads_rows(self) -> bool:
+        """Whether each row of the result depends on rows of the image, not on padding alone."""
+        read, written = self.heights
+        low, high = self.reads(0, written)
+        return -self._extent < low and high - self._extent < read
 
     def part(self, rows: int, read: int, before: int) -> dict[str, AttrValue]:
         """Return the attributes of the convolution of some rows of one image."""
@@ -159,7 +162,6 @@ class Bands:
         if window.low < low:
             kept = max(0, window.high - low)
             if kept:
-                move = (window.low, low)
                 self.steps.append((MOVE, k, (low - window.low) * row, 0, 0, kept * row))
             window.low, window.high = low, low + kept
         window.most = max(window.most, high - window.low)
@@ -194,7 +196,7 @@ def schedules(stages: Sequence[Stage], parts: int) -> Iterator[tuple[Bands, tupl
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs of a stage; the bound of its image is known if another op, or a stage, stores it."""
+    """The inputs of a stage, with the bounds of its image and residual that other ops compute."""
 
     packed: Array
     norms: Array
@@ -269,17 +271,15 @@ class ConvChain:
         for k, stage in enumerate(self.stages):
             attrs = stage.attrs
             packed, norms = next(rest), next(rest)
-            named = {
-                "bias": attrs["bias"], "residual": attrs["residual"],
-                "bound": attrs["bounded"] and not k, "residual_bound": attrs["residual_bounded"],
-            }  # fmt: skip
-            yield Inputs(packed, norms, **{n: next(rest) if has else None for n, has in named.items()})
+            first = attrs["bounded"] and k == 0
+            has = attrs["bias"], attrs["residual"], first, attrs["residual_bounded"]
+            yield Inputs(packed, norms, *(next(rest) if one else None for one in has))
 
     def _stages(
         self, ctx: BindContext, given: Sequence[Inputs], bounds: Sequence[Array]
     ) -> Iterator[dict[str, Any]]:
         """Yield the rows of `Stage`; each stage has its result's bound in an array."""
-        limited = [is_limited(stage.attrs) for stage in self.stages]
+        limited = [_conv(stage, stage.attrs).limited for stage in self.stages]
         x, known = ctx.inputs[0] if any(limited) else None, given[0].bound
         for stage, own, limit, bound in zip(self.stages, given, limited, bounds, strict=True):
             arrays, knowns = [x], [known]
@@ -309,7 +309,7 @@ class ConvChain:
 
 
 def _bound(made: Recipe, given: Inputs, scratch: int) -> tuple[dict[str, Any], BoundPrimitive]:
-    """Bind a primitive to all arguments but images; return the row of a `Band`, and what it needs."""
+    """Bind a primitive to all arguments but images; return the `Band`, and what it needs."""
     fixed = {"weights": given.packed, "bias": given.bias}
     arrays = {role: address(array) for role, array in fixed.items() if array is not None}
     tensors = {o.role: (o.md, arrays.get(o.role, 0)) for o in made.operands}
@@ -322,16 +322,13 @@ def _bound(made: Recipe, given: Inputs, scratch: int) -> tuple[dict[str, Any], B
     return row, ready
 
 
-def is_limited(attrs: dict[str, AttrValue]) -> bool:
-    """Return whether the result of a convolution is limited."""
-    return bool(attrs["low"] > -inf or attrs["high"] < inf)
-
-
 def _build(p: Problem) -> ConvChain | None:
     if not supported() or not compiler.available():
         return None
     dtype = p.inputs[0].dtype
     stages = tuple(Stage(dict(items), dtype) for items in p.attrs["convs"])
+    if not all(stage.reads_rows for stage in stages):
+        return None
     images, lanes = p.inputs[0].shape[0], threads.count()
     parts = min(lanes // gcd(images, lanes), stages[-1].heights[1])
     layouts = [_whole(stage) for stage in stages]
