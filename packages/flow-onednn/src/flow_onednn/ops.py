@@ -319,15 +319,14 @@ class PackedConv(Fused):
 
 
 class ConvChain(Fused):
-    """`onednn_packed_conv` ops with attributes ``convs``, each on the result of the one before."""
+    """Ops of type ``op`` with the attributes ``convs``, each on the result of the one before."""
 
-    schema = "onednn_conv_chain(x, more*) -> y, bound"
-    attrs = {"convs": REQUIRED}
+    schema = "onednn_conv_chain(x, more*) -> out*"
+    attrs = {"op": REQUIRED, "convs": REQUIRED, "outputs": REQUIRED}
     work = staticmethod(lambda ctx: sum(_packed_work(dict(c)) for c in ctx.attrs["convs"]))
 
     def infer(self, ctx: InferContext) -> Types:
-        result = dict(ctx.attrs["convs"][-1])["result"]
-        return _like(ctx, *result), tensor_type((1,), float32)
+        return tuple(tensor_type(shape, as_dtype(kind)) for shape, kind in ctx.attrs["outputs"])
 
 
 _INT8_CONV = {
@@ -362,7 +361,7 @@ class Int8Conv(Fused):
 
     schema = "onednn_int8_conv(x, packed, factors, bias, result, zeros, residual?) -> y"
     attrs = {**_INT8_CONV, "shape": REQUIRED}
-    work = PackedConv.work
+    work = staticmethod(lambda ctx: _packed_work(ctx.attrs))
 
     def infer(self, ctx: InferContext) -> Types:
         return (tensor_type(ctx.attrs["shape"], as_dtype(ctx.attrs["result_type"])),)

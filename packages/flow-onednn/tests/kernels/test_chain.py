@@ -76,8 +76,8 @@ def problems(convs: list[Any], dtype: DType) -> tuple[Problem, list[Problem]]:
         inputs = (tensor_type(attrs["image"], dtype), *more, *([bound] if k else []))
         rest += more
         made.append(Problem(PRODUCT, inputs, (out, bound), tuple(sorted(attrs.items()))))
-    items = ("convs", tuple(p.items for p in made))
-    return Problem(CHAIN, (made[0].inputs[0], *rest), made[-1].outputs, (items,)), made
+    attrs = ("convs", tuple(p.items for p in made)), ("op", PRODUCT)
+    return Problem(CHAIN, (made[0].inputs[0], *rest), made[-1].outputs, attrs), made
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -112,19 +112,19 @@ def computed(made: chain.Bands, low: int, high: int) -> list[int]:
     last = len(made.stages) - 1
     for stage, band, source, target, _, size in made.steps[low:high]:
         if stage == MOVE:
-            row = made.stages[band].row("result")
+            row = made.stages[band].rows[1]
             first, to, count = source // row, target // row, size // row
             windows[band][to : to + count] = windows[band][first : first + count]
             continue
         _, rows, read, before = list(made.parts)[band]
         one = made.stages[stage]
-        at = source // one.row("image")
+        at = source // one.rows[0]
         image = windows[stage - 1][at : at + read] if stage else list(range(at, at + read))
         assert image == list(range(image[0], image[0] + read))
         start = image[0] - before
         first = (start + one.attrs["padding_before"][0]) // one.attrs["strides"][0]
         assert one.reads(first, first + rows)[0] == start
-        found, to = list(range(first, first + rows)), target // one.row("result")
+        found, to = list(range(first, first + rows)), target // one.rows[1]
         if stage == last:
             assert to == first
             result += found
@@ -140,7 +140,7 @@ def test_each_row_is_computed_once_from_the_rows_that_it_depends_on(
     name: str, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chain, "CACHED", 1 << 12)
-    stages = [Stage(attrs, float32) for attrs in CHAINS[name]]
+    stages = [Stage(attrs, float32, float32) for attrs in CHAINS[name]]
     for made, starts in chain.schedules(stages, parts):
         found = [row for ends in pairwise(starts) for row in computed(made, *ends)]
         assert found == list(range(stages[-1].heights[1]))
@@ -151,13 +151,13 @@ def test_rows_of_padding_alone_are_not_computed_in_bands() -> None:
     first, middle, last = inverted(1, 12, 1)
     wide = {**middle, "padding_before": (3, 1), "result": (1, 15, 12, 48)}
     tall = {**last, "image": (1, 15, 12, 48), "result": (1, 15, 12, 16)}
-    assert all(Stage(attrs, float32).reads_rows for attrs in (first, middle, last))
-    assert not Stage(wide, float32).reads_rows
+    assert all(Stage(attrs, float32, float32).reads_rows for attrs in (first, middle, last))
+    assert not Stage(wide, float32, float32).reads_rows
     assert BY_OP[CHAIN](problems([first, wide, tall], float32)[0]) is None
 
 
 def test_bands_in_one_part_compute_no_row_twice() -> None:
-    stages = [Stage(attrs, float32) for attrs in CHAINS["two windows"]]
+    stages = [Stage(attrs, float32, float32) for attrs in CHAINS["two windows"]]
     for made, _ in chain.schedules(stages, 1):
         for k, stage in enumerate(stages):
             rows = [list(made.parts)[s[1]][1] for s in made.steps if s[0] == k]

@@ -12,9 +12,11 @@ from flow_core.authoring.pass_api import KernelRewriter, PassContext, like_op
 from flow_core.authoring.specs import Graph, KernelSpec, Op, Value
 from flow_core.base.thread_pools import process_budget
 from flow_onednn.kernels.convolution.chain import CHAIN, MOST_CONVS, same_bits
+from flow_onednn.kernels.convolution.int8 import PRODUCT as INT8_PRODUCT
 from flow_onednn.kernels.convolution.packed import PRODUCT
 from flow_onednn.recipes import problem
 
+PRODUCTS = (PRODUCT, INT8_PRODUCT)
 CACHE = 1 << 20
 """Bytes of an image, for each thread, up to which it is still in the caches when it is read."""
 
@@ -35,7 +37,7 @@ class ChainConvs:
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph with chains."""
         rewriter = KernelRewriter(graph, self.kernels)
-        for conv in graph.of_type(PRODUCT):
+        for conv in (op for type_ in PRODUCTS for op in graph.of_type(type_)):
             if rewriter.is_untouched(conv) and conv.placement.device_type in self.devices:
                 chain = list(_chain(rewriter, conv))
                 if len(chain) > 1:
@@ -48,10 +50,11 @@ def _chain(rewriter: KernelRewriter, conv: Op) -> Iterator[Op]:
     yield conv
     for _ in range(MOST_CONVS - 1):
         large = rewriter.type_of(conv.output()).nbytes > CACHE * process_budget().count
-        after = rewriter.only_reader(conv.output(), PRODUCT) if large else None
-        if after is None or after.inputs[0] != conv.output() or not after.attrs["bounded"]:
+        after = rewriter.only_reader(conv.output(), conv.type) if large else None
+        if after is None or after.inputs[0] != conv.output():
             return
-        if rewriter.only_reader(conv.output(1)) is not after:
+        bound = conv.output(1) if conv.type == PRODUCT else None
+        if bound is not None and rewriter.only_reader(bound) is not after:
             return
         yield after
         conv = after
@@ -61,8 +64,10 @@ def _join(rewriter: KernelRewriter, chain: Sequence[Op]) -> None:
     *inner, last = chain
     convs = tuple(problem(rewriter.query(op, rewriter.types[op.name])) for op in chain)
     inputs = [chain[0].inputs[0], *_rest(chain)]
-    new = like_op(last, CHAIN, {"convs": tuple(conv.items for conv in convs)}, inputs)
     types = rewriter.types[last.name]
+    outputs = tuple((t.shape, t.dtype.name) for t in types)
+    attrs = {"op": last.type, "convs": tuple(conv.items for conv in convs), "outputs": outputs}
+    new = like_op(last, CHAIN, attrs, inputs)
     whole = problem(rewriter.query(new, types))
     if not rewriter.accepts(new, types) or not same_bits(whole, convs):
         return
@@ -73,6 +78,6 @@ def _join(rewriter: KernelRewriter, chain: Sequence[Op]) -> None:
 
 def _rest(chain: Sequence[Op]) -> Iterator[Value]:
     """Yield the inputs of convolutions except their images and the bounds that the chain has."""
-    own = {op.output(1) for op in chain[:-1]}
+    own = {op.output(1) for op in chain[:-1] if op.type == PRODUCT}
     for op in chain:
         yield from (value for value in op.inputs[1:] if value not in own)

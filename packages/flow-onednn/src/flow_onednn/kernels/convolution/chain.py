@@ -29,13 +29,14 @@ from flow_core.authoring.specs import (
 )
 from flow_core.base.alignment import aligned
 from flow_core.base.arrays import Array
-from flow_core.base.dtypes import DType, float32
+from flow_core.base.dtypes import DType, as_dtype, float32
 from flow_onednn import threads
 from flow_onednn.kernels.concurrent import supported
+from flow_onednn.kernels.convolution.int8 import LEVELS, Int8Conv
 from flow_onednn.kernels.convolution.packed import PackedConv
 from flow_onednn.kernels.loops import null, pointer
 from flow_onednn.kernels.nan_relu import bounded
-from flow_onednn.library import library
+from flow_onednn.library import has_int8, library
 from flow_onednn.native import compiler
 from flow_onednn.native.calls import call
 from flow_onednn.primitives import (
@@ -55,6 +56,8 @@ MOST_CONVS = 8
 """Most convolutions of a chain; equals `MOST_STAGES` in `native/bands.c`."""
 MOVE = -1
 Row = tuple[int, int, int, int, int, int]
+Part = tuple[int, int, int, int]
+"""A stage, its rows of the result, the rows that it reads, and rows of padding before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +66,84 @@ class Stage:
 
     Attributes:
         attrs: the attributes of the op.
-        dtype: the element type of the images.
+        read, written: the element types of the image and of the result.
     """
 
     attrs: dict[str, AttrValue]
-    dtype: DType
+    read: DType
+    written: DType
 
     @property
     def heights(self) -> tuple[int, int]:
         """The number of rows of the image, and of the result."""
         return self.attrs["image"][1], self.attrs["result"][1]
 
-    def row(self, name: str) -> int:
-        """Return the bytes of a row of the ``image`` or of the ``result``."""
-        return int(prod(self.attrs[name][2:])) * self.dtype.itemsize
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The bytes of a row of the image, and of the result."""
+        ends = ("image", self.read), ("result", self.written)
+        x, y = (prod(self.attrs[name][2:]) * type_.itemsize for name, type_ in ends)
+        return x, y
+
+    @property
+    def is_int8(self) -> bool:
+        """Whether the convolution is an `onednn_int8_conv`."""
+        return "image_zero" in self.attrs
+
+    @property
+    def residual(self) -> int | None:
+        """The position of the residual among the op's inputs."""
+        if self.is_int8:
+            return 6 if self.attrs["residual_type"] else None
+        return 3 + self.attrs["bias"] if self.attrs["residual"] else None
+
+    @property
+    def bound(self) -> int | None:
+        """The position of the bound of the image among the op's inputs."""
+        if self.is_int8 or not self.attrs["bounded"]:
+            return None
+        return int(3 + self.attrs["bias"] + self.attrs["residual"])
+
+    @property
+    def inputs(self) -> int:
+        """The number of the op's inputs."""
+        if self.is_int8:
+            return 6 + bool(self.attrs["residual_type"])
+        names = "bias", "residual", "bounded", "residual_bounded"
+        return 3 + sum(self.attrs[name] for name in names)
+
+    @property
+    def limited(self) -> bool:
+        """Whether numbers that are not finite need a primitive without limits, and a loop."""
+        return not self.is_int8 and self._conv(self.attrs).limited
+
+    def _conv(self, attrs: dict[str, AttrValue]) -> PackedConv:
+        return PackedConv.of(attrs, tensor_type(attrs["filters"], self.read))
+
+    def whole(self) -> Primitive | None:
+        """Return the primitive of the op, which selects the layout of the weights."""
+        if self.is_int8:
+            return Int8Conv.of(self.attrs).primitive()
+        conv = self._conv(self.attrs)
+        return conv.primitive(conv.limited)
+
+    def pair(self, part: Part, whole: Primitive) -> tuple[Recipe, Recipe] | None:
+        """Return primitives of a part with and without limits of the result.
+
+        Return None unless they are those of the whole, with its layout of the weights.
+        """
+        attrs, packed = self._part(*part[1:]), whole.md("weights")
+        if self.is_int8:
+            levels = Int8Conv.of(attrs)
+            both = [levels.primitive_of_pool(packed, warns=False)] * 2
+            made = [one and Recipe(one, tuple(levels.operands(one))) for one in both]
+        else:
+            conv = self._conv(attrs)
+            both = [conv.primitive_of_pool(c, packed, warns=False) for c in (conv.limited, False)]
+            made = [one and conv.with_operands(one) for one in both]
+        fast, exact = made
+        alike = all(one and one.implementation == whole.implementation for one in both)
+        return (fast, exact) if alike and fast and exact else None
 
     def reads(self, low: int, high: int) -> tuple[int, int]:
         """Return the rows that rows of the result depend on; outside of the image is padding."""
@@ -95,16 +162,12 @@ class Stage:
         low, high = self.reads(0, written)
         return -self._extent < low and high - self._extent < read
 
-    def part(self, rows: int, read: int, before: int) -> dict[str, AttrValue]:
+    def _part(self, rows: int, read: int, before: int) -> dict[str, AttrValue]:
         """Return the attributes of the convolution of some rows of one image."""
         (_, _, *x), (_, _, *y) = self.attrs["image"], self.attrs["result"]
         pads = (before, self.attrs["padding_before"][1])
         return {**self.attrs, "image": (1, read, *x), "result": (1, rows, *y),
                 "padding_before": pads}  # fmt: skip
-
-
-Part = tuple[int, int, int, int]
-"""A stage, its rows of the result, the rows that it reads, and rows of padding before them."""
 
 
 @dataclass(slots=True)
@@ -152,13 +215,19 @@ class Bands:
             row -= self.windows[k - 1].low
         part = k, high - low, end - start, start - first
         band = self.parts.setdefault(part, len(self.parts))
-        wide = stage.row("result")
-        size = (high - low) * wide // stage.dtype.itemsize
-        self.steps.append((k, band, row * stage.row("image"), to * wide, low * wide, size))
+        narrow, wide = stage.rows
+        size = (high - low) * wide // stage.written.itemsize
+        self.steps.append((k, band, row * narrow, to * wide, low * self.added(k), size))
+
+    def added(self, k: int) -> int:
+        """Return the bytes of a row of a stage's residual."""
+        stage = self.stages[k]
+        kind = as_dtype(stage.attrs["residual_type"]) if stage.is_int8 and stage.residual else None
+        return stage.rows[1] // stage.written.itemsize * (kind or stage.written).itemsize
 
     def _keep(self, k: int, low: int, high: int) -> None:
         """Make a window contain rows of a stage's result."""
-        window, row = self.windows[k], self.stages[k].row("result")
+        window, row = self.windows[k], self.stages[k].rows[1]
         if window.low < low:
             kept = max(0, window.high - low)
             if kept:
@@ -173,7 +242,7 @@ class Bands:
     def sizes(self) -> list[int]:
         """The bytes of the windows."""
         pairs = zip(self.windows, self.stages, strict=False)
-        return [aligned(window.most * stage.row("result")) for window, stage in pairs]
+        return [aligned(window.most * stage.rows[1]) for window, stage in pairs]
 
 
 def schedules(stages: Sequence[Stage], parts: int) -> Iterator[tuple[Bands, tuple[int, ...]]]:
@@ -192,18 +261,6 @@ def schedules(stages: Sequence[Stage], parts: int) -> Iterator[tuple[Bands, tupl
             starts.append(len(made.steps))
         if sum(made.sizes) <= CACHED or height == 1:
             yield made, tuple(starts)
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """The inputs of a stage, with the bounds of its image and residual that other ops compute."""
-
-    packed: Array
-    norms: Array
-    bias: Array | None
-    residual: Array | None
-    bound: Array | None
-    residual_bound: Array | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,22 +296,25 @@ class ConvChain:
     def bind(self, ctx: BindContext) -> list[Launch]:
         """Return the launch."""
         make, one = compiler.ffi(compiler.CDEF), library()
-        given, work = list(self._inputs(ctx)), address(ctx.workspace)
-        table, kept = [], []
+        work, kept, table = address(ctx.workspace), [], []
+        bounds = [*np.zeros((len(self.stages), 1), np.float32)]
+        if len(ctx.outputs) > 1:
+            bounds[-1] = ctx.outputs[1]
+        given = list(op_inputs(self.stages, ctx.inputs, bounds))
         with threads.single_threaded():
             for lane in range(self.lanes):
                 scratch = work + lane * self._lane + sum(self.bands.sizes)
-                for (stage, *_), two in zip(self.bands.parts, self.primitives, strict=True):
+                for (k, *_), two in zip(self.bands.parts, self.primitives, strict=True):
                     for made in two:
-                        row, ready = _bound(made, given[stage], scratch)
+                        row, ready = _bound(made, given[k], self.stages[k].residual, scratch)
                         table.append(row)
                         kept.append(ready)
         x, y = ctx.inputs[0], ctx.outputs[0]
         ends = (make.cast("char *", at) for at in (address(x), address(y), work))
         memory = make.new("Memory *", (*ends, x[0].nbytes, y[0].nbytes, self._lane))
         functions = one.lib.dnnl_primitive_execute, one.lib.dnnl_memory_set_data_handle
-        bounds = [*np.zeros((len(given) - 1, 1), np.float32), ctx.outputs[1]]
-        stages, failed = list(self._stages(ctx, given, bounds)), self.primitives[0][0].primitive
+        stages = [self._stage(k, row, bounds[k]) for k, row in enumerate(given)]
+        failed = partial(raise_failure, self.primitives[0][0].primitive)
         return [
             call(
                 "run_bands", *map(void_pointer, functions), void_pointer(one.stream),
@@ -262,39 +322,32 @@ class ConvChain:
                 make.new("Band[]", table), len(self.primitives),
                 make.new("Step[]", self._steps()), make.new("long[]", self.starts),
                 len(self.starts) - 1, memory, len(x), self.lanes,
-                fail=partial(raise_failure, failed, (kept, given, bounds, stages)),
+                fail=partial(failed, (kept, given, bounds, stages)),
             )
         ]  # fmt: skip
 
-    def _inputs(self, ctx: BindContext) -> Iterator[Inputs]:
-        rest = iter(ctx.inputs[1:])
-        for k, stage in enumerate(self.stages):
-            attrs = stage.attrs
-            packed, norms = next(rest), next(rest)
-            first = attrs["bounded"] and k == 0
-            has = attrs["bias"], attrs["residual"], first, attrs["residual_bounded"]
-            yield Inputs(packed, norms, *(next(rest) if one else None for one in has))
-
-    def _stages(
-        self, ctx: BindContext, given: Sequence[Inputs], bounds: Sequence[Array]
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the rows of `Stage`; each stage has its result's bound in an array."""
-        limited = [_conv(stage, stage.attrs).limited for stage in self.stages]
-        x, known = ctx.inputs[0] if any(limited) else None, given[0].bound
-        for stage, own, limit, bound in zip(self.stages, given, limited, bounds, strict=True):
-            arrays, knowns = [x], [known]
-            if own.residual is not None:
-                arrays.append(own.residual if limit else None)
-                knowns.append(own.residual_bound)
-            low, high = stage.attrs["low"], stage.attrs["high"]
-            yield {
-                "ends": bounded(arrays, knowns), "count": len(arrays), "norms": pointer(own.norms),
-                "most": max(abs(low), abs(high)), "bound": pointer(bound), "low": low, "high": high,
-                "residual": null() if own.residual is None else pointer(own.residual, "char *"),
-                "image": stage.heights[1] * stage.row("result"), "limited": limit,
-                "half": stage.dtype is not float32,
-            }  # fmt: skip
-            x, known = None, bound
+    def _stage(self, k: int, given: Sequence[Array | None], bound: Array) -> dict[str, Any]:
+        """Return the row of `Stage` of a stage, given the inputs of the op."""
+        stage = self.stages[k]
+        residual = None if stage.residual is None else given[stage.residual]
+        row = {
+            "bound": pointer(bound), "limited": stage.limited,
+            "residual": null() if residual is None else pointer(residual, "char *"),
+            "image": stage.heights[1] * self.bands.added(k),
+        }  # fmt: skip
+        if stage.is_int8:
+            return row
+        any_limit = any(stage.limited for stage in self.stages)
+        ends = [(given[0] if any_limit else None, stage.bound and given[stage.bound])]
+        if residual is not None:
+            known = given[-1] if stage.attrs["residual_bounded"] else None
+            ends.append((residual if stage.limited else None, known))
+        low, high = stage.attrs["low"], stage.attrs["high"]
+        return row | {
+            "ends": bounded(*zip(*ends, strict=True)), "count": len(ends), "low": low, "high": high,
+            "most": max(abs(low), abs(high)), "norms": pointer(given[2]),
+            "half": stage.written is not float32,
+        }  # fmt: skip
 
     def _steps(self) -> list[Row]:
         """Return the steps with offsets in the memory of a lane."""
@@ -308,11 +361,32 @@ class ConvChain:
         return rows
 
 
-def _bound(made: Recipe, given: Inputs, scratch: int) -> tuple[dict[str, Any], BoundPrimitive]:
+def op_inputs(
+    stages: Sequence[Stage], inputs: Sequence[Array], bounds: Sequence[Array]
+) -> Iterator[list[Array | None]]:
+    """Yield the inputs of the op of each stage; images between stages are None.
+
+    Args:
+        stages: the stages.
+        inputs: the inputs of the chain.
+        bounds: the arrays of the bounds of the results.
+    """
+    rest = iter(inputs[1:])
+    for k, stage in enumerate(stages):
+        given: list[Array | None] = [None if k else inputs[0]]
+        for place in range(1, stage.inputs):
+            given.append(bounds[k - 1] if k and place == stage.bound else next(rest))
+        yield given
+
+
+def _bound(
+    made: Recipe, given: Sequence[Array | None], residual: int | None, scratch: int
+) -> tuple[dict[str, Any], BoundPrimitive]:
     """Bind a primitive to all arguments but images; return the `Band`, and what it needs."""
-    fixed = {"weights": given.packed, "bias": given.bias}
-    arrays = {role: address(array) for role, array in fixed.items() if array is not None}
-    tensors = {o.role: (o.md, arrays.get(o.role, 0)) for o in made.operands}
+    tensors = {}
+    for o in made.operands:
+        array = None if o.result or o.index in (0, residual) else given[o.index]
+        tensors[o.role] = (o.md, 0 if array is None else address(array) + o.offset)
     ready = bind_primitive(made.primitive, tensors, scratch)
     memories = dict(zip(tensors, (slot.memory for slot in ready.arguments), strict=False))
     row = {"primitive": void_pointer(ready.primitive), "arguments": void_pointer(ready.arguments),
@@ -322,51 +396,34 @@ def _bound(made: Recipe, given: Inputs, scratch: int) -> tuple[dict[str, Any], B
     return row, ready
 
 
+def stages_of(p: Problem) -> tuple[Stage, ...]:
+    """Return the stages of a chain."""
+    read, made = p.inputs[0].dtype, []
+    for items in p.attrs["convs"]:
+        attrs = dict(items)
+        written = as_dtype(attrs["result_type"]) if "result_type" in attrs else read
+        made.append(Stage(attrs, read, written))
+        read = written
+    return tuple(made)
+
+
 def _build(p: Problem) -> ConvChain | None:
-    if not supported() or not compiler.available():
+    stages, images, lanes = stages_of(p), p.inputs[0].shape[0], threads.count()
+    whole = [stage.whole() for stage in stages]
+    if not supported() or not all(stage.reads_rows for stage in stages) or None in whole:
         return None
-    dtype = p.inputs[0].dtype
-    stages = tuple(Stage(dict(items), dtype) for items in p.attrs["convs"])
-    if not all(stage.reads_rows for stage in stages):
-        return None
-    images, lanes = p.inputs[0].shape[0], threads.count()
     parts = min(lanes // gcd(images, lanes), stages[-1].heights[1])
-    layouts = [_whole(stage) for stage in stages]
     for made, starts in schedules(stages, parts):
         with threads.single_threaded():
-            found = [_pair(stages[k], rows, layouts[k]) for k, *rows in made.parts]
+            found = [stages[part[0]].pair(part, whole[part[0]]) for part in made.parts]
         primitives = tuple(two for two in found if two is not None)
         if len(primitives) == len(found):
             return ConvChain(stages, made, starts, lanes, primitives)
     return None
 
 
-def _conv(stage: Stage, attrs: dict[str, AttrValue]) -> PackedConv:
-    return PackedConv.of(attrs, tensor_type(attrs["filters"], stage.dtype))
-
-
-def _whole(stage: Stage) -> Primitive | None:
-    """Return the primitive of a whole convolution, which selects the layout of the weights."""
-    conv = _conv(stage, stage.attrs)
-    return conv.primitive(conv.limited)
-
-
-def _pair(
-    stage: Stage, rows: Sequence[int], whole: Primitive | None
-) -> tuple[Recipe, Recipe] | None:
-    """Return the primitives of some rows with and without a limit, if they read the same layout."""
-    conv, made = _conv(stage, stage.part(*rows)), []
-    for limited in (conv.limited, False):
-        layout = None if whole is None else whole.md("weights")
-        one = conv.primitive_of_pool(limited, layout, warns=False)
-        if whole is None or one is None or one.implementation != whole.implementation:
-            return None
-        made.append(conv.with_operands(one))
-    return made[0], made[1]
-
-
 def _accepts(query: KernelQuery) -> bool:
-    return query.inputs[0].dtype.name in product_types()
+    return query.inputs[0].dtype.name in (*product_types(), *(LEVELS if has_int8() else ()))
 
 
 KERNELS: tuple[KernelSpec, ...] = (kernel(CHAIN, _build, accepts=_accepts),)
@@ -385,13 +442,16 @@ def same_bits(chain: Problem, convs: Sequence[Problem]) -> bool:
         chain: the chain.
         convs: its convolutions.
     """
-    drawn = np.random.default_rng(0).standard_normal(PERIOD, np.float32)
-    x, *rest = (np.resize(drawn, t.shape).astype(t.dtype.numpy) for t in chain.inputs)
-    (found, _), others, image, bound = _run(chain, [x, *rest]), iter(rest), x, x
-    for k, conv in enumerate(convs):
-        own = 3 + conv.attrs["bias"] + conv.attrs["residual"] if k else 0
-        more = [bound if own == i else next(others) for i in range(1, len(conv.inputs))]
-        image, bound = _run(conv, [image, *more])
+    drawn = 9 * np.random.default_rng(0).standard_normal(PERIOD, np.float32)
+    given = [np.resize(drawn, t.shape).astype(t.dtype.numpy) for t in chain.inputs]
+    found = _run(chain, given)[0]
+    bounds = [np.empty(1, np.float32) for _ in convs]
+    image = given[0]
+    for conv, bound, inputs in zip(
+        convs, bounds, op_inputs(stages_of(chain), given, bounds), strict=True
+    ):
+        image, *norm = _run(conv, [image, *inputs[1:]])
+        bound[...] = norm[0] if norm else 0
     return np.array_equal(image.view(np.uint8), found.view(np.uint8))
 
 

@@ -64,6 +64,14 @@ class Int8Conv:
 
     def primitive(self) -> Primitive | None:
         """Create the primitive, which selects the layout of the weights."""
+        with whole_budget():
+            return self.primitive_of_pool()
+
+    def primitive_of_pool(self, packed: Md | None = None, warns: bool = True) -> Primitive | None:
+        """Create the primitive for the threads of the calling thread's pool; see `create`.
+
+        A descriptor of the weights fixes their layout.
+        """
         attrs, grouped = self.attrs, self.attrs["groups"] > 1
         residual = attrs["residual_type"]
         added = image(attrs["result"], True, residual) if residual else None
@@ -78,12 +86,11 @@ class Int8Conv:
             zero_points=tuple(shifted),
         )
         geometry = Geometry(attrs, attrs["image"][1:3], attrs["result"][1:3])
-        with whole_budget():
-            return create(
-                "convolution_forward", binding.FORWARD_INFERENCE, binding.CONVOLUTION_DIRECT,
-                self.x, any_layout(self.sizes, "int8"), plain((self._channels,), "float32"),
-                self.y, *geometry.arguments, post=post,
-            )  # fmt: skip
+        return create(
+            "convolution_forward", binding.FORWARD_INFERENCE, binding.CONVOLUTION_DIRECT, self.x,
+            packed or any_layout(self.sizes, "int8"), plain((self._channels,), "float32"), self.y,
+            *geometry.arguments, post=post, warns=warns,
+        )  # fmt: skip
 
     def operands(self, made: Primitive) -> Iterator[Operand]:
         """Yield the arguments of the primitive."""
