@@ -285,6 +285,7 @@ void panels(const float *x, const float *w, const float *bias, float *y, long ro
 void joined_updates(int kind, void **rows, const long *sizes, long count, long width,
     const float *rate, const float *factor, const int64_t *step, double *sums, int most,
     const double *numbers);
+void filter_norms(const void *x, const void *bias, float *norms, long rows, long columns, int half);
 void relu_inplace(float *x, long n);
 void relu_inplace_bf16(uint16_t *x, long n);
 void clip_inplace(float *x, long n, float low, float high);

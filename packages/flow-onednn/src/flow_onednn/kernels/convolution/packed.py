@@ -27,7 +27,7 @@ from flow_core.authoring.specs import (
 from flow_core.base.arrays import Array
 from flow_onednn import binding
 from flow_onednn.kernels.convolution.conv import Geometry, image, weight
-from flow_onednn.kernels.loops import pointer
+from flow_onednn.kernels.loops import null, pointer
 from flow_onednn.kernels.nan_relu import bounded
 from flow_onednn.library import library
 from flow_onednn.native import compiler
@@ -159,13 +159,12 @@ class Packing:
     def bind(self, ctx: BindContext) -> list[Launch]:
         """Return the launches of the reorder and of the norms of weights and bias."""
         filters, *bias = ctx.inputs
-        norms = ctx.outputs[1]
-
-        def measure() -> None:
-            rows = np.abs(filters.astype(np.float32, copy=False)).reshape(len(filters), -1)
-            norms[...] = rows.sum(1, np.float64).max(), *(np.abs(b).max() for b in bias)
-
-        return [*self.reorder.bind(ctx), measure]
+        added = pointer(bias[0], "void *") if bias else null()
+        norms = call(
+            "filter_norms", pointer(filters, "void *"), added, pointer(ctx.outputs[1]),
+            len(filters), filters.size // len(filters), filters.dtype != np.float32,
+        )  # fmt: skip
+        return [*self.reorder.bind(ctx), norms]
 
 
 def _build_pack(p: Problem) -> Packing | None:
