@@ -52,15 +52,15 @@ long run_bands(void *run, void *set, void *stream, const Stage *stages, long cou
                     continue;
                 }
                 const Stage *s = stages + step->stage;
-                int whole = s->limited && exact[step->stage];
-                const Band *b = bands + 2 * (lane * per_lane + step->band) + whole;
+                int unlimited = s->limited && exact[step->stage];
+                const Band *b = bands + 2 * (lane * per_lane + step->band) + unlimited;
                 char *x = step->stage ? own : memory->x + n * memory->x_bytes;
                 char *y = step->stage < count - 1 ? own : memory->y + n * memory->y_bytes;
                 ((set_handle)set)(b->from, x + step->from);
                 ((set_handle)set)(b->to, y + step->to);
                 if (b->added) ((set_handle)set)(b->added, s->residual + n * s->image + step->added);
                 status |= ((execute)run)(b->primitive, stream, (int)b->count, b->arguments);
-                if (!whole) continue;
+                if (!unlimited) continue;
                 if (s->half) clip_inplace_bf16((uint16_t *)(y + step->to), step->size, s->low, s->high);
                 else clip_inplace((float *)(y + step->to), step->size, s->low, s->high);
             }

@@ -50,8 +50,9 @@ from flow_onednn.primitives import (
 from flow_onednn.recipes import BY_OP, Problem, Recipe, kernel, product_types
 
 CHAIN = "onednn_conv_chain"
-CACHED = 384 << 10
-"""Bytes of the images between the convolutions of a band: with weights, they fit in 1 MB of L2."""
+CACHED = 896 << 10
+"""Most bytes of the images between the convolutions of a band: those of an L2 cache of 1 MB, less
+the weights of small convolutions."""
 MOST_CONVS = 8
 """Most convolutions of a chain; equals `MOST_STAGES` in `native/bands.c`."""
 MOVE = -1
@@ -127,23 +128,20 @@ class Stage:
         conv = self._conv(self.attrs)
         return conv.primitive(conv.limited)
 
-    def pair(self, part: Part, whole: Primitive) -> tuple[Recipe, Recipe] | None:
-        """Return primitives of a part with and without limits of the result.
+    def forms(self, part: Part, whole: Primitive) -> tuple[Recipe, ...] | None:
+        """Return the primitive of a part, and one without limits of the result if there are any.
 
         Return None unless they are those of the whole, with its layout of the weights.
         """
-        attrs, packed = self._part(*part[1:]), whole.md("weights")
-        if self.is_int8:
-            levels = Int8Conv.of(attrs)
-            both = [levels.primitive_of_pool(packed, warns=False)] * 2
-            made = [one and Recipe(one, tuple(levels.operands(one))) for one in both]
-        else:
-            conv = self._conv(attrs)
-            both = [conv.primitive_of_pool(c, packed, warns=False) for c in (conv.limited, False)]
-            made = [one and conv.with_operands(one) for one in both]
-        fast, exact = made
-        alike = all(one and one.implementation == whole.implementation for one in both)
-        return (fast, exact) if alike and fast and exact else None
+        attrs, packed, made = self._part(*part[1:]), whole.md("weights"), []
+        conv = Int8Conv.of(attrs) if self.is_int8 else self._conv(attrs)
+        for limited in (True, False) if self.limited else (False,):
+            limits = () if isinstance(conv, Int8Conv) else (limited,)
+            one = conv.primitive_of_pool(*limits, packed, warns=False)
+            if one is None or one.implementation != whole.implementation:
+                return None
+            made.append(conv.with_operands(one))
+        return tuple(made)
 
     def reads(self, low: int, high: int) -> tuple[int, int]:
         """Return the rows that rows of the result depend on; outside of the image is padding."""
@@ -272,14 +270,14 @@ class ConvChain:
         bands: the steps.
         starts: the first step of each part of an image, and the number of steps.
         lanes: the number of threads.
-        primitives: for each part of the bands, one that limits its result, and one that does not.
+        primitives: for each part of the bands, those of `Stage.forms`.
     """
 
     stages: tuple[Stage, ...]
     bands: Bands
     starts: tuple[int, ...]
     lanes: int
-    primitives: tuple[tuple[Recipe, Recipe], ...]
+    primitives: tuple[tuple[Recipe, ...], ...]
     reorders: int = 0
     allocates: bool = False
 
@@ -290,7 +288,7 @@ class ConvChain:
 
     @property
     def _lane(self) -> int:
-        scratch = max(made.primitive.scratchpad for two in self.primitives for made in two)
+        scratch = max(made.primitive.scratchpad for forms in self.primitives for made in forms)
         return sum(self.bands.sizes) + aligned(scratch)
 
     def bind(self, ctx: BindContext) -> list[Launch]:
@@ -304,11 +302,11 @@ class ConvChain:
         with threads.single_threaded():
             for lane in range(self.lanes):
                 scratch = work + lane * self._lane + sum(self.bands.sizes)
-                for (k, *_), two in zip(self.bands.parts, self.primitives, strict=True):
-                    for made in two:
-                        row, ready = _bound(made, given[k], self.stages[k].residual, scratch)
-                        table.append(row)
-                        kept.append(ready)
+                for (k, *_), forms in zip(self.bands.parts, self.primitives, strict=True):
+                    residual = self.stages[k].residual
+                    rows = [_bound(made, given[k], residual, scratch) for made in forms]
+                    table += [rows[0][0], rows[-1][0]]
+                    kept += rows
         x, y = ctx.inputs[0], ctx.outputs[0]
         ends = (make.cast("char *", at) for at in (address(x), address(y), work))
         memory = make.new("Memory *", (*ends, x[0].nbytes, y[0].nbytes, self._lane))
@@ -415,8 +413,8 @@ def _build(p: Problem) -> ConvChain | None:
     parts = min(lanes // gcd(images, lanes), stages[-1].heights[1])
     for made, starts in schedules(stages, parts):
         with threads.single_threaded():
-            found = [stages[part[0]].pair(part, whole[part[0]]) for part in made.parts]
-        primitives = tuple(two for two in found if two is not None)
+            found = [stages[part[0]].forms(part, whole[part[0]]) for part in made.parts]
+        primitives = tuple(forms for forms in found if forms is not None)
         if len(primitives) == len(found):
             return ConvChain(stages, made, starts, lanes, primitives)
     return None

@@ -92,8 +92,11 @@ class Int8Conv:
             *geometry.arguments, post=post, warns=warns,
         )  # fmt: skip
 
-    def operands(self, made: Primitive) -> Iterator[Operand]:
-        """Yield the arguments of the primitive."""
+    def with_operands(self, made: Primitive) -> Recipe:
+        """Return the recipe of a primitive on the inputs of the op."""
+        return Recipe(made, tuple(self._operands(made)))
+
+    def _operands(self, made: Primitive) -> Iterator[Operand]:
         vector, one = plain((self._channels,), "float32"), plain((1,), "float32")
         yield Operand("src", 0, self.x)
         yield Operand("weights", 1, made.md("weights"))
@@ -175,7 +178,7 @@ def _build_pack(p: Problem) -> Packing | None:
 def _build_product(p: Problem) -> Recipe | None:
     conv = Int8Conv.of(p.attrs)
     made = conv.primitive()
-    return None if made is None else recipe(made, tuple(conv.operands(made)))
+    return None if made is None else conv.with_operands(made)
 
 
 def _accepts(query: KernelQuery) -> bool:
