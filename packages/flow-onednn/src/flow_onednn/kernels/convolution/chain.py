@@ -111,7 +111,7 @@ class Stage:
         if self.is_int8:
             return 6 + bool(self.attrs["residual_type"])
         names = "bias", "residual", "bounded", "residual_bounded"
-        return 3 + sum(self.attrs[name] for name in names)
+        return 3 + [bool(self.attrs[name]) for name in names].count(True)
 
     @property
     def limited(self) -> bool:
@@ -136,8 +136,10 @@ class Stage:
         attrs, packed, made = self._part(*part[1:]), whole.md("weights"), []
         conv = Int8Conv.of(attrs) if self.is_int8 else self._conv(attrs)
         for limited in (True, False) if self.limited else (False,):
-            limits = () if isinstance(conv, Int8Conv) else (limited,)
-            one = conv.primitive_of_pool(*limits, packed, warns=False)
+            if isinstance(conv, PackedConv):
+                one = conv.primitive_of_pool(limited, packed, warns=False)
+            else:
+                one = conv.primitive_of_pool(packed, warns=False)
             if one is None or one.implementation != whole.implementation:
                 return None
             made.append(conv.with_operands(one))
@@ -324,7 +326,7 @@ class ConvChain:
             )
         ]  # fmt: skip
 
-    def _stage(self, k: int, given: Sequence[Array | None], bound: Array) -> dict[str, Any]:
+    def _stage(self, k: int, given: Sequence[Array], bound: Array) -> dict[str, Any]:
         """Return the row of `Stage` of a stage, given the inputs of the op."""
         stage = self.stages[k]
         residual = None if stage.residual is None else given[stage.residual]
@@ -335,8 +337,8 @@ class ConvChain:
         }  # fmt: skip
         if stage.is_int8:
             return row
-        any_limit = any(stage.limited for stage in self.stages)
-        ends = [(given[0] if any_limit else None, stage.bound and given[stage.bound])]
+        measured = k == 0 and any(one.limited for one in self.stages)
+        ends = [(given[0] if measured else None, stage.bound and given[stage.bound])]
         if residual is not None:
             known = given[-1] if stage.attrs["residual_bounded"] else None
             ends.append((residual if stage.limited else None, known))
@@ -361,8 +363,8 @@ class ConvChain:
 
 def op_inputs(
     stages: Sequence[Stage], inputs: Sequence[Array], bounds: Sequence[Array]
-) -> Iterator[list[Array | None]]:
-    """Yield the inputs of the op of each stage; images between stages are None.
+) -> Iterator[list[Array]]:
+    """Yield the inputs of the op of each stage; images between stages are empty.
 
     Args:
         stages: the stages.
@@ -371,20 +373,20 @@ def op_inputs(
     """
     rest = iter(inputs[1:])
     for k, stage in enumerate(stages):
-        given: list[Array | None] = [None if k else inputs[0]]
+        given = [np.empty(0) if k else inputs[0]]
         for place in range(1, stage.inputs):
             given.append(bounds[k - 1] if k and place == stage.bound else next(rest))
         yield given
 
 
 def _bound(
-    made: Recipe, given: Sequence[Array | None], residual: int | None, scratch: int
+    made: Recipe, given: Sequence[Array], residual: int | None, scratch: int
 ) -> tuple[dict[str, Any], BoundPrimitive]:
     """Bind a primitive to all arguments but images; return the `Band`, and what it needs."""
     tensors = {}
     for o in made.operands:
-        array = None if o.result or o.index in (0, residual) else given[o.index]
-        tensors[o.role] = (o.md, 0 if array is None else address(array) + o.offset)
+        moves = o.result or o.index in (0, residual)
+        tensors[o.role] = (o.md, 0 if moves else address(given[o.index]) + o.offset)
     ready = bind_primitive(made.primitive, tensors, scratch)
     memories = dict(zip(tensors, (slot.memory for slot in ready.arguments), strict=False))
     row = {"primitive": void_pointer(ready.primitive), "arguments": void_pointer(ready.arguments),
@@ -407,8 +409,9 @@ def stages_of(p: Problem) -> tuple[Stage, ...]:
 
 def _build(p: Problem) -> ConvChain | None:
     stages, images, lanes = stages_of(p), p.inputs[0].shape[0], threads.count()
-    whole = [stage.whole() for stage in stages]
-    if not supported() or not all(stage.reads_rows for stage in stages) or None in whole:
+    whole = [made for stage in stages if (made := stage.whole()) is not None]
+    fits = len(whole) == len(stages) and all(stage.reads_rows for stage in stages)
+    if not fits or not supported():
         return None
     parts = min(lanes // gcd(images, lanes), stages[-1].heights[1])
     for made, starts in schedules(stages, parts):
