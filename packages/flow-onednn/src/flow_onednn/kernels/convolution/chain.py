@@ -409,7 +409,7 @@ def stages_of(p: Problem) -> tuple[Stage, ...]:
 
 def _build(p: Problem) -> ConvChain | None:
     stages, images, lanes = stages_of(p), p.inputs[0].shape[0], threads.count()
-    whole = [made for stage in stages if (made := stage.whole()) is not None]
+    whole = [one for stage in stages if (one := stage.whole()) is not None]
     fits = len(whole) == len(stages) and all(stage.reads_rows for stage in stages)
     if not fits or not supported():
         return None
