@@ -96,6 +96,19 @@ def test_a_chain_has_the_bits_of_its_convolutions(
         assert chain.same_bits(whole, convs)
 
 
+@pytest.mark.parametrize("dtype", [float32, pytest.param(bfloat16, marks=HALF)])
+def test_limits_leave_most_numbers_of_the_trial(
+    dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, convs = problems(CHAINS["stride 1"], dtype)
+    results, run = [], chain._run
+    monkeypatch.setattr(chain, "_run", lambda p, x: results.append(run(p, x)) or results[-1])
+    assert chain.same_bits(whole, convs)
+    for (y, *_), conv in zip(results[1:], convs, strict=True):
+        inside = (y > conv.attrs["low"]) & (y < conv.attrs["high"])
+        assert inside.mean() > 0.25
+
+
 def test_the_trial_notices_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, convs = problems(CHAINS["stride 1"], float32)
     first, *others = convs

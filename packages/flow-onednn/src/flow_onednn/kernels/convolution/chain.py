@@ -434,6 +434,8 @@ KERNELS: tuple[KernelSpec, ...] = (kernel(CHAIN, _build, accepts=_accepts),)
 
 PERIOD = 16381
 """Numbers of a trial before they repeat; a prime, so that rows differ."""
+DEVIATIONS = {True: 0.25, False: 9.0}
+"""Standard deviation of numbers and of levels, of which limits of results leave enough."""
 
 
 def same_bits(chain: Problem, convs: Sequence[Problem]) -> bool:
@@ -443,8 +445,11 @@ def same_bits(chain: Problem, convs: Sequence[Problem]) -> bool:
         chain: the chain.
         convs: its convolutions.
     """
-    drawn = 9 * np.random.default_rng(0).standard_normal(PERIOD, np.float32)
-    given = [np.resize(drawn, t.shape).astype(t.dtype.numpy) for t in chain.inputs]
+    drawn = np.random.default_rng(0).standard_normal(PERIOD, np.float32)
+    given = [
+        np.resize(DEVIATIONS[t.dtype.is_floating] * drawn, t.shape).astype(t.dtype.numpy)
+        for t in chain.inputs
+    ]
     found = _run(chain, given)[0]
     bounds = [np.empty(1, np.float32) for _ in convs]
     image = given[0]
