@@ -16,6 +16,8 @@ from flow_core.api.array import regularizers
 from flow_core.base import philox
 from flow_core.base.dtypes import ALL, bfloat16, float16, float32, float64, int8, int32, int64
 from flow_core.base.errors import InferenceError
+from flow_core.base.thread_budget import Budget
+from flow_core.base.thread_pools import process_budget
 from flow_core.ir import initializers as core
 
 SHAPE = (16, 8, 20, 25)
@@ -186,7 +188,7 @@ def test_part_equals_the_slice_of_the_whole(initializer: Any, seed: int, box: An
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("initializer", RANDOM, ids=lambda i: i.kind)
 def test_large_part_is_generated_without_the_whole(initializer: Any, axis: int) -> None:
-    """In little more memory than the part needs: numbers are drawn chunk by chunk."""
+    """In little more memory than the part needs: each thread draws numbers chunk by chunk."""
     shape, seed = (2048, 3072), philox.op_seed(3, "w")
     region = tuple((n // 4, n // 2) if i == axis else (0, n) for i, n in enumerate(shape))
     nbytes = prod(shape)  # a quarter of the elements, of four bytes
@@ -196,9 +198,26 @@ def test_large_part_is_generated_without_the_whole(initializer: Any, axis: int) 
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert part.nbytes == nbytes
-    assert peak < nbytes + 64 * philox.CHUNK
+    assert peak < nbytes + 64 * philox.CHUNK * process_budget().count
     whole = numbers(initializer, shape, float32, seed)
     np.testing.assert_array_equal(part, whole[tuple(slice(*ends) for ends in region)])
+
+
+@pytest.mark.parametrize(
+    "initializer", [core.Initializer("random_normal", (0.0, 1.0)), api.truncated_normal(2.0)]
+)
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_values_do_not_depend_on_the_number_of_threads(
+    initializer: Any, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attr, shape = initializer.to_attr(), (40, 1000)
+    wanted = core.generate(attr, shape, float32, 5)
+    monkeypatch.setattr(core, "MIN_SHARE", 1 << 10)
+    monkeypatch.setattr(philox, "CHUNK", 1 << 10)
+    monkeypatch.setattr(core, "process_budget", lambda: Budget(count, ""))
+    np.testing.assert_array_equal(core.generate(attr, shape, float32, 5), wanted)
+    part = core.generate(attr, shape, float32, 5, ((3, 37), (10, 990)))
+    np.testing.assert_array_equal(part, wanted[3:37, 10:990])
 
 
 @pytest.mark.parametrize("initializer", RANDOM, ids=lambda i: i.kind)

@@ -56,6 +56,7 @@ size_t dnnl_memory_desc_get_size(const dnnl_memory_desc_t desc);
 int dnnl_memory_desc_equal(const dnnl_memory_desc_t a, const dnnl_memory_desc_t b);
 int dnnl_memory_create(dnnl_memory_t *memory, const dnnl_memory_desc_t desc,
     dnnl_engine_t engine, void *handle);
+int dnnl_memory_set_data_handle(dnnl_memory_t memory, void *handle);
 int dnnl_memory_destroy(dnnl_memory_t memory);
 
 int dnnl_primitive_attr_create(dnnl_primitive_attr_t *attr);

@@ -24,7 +24,6 @@ from flow_core.authoring.specs import (
     AttrValue,
     InferContext,
     Sample,
-    SbpContext,
     TensorType,
     tensor_type,
 )
@@ -302,6 +301,11 @@ class PackConv(Fused):
     attrs = {**_PACKED_CONV, "size": REQUIRED}
 
 
+def _packed_work(attrs: Attrs) -> float:
+    taps: float = prod(attrs["kernel_size"]) * attrs["image"][-1] / attrs["groups"]
+    return 2.0 * prod(attrs["result"]) * taps
+
+
 class PackedConv(Fused):
     """Convolution of NHWC activations with packed weights, and a bound of the result's magnitudes.
     ``more`` are the bias, a residual, which is added, and bounds of x and of the residual; the
@@ -311,11 +315,18 @@ class PackedConv(Fused):
     schema = "onednn_packed_conv(x, packed, norms, more*) -> y, bound"
     infer = staticmethod(lambda ctx: (_like(ctx, *ctx.attrs["result"]), tensor_type((1,), float32)))
     attrs = _PACKED_CONV
+    work = staticmethod(lambda ctx: _packed_work(ctx.attrs))
 
-    def work(self, ctx: SbpContext) -> float:
-        channels = ctx.attrs["image"][-1] / ctx.attrs["groups"]
-        taps: float = prod(ctx.attrs["kernel_size"]) * channels
-        return 2.0 * ctx.outputs[0].size * taps
+
+class ConvChain(Fused):
+    """Ops of type ``op`` with the attributes ``convs``, each on the result of the one before."""
+
+    schema = "onednn_conv_chain(x, more*) -> out*"
+    attrs = {"op": REQUIRED, "convs": REQUIRED, "outputs": REQUIRED}
+    work = staticmethod(lambda ctx: sum(_packed_work(dict(c)) for c in ctx.attrs["convs"]))
+
+    def infer(self, ctx: InferContext) -> Types:
+        return tuple(tensor_type(shape, as_dtype(kind)) for shape, kind in ctx.attrs["outputs"])
 
 
 _INT8_CONV = {
@@ -350,7 +361,7 @@ class Int8Conv(Fused):
 
     schema = "onednn_int8_conv(x, packed, factors, bias, result, zeros, residual?) -> y"
     attrs = {**_INT8_CONV, "shape": REQUIRED}
-    work = PackedConv.work
+    work = staticmethod(lambda ctx: _packed_work(ctx.attrs))
 
     def infer(self, ctx: InferContext) -> Types:
         return (tensor_type(ctx.attrs["shape"], as_dtype(ctx.attrs["result_type"])),)
@@ -582,6 +593,7 @@ class Reorder(Fused):
 
 OPS = specs(
     *map(Update, JOINED), Conv, ConvDataGrad, ConvFilterGrad, Matmul, Pack, PackedMatmul, PackConv,
-    PackedConv, PackInt8, Int8Conv, Int8Pool, Quantize, PackPanels, Panels, MaxPool, MaxPoolGrad,
-    NormRelu, NormReluGrad, NormAddRelu, AddToRows, SparseAdam, SparseSgd, MatmulSgd, Reorder,
+    PackedConv, ConvChain, PackInt8, Int8Conv, Int8Pool, Quantize, PackPanels, Panels, MaxPool,
+    MaxPoolGrad, NormRelu, NormReluGrad, NormAddRelu, AddToRows, SparseAdam, SparseSgd, MatmulSgd,
+    Reorder,
 )  # fmt: skip

@@ -23,6 +23,7 @@ FAMILIES = (
     "matmul_sgd",
     "convolution.conv",
     "convolution.packed",
+    "convolution.chain",
     "convolution.int8",
     "pool",
     "softmax",
@@ -72,6 +73,12 @@ def flow_register_passes(config: Settings) -> tuple[PassSpec, ...]:
             "flow_onednn.passes.pack_convs:PackConvs",
             devices,
             "onednn_panels",
+        ),
+        _pass(
+            "onednn_chain_convs",
+            "flow_onednn.passes.chain_convs:ChainConvs",
+            devices,
+            "onednn_pack_convs",
         ),
         _pass("onednn_join", "flow_onednn.passes.join:JoinUpdates", devices, "onednn_fusions"),
     )

@@ -133,14 +133,15 @@ NO_POST_OPS = PostOps()
 
 
 def create(
-    kind: str, *arguments: Any, post: PostOps = NO_POST_OPS, math: str = ""
+    kind: str, *arguments: Any, post: PostOps = NO_POST_OPS, math: str = "", warns: bool = True
 ) -> Primitive | None:
     """Create a primitive whose result has the same bits for any number of threads.
 
     Return None if the library has no implementation or only a reference implementation. The latter
-    can be a thousand times slower than the numpy kernel, which then runs instead.
+    can be a thousand times slower than the numpy kernel, which then runs instead; a warning says so
+    unless ``warns`` is unset.
     """
-    make = functools.partial(_created, kind, arguments, post, math)
+    make = functools.partial(_created, kind, arguments, post, math, warns)
     roles, count = SUMMING_PRIMITIVES.get(kind), threads.count()
     exact = bool(post.scales)  # sums of integers have no order
     if roles is None or exact or count == 1 or not library().shares_pool:
@@ -218,7 +219,9 @@ def _trial_values() -> Array:
     return (drawn.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
 
 
-def _created(kind: str, arguments: Sequence[Any], post: PostOps, math: str) -> Primitive | None:
+def _created(
+    kind: str, arguments: Sequence[Any], post: PostOps, math: str, warns: bool
+) -> Primitive | None:
     one = library()
     out = one.ffi.new("dnnl_primitive_desc_t *")
     make = getattr(one.lib, f"dnnl_{kind}_primitive_desc_create")
@@ -235,7 +238,8 @@ def _created(kind: str, arguments: Sequence[Any], post: PostOps, math: str) -> P
     )
     text = one.ffi.string(name[0]).decode()
     if text.startswith("ref"):
-        _warn_once(kind, text)
+        if warns:
+            _warn_once(kind, text)
         return None
     return Primitive(desc, text)
 

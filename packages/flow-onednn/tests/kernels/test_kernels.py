@@ -35,6 +35,7 @@ OPAQUE = (
     "onednn_packed_matmul",
     "onednn_pack_conv",
     "onednn_packed_conv",
+    "onednn_conv_chain",
     "onednn_pack_int8",
     "onednn_int8_conv",
     "onednn_int8_pool",
@@ -45,7 +46,7 @@ OPAQUE = (
     "onednn_norm_relu_grad",
 )
 """Ops with an output in the library's own layout, and ops on levels: see test_norm_pool.py,
-test_packed.py, passes/test_pack_convs.py and passes/test_int8.py."""
+test_packed.py, test_chain.py, passes/test_pack_convs.py and passes/test_int8.py."""
 
 
 SAMPLED = (

@@ -17,11 +17,13 @@ from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import KernelQuery
 from flow_core.testing.checks import run_kernel
 from flow_onednn import library, threads
+from flow_onednn.kernels.convolution import packed as conv
 from flow_onednn.kernels.packed import PACK, PRODUCT, attrs_of, constant_size, packed_size
 from flow_onednn.kernels.partitioned_matmul import PartitionedMatmul
 from flow_onednn.recipes import BY_OP, Problem
 
 pytestmark = pytest.mark.usefixtures("onednn")
+HALF = pytest.mark.skipif(not library.has_fast_half(), reason="no fast products of bfloat16")
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "": lambda y: y,
     "relu": lambda y: np.maximum(y, 0),
@@ -72,7 +74,7 @@ def test_product_of_packed_weights(
     np.testing.assert_array_equal(found, direct)
 
 
-@pytest.mark.skipif(not library.has_fast_half(), reason="no fast products of bfloat16")
+@HALF
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("activation", ["", "relu", "gelu"])
 @pytest.mark.parametrize("sizes", [(1, 300, 257), (25, 784, 512), (515, 3072, 70)])
@@ -95,7 +97,7 @@ def test_product_of_packed_bfloat16_weights(
     np.testing.assert_allclose(found.astype(float), wanted, rtol=2**-8, atol=1e-4)
 
 
-@pytest.mark.skipif(not library.has_fast_half(), reason="no fast products of bfloat16")
+@HALF
 @pytest.mark.parametrize("packed", [False, True])
 def test_long_sums_of_bfloat16_have_the_bits_of_one_thread(packed: bool) -> None:
     """The library keeps such sums in a buffer, which it would divide among threads."""
@@ -112,7 +114,7 @@ def test_long_sums_of_bfloat16_have_the_bits_of_one_thread(packed: bool) -> None
     assert {len(made.parts) for made in found} == {8}
 
 
-@pytest.mark.skipif(not library.has_fast_half(), reason="no fast products of bfloat16")
+@HALF
 def test_bfloat16_weights_are_packed_when_variables_change() -> None:
     config = flow.FunctionConfig()
     config.enable_auto_mixed_precision(True)
@@ -135,3 +137,25 @@ def test_bfloat16_weights_are_packed_when_variables_change() -> None:
         wanted = hidden @ values["b-weight"].T + values["b-bias"]
         scale = np.abs(wanted).max()
         np.testing.assert_allclose(predict(x), wanted, rtol=0, atol=2e-2 * scale)
+
+
+@pytest.mark.parametrize("dtype", [float32, pytest.param(bfloat16, marks=HALF)])
+@pytest.mark.parametrize("special", [1.0, np.nan, np.inf])
+def test_norms_of_filters(dtype: DType, special: float) -> None:
+    shape = (70, 33, 3, 3)
+    rng = np.random.default_rng(0)
+    filters, bias = (rng.uniform(-1, 1, s).astype(dtype.numpy) for s in (shape, shape[:1]))
+    filters[3, 4, 1, 1] = bias[5] = special
+    attrs = {
+        "kernel_size": (3, 3), "strides": (1, 1), "dilation_rate": (1, 1), "padding_before": (1, 1),
+        "groups": 1, "weights_last": False, "math": "", "low": 0.0, "high": 6.0,
+        "image": (1, 8, 8, 33), "result": (1, 8, 8, 70), "filters": shape, "bias": True,
+        "residual": False, "bounded": False, "residual_bounded": False,
+    }  # fmt: skip
+    size = conv.packed_size(attrs, tensor_type(shape, dtype))
+    types = tuple(tensor_type(x.shape, dtype) for x in (filters, bias))
+    outputs = (tensor_type((size or 0,), dtype), tensor_type((2,), float32))
+    query = KernelQuery(conv.PACK, Attrs({**attrs, "size": size}), types, outputs)
+    _, norms = run_kernel(default_registry().find_kernel(query, "cpu"), query, [filters, bias])
+    wanted = np.abs(filters.astype(float)).sum((1, 2, 3)).max(), np.abs(bias.astype(float)).max()
+    np.testing.assert_allclose(norms, wanted, rtol=1e-6)

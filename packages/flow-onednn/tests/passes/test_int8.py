@@ -19,8 +19,10 @@ from flow_core.plugins.host import default_registry
 from flow_core.plugins.specs import KernelQuery
 from flow_core.testing.checks import run_kernel
 from flow_onednn import library, threads
-from flow_onednn.kernels.convolution import int8
+from flow_onednn.kernels.convolution import chain, int8
+from flow_onednn.kernels.convolution.chain import CHAIN
 from flow_onednn.kernels.convolution.int8 import PACK, PRODUCT, packed_size
+from flow_onednn.passes import chain_convs
 
 pytestmark = [
     pytest.mark.usefixtures("onednn"),
@@ -119,6 +121,21 @@ def test_networks_in_int8(network: Any, low: float, monkeypatch: pytest.MonkeyPa
     steps = {kind: n for kind, n in kinds(quantized).items() if kind not in moves}
     assert steps == STEPS[network]
     assert kinds(quantized)["quantize_linear"] <= 2
+
+
+@pytest.mark.parametrize("network", [residual, inverted])
+def test_chains_have_the_bits_of_convolutions(
+    network: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain, "CACHED", 0)
+    found, x = [], images(0)
+    for size in (0, 1 << 30):
+        flow.clear_default_session()
+        monkeypatch.setattr(chain_convs, "CACHE", size)
+        job = flow.quantization.calibrate(job_of(network), [x])
+        found.append(job(x))
+        assert kinds(job)[CHAIN] == (not size)
+    np.testing.assert_array_equal(*found)
 
 
 def test_loaded_weights_are_quantized_again() -> None:

@@ -14,7 +14,9 @@ from flow_core.base.arrays import Array
 from flow_core.frontend.job.function import JobFunction
 from flow_core.plan import Plan
 from flow_onednn import library
+from flow_onednn.kernels.convolution import chain
 from flow_onednn.ops import OPS
+from flow_onednn.passes import chain_convs
 
 pytestmark = pytest.mark.usefixtures("onednn")
 
@@ -90,9 +92,14 @@ def predict_job(mixed: bool = False) -> JobFunction:
     return predict
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> None:
+@pytest.fixture(autouse=True, params=[False, True], ids=["whole", "chains"])
+def chains(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Return whether convolutions are joined to chains, in bands of one row."""
     flow.clear_default_session()
+    if request.param:
+        monkeypatch.setattr(chain_convs, "CACHE", 0)
+        monkeypatch.setattr(chain, "CACHED", 0)
+    return bool(request.param)
 
 
 def image(seed: int = 0) -> Array:
@@ -107,11 +114,12 @@ def check(predict: JobFunction, x: Array, tolerance: float = 1e-5) -> None:
     np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance * scale)
 
 
-def test_a_step_has_only_packed_convolutions() -> None:
+def test_a_step_has_only_packed_convolutions(chains: bool) -> None:
+    """Two convolutions and the residual read the result of the first one."""
     plan = predict_job().plan()
-    step = [task.type for task in plan.tasks]
-    assert step.count("onednn_packed_conv") == 4
-    assert set(step) == {"onednn_packed_conv", "onednn_reorder"}
+    step = [task.type for task in plan.tasks if task.type != "onednn_reorder"]
+    joined = ["onednn_packed_conv", "onednn_conv_chain"]
+    assert step == (joined if chains else ["onednn_packed_conv"] * 4)
     assert [task.type for task in plan.derived].count("onednn_pack_conv") == 4
     assert Plan.from_json(plan.to_json()) == plan
 
@@ -126,10 +134,11 @@ needs_fast_half = pytest.mark.skipif(
 
 
 @needs_fast_half
-def test_a_step_in_bfloat16_has_only_packed_convolutions() -> None:
+def test_a_step_in_bfloat16_has_only_packed_convolutions(chains: bool) -> None:
     plan = predict_job(mixed=True).plan()
     step = [task for task in plan.tasks if task.type not in ("cast", "onednn_reorder")]
-    assert [task.type for task in step] == ["onednn_packed_conv"] * 4
+    joined = ["onednn_packed_conv", "onednn_conv_chain"]
+    assert [task.type for task in step] == (joined if chains else ["onednn_packed_conv"] * 4)
     assert {str(plan.buffers[task.outputs[0]].type.dtype) for task in step} == {"bfloat16"}
     assert [task.type for task in plan.derived].count("onednn_pack_conv") == 4
 
@@ -176,6 +185,20 @@ def test_numbers_that_are_not_moderate(value: float, mixed: bool) -> None:
     assert not np.isnan(found[0]).any()
     if np.isnan(value):
         np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+
+
+def test_chains_have_the_bits_of_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for size in (0, 1 << 30):
+        flow.clear_default_session()
+        monkeypatch.setattr(chain_convs, "CACHE", size)
+        found.append(predict_job()(image()))
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_chain_with_other_bits_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_convs, "same_bits", lambda whole, convs: False)
+    assert "onednn_conv_chain" not in [task.type for task in predict_job().plan().tasks]
 
 
 def test_weights_that_are_not_finite_reach_the_result() -> None:

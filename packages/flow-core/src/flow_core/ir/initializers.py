@@ -8,7 +8,9 @@ of a variable can be generated alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from math import prod, sqrt
 from typing import Any
 
@@ -18,10 +20,14 @@ from flow_core.base import philox
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.errors import InferenceError, nearest
 from flow_core.base.shapes import Shape
+from flow_core.base.thread_pools import process_budget
 from flow_core.sharding.sbp import Region, region_shape
 
 TRUNCATED_STD = 0.87962566103423978
 """Standard deviation of a standard normal distribution truncated at -2 and 2."""
+
+MIN_SHARE = 1 << 17
+"""Fewest elements that a thread generates, which takes ten times as long as to start it."""
 
 MODES = ("fan_in", "fan_out", "fan_avg")
 DISTRIBUTIONS = ("truncated_normal", "random_normal", "random_uniform")
@@ -98,8 +104,20 @@ def generate(
     make = _KINDS[initializer.kind].make(initializer.params, shape)
     place = None if region is None else (shape, tuple([low for low, _ in region]))
     values = np.empty(shape if region is None else region_shape(region), dtype.numpy)
-    for elements, numbers in philox.by_chunk(seed, values, place):
-        elements[...] = make(numbers)
+    count = min(process_budget().count, 1 + values.size // MIN_SHARE)
+
+    def fill(worker: int) -> None:
+        chunks = philox.by_chunk(seed, values, place)
+        for elements, numbers in islice(chunks, worker, None, count):
+            elements[...] = make(numbers)
+
+    if count == 1:
+        fill(0)
+    else:
+        with ThreadPoolExecutor(count - 1, "flow-initializer") as pool:
+            others = pool.map(fill, range(1, count))
+            fill(0)
+            list(others)
     return values
 
 

@@ -118,11 +118,11 @@ long run_moderate(const Bounded *arrays, long count, const Call *two) {
 
 #define FINITE 0x1p120  // no partial sum overflows; rounding to bfloat16 at most doubles the bound
 
-// Run the first of two calls if a bound of the result shows that it is finite, else the second one.
+// Store a bound of a result's magnitudes, and return whether it shows that the result is finite.
 // The bound is that of the first array times norms[0], plus norms[1], plus those of other arrays.
 // The arrays are read only if a bound is not known, or too large.
-long run_bounded(const Bounded *arrays, long count, const float *norms, float *result, double most,
-                 const Call *two) {
+static int finite_bound(const Bounded *arrays, long count, const float *norms, float *result,
+                        double most) {
     double bound = INFINITY;
     for (int again = 0; again < 2 && !(bound < FINITE); again++)
         for (long k = 0; k < count; k++) {
@@ -130,9 +130,14 @@ long run_bounded(const Bounded *arrays, long count, const float *norms, float *r
             double one = known ? *known : measured(arrays + k);
             bound = k ? bound + one : one * norms[0] + norms[1];
         }
-    int moderate = bound < FINITE;
-    const Call *one = two + !moderate;
-    long status = one->run(one->arguments);
-    *result = moderate ? (float)(bound < most ? bound : most) : INFINITY;
-    return status;
+    int finite = bound < FINITE;
+    *result = finite ? (float)(bound < most ? bound : most) : INFINITY;
+    return finite;
+}
+
+// Run the first of two calls if a bound of the result shows that it is finite, else the second one.
+long run_bounded(const Bounded *arrays, long count, const float *norms, float *result, double most,
+                 const Call *two) {
+    const Call *one = two + !finite_bound(arrays, count, norms, result, most);
+    return one->run(one->arguments);
 }

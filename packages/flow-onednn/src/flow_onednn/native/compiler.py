@@ -52,7 +52,7 @@ def limited(value: str) -> tuple[str, ...]:
 
 FILES = (
     "functions.h", "source.c", "norms.c", "tables.c", "partitions.c", "joined.c", "nan_safe.c",
-    "few_rows.c", "panels.c", "recurrent.c", "calls.c",
+    "few_rows.c", "panels.c", "recurrent.c", "calls.c", "bands.c",
 )  # fmt: skip
 WIDE_VECTORS = ("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()
 """Compilers tune for processors whose clock drops with vectors of 512 bits, which few still do.
@@ -285,6 +285,7 @@ void panels(const float *x, const float *w, const float *bias, float *y, long ro
 void joined_updates(int kind, void **rows, const long *sizes, long count, long width,
     const float *rate, const float *factor, const int64_t *step, double *sums, int most,
     const double *numbers);
+void filter_norms(const void *x, const void *bias, float *norms, long rows, long columns, int half);
 void relu_inplace(float *x, long n);
 void relu_inplace_bf16(uint16_t *x, long n);
 void clip_inplace(float *x, long n, float low, float high);
@@ -330,6 +331,16 @@ void run_loop(void *run, const long *n, const long *s, const float *c, void **in
 long run_moderate(const Bounded *arrays, long count, const Call *two);
 long run_bounded(const Bounded *arrays, long count, const float *norms, float *result, double most,
     const Call *two);
+typedef struct { void *primitive, *arguments; long count; void *from, *to, *added; } Band;
+typedef struct {
+    const Bounded *ends; long count; const float *norms; double most; float *bound; char *residual;
+    long image; float low, high; int limited, half;
+} Stage;
+typedef struct { long stage, band, from, to, added, size; } Step;
+typedef struct { char *x, *y, *lanes; long x_bytes, y_bytes, lane_bytes; } Memory;
+long run_bands(void *run, void *set, void *stream, const Stage *stages, long count,
+    const Band *bands, long per_lane, const Step *steps, const long *starts, long parts,
+    const Memory *memory, long images, long lanes);
 """
 
 CDEF = DECLARATIONS + thunks.declared(DECLARATIONS)

@@ -23,6 +23,30 @@ float largest_bf16(const bfloat16 *x, long n) {
     return bf16_to_f32(most);
 }
 
+INLINED uint32_t largest_row(const void *x, long rows, long columns, int half) {
+    uint32_t most = 0;
+#pragma omp parallel for if (rows * columns > PARALLEL) schedule(static) reduction(max : most)
+    for (long i = 0; i < rows; i++) {
+        double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+        for (long j = 0; j < columns; j++) sum += fabsf(load_(x, i * columns + j, half));
+        float near = (float)sum;
+        uint32_t bits;
+        memcpy(&bits, &near, sizeof bits);
+        bits &= 0x7fffffff;
+        most = bits > most ? bits : most;
+    }
+    return most;
+}
+
+// Store the largest sum of the magnitudes of a row, and the largest magnitude of the bias, NaN if a
+// number is NaN.
+void filter_norms(const void *x, const void *bias, float *norms, long rows, long columns, int half) {
+    uint32_t most = half ? largest_row(x, rows, columns, 1) : largest_row(x, rows, columns, 0);
+    memcpy(norms, &most, sizeof most);
+    norms[1] = !bias ? 0.0f : half ? largest_bf16(bias, rows) : largest(bias, rows);
+}
+
 void relu_inplace(float *x, long n) { EACH(n, x[i] = x[i] < 0.0f ? 0.0f : x[i];) }
 
 void relu_inplace_bf16(bfloat16 *x, long n) {

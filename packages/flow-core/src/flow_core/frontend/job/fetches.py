@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flow_core.annotations import structure
+from flow_core.annotations import FetchLeaf, structure
 from flow_core.base.errors import CompatibilityWarning
 from flow_core.frontend.job.micro_batches import batch_axis
 from flow_core.frontend.job.tracing import Traced
@@ -58,6 +58,8 @@ class Fetches:
     def arrange(self, step: Step) -> Any:  # the job's annotation determines the type
         """Return the results of a step in the structure that the job returns."""
         results = step.results or ()
+        if isinstance(self._structure, FetchLeaf):  # by far the most common one
+            return FORMS[self._structure.kind](self._returned[0].of(results))
         found = [blob.of(results) for blob in self._returned]
         return structure(self._structure, found, lambda kind, x: FORMS[kind](x))
 

@@ -64,6 +64,14 @@ class Int8Conv:
 
     def primitive(self) -> Primitive | None:
         """Create the primitive, which selects the layout of the weights."""
+        with whole_budget():
+            return self.primitive_of_pool()
+
+    def primitive_of_pool(self, packed: Md | None = None, warns: bool = True) -> Primitive | None:
+        """Create the primitive for the threads of the calling thread's pool; see `create`.
+
+        A descriptor of the weights fixes their layout.
+        """
         attrs, grouped = self.attrs, self.attrs["groups"] > 1
         residual = attrs["residual_type"]
         added = image(attrs["result"], True, residual) if residual else None
@@ -78,15 +86,17 @@ class Int8Conv:
             zero_points=tuple(shifted),
         )
         geometry = Geometry(attrs, attrs["image"][1:3], attrs["result"][1:3])
-        with whole_budget():
-            return create(
-                "convolution_forward", binding.FORWARD_INFERENCE, binding.CONVOLUTION_DIRECT,
-                self.x, any_layout(self.sizes, "int8"), plain((self._channels,), "float32"),
-                self.y, *geometry.arguments, post=post,
-            )  # fmt: skip
+        return create(
+            "convolution_forward", binding.FORWARD_INFERENCE, binding.CONVOLUTION_DIRECT, self.x,
+            packed or any_layout(self.sizes, "int8"), plain((self._channels,), "float32"), self.y,
+            *geometry.arguments, post=post, warns=warns,
+        )  # fmt: skip
 
-    def operands(self, made: Primitive) -> Iterator[Operand]:
-        """Yield the arguments of the primitive."""
+    def with_operands(self, made: Primitive) -> Recipe:
+        """Return the recipe of a primitive on the inputs of the op."""
+        return Recipe(made, tuple(self._operands(made)))
+
+    def _operands(self, made: Primitive) -> Iterator[Operand]:
         vector, one = plain((self._channels,), "float32"), plain((1,), "float32")
         yield Operand("src", 0, self.x)
         yield Operand("weights", 1, made.md("weights"))
@@ -168,7 +178,7 @@ def _build_pack(p: Problem) -> Packing | None:
 def _build_product(p: Problem) -> Recipe | None:
     conv = Int8Conv.of(p.attrs)
     made = conv.primitive()
-    return None if made is None else recipe(made, tuple(conv.operands(made)))
+    return None if made is None else conv.with_operands(made)
 
 
 def _accepts(query: KernelQuery) -> bool:

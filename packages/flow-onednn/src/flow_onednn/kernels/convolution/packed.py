@@ -27,7 +27,7 @@ from flow_core.authoring.specs import (
 from flow_core.base.arrays import Array
 from flow_onednn import binding
 from flow_onednn.kernels.convolution.conv import Geometry, image, weight
-from flow_onednn.kernels.loops import pointer
+from flow_onednn.kernels.loops import null, pointer
 from flow_onednn.kernels.nan_relu import bounded
 from flow_onednn.library import library
 from flow_onednn.native import compiler
@@ -88,6 +88,13 @@ class PackedConv:
 
     def primitive(self, limited: bool, packed: Md | None = None) -> Primitive | None:
         """Create the primitive; a descriptor of the weights fixes their layout."""
+        with whole_budget():
+            return self.primitive_of_pool(limited, packed)
+
+    def primitive_of_pool(
+        self, limited: bool, packed: Md | None, warns: bool = True
+    ) -> Primitive | None:
+        """Create the primitive for the threads of the calling thread's pool; see `create`."""
         low, high = self.attrs["low"], self.attrs["high"]
         x, y = self._ends
         operands = ((binding.BINARY_ADD, y),) if self.attrs["residual"] else ()
@@ -98,18 +105,19 @@ class PackedConv:
             post = PostOps(operands, activation=binding.CLIP, alpha=low, beta=high)
         vector = self._vector if self.attrs["bias"] else library().ffi.NULL
         geometry = Geometry(self.attrs, self.x[1:3], self.y[1:3])
-        with whole_budget():
-            return create(
-                "convolution_forward", binding.FORWARD_INFERENCE, binding.CONVOLUTION_DIRECT, x,
-                packed or any_layout(self.sizes, self.dtype), vector, y, *geometry.arguments,
-                post=post, math=self.attrs["math"],
-            )  # fmt: skip
+        return create(
+            "convolution_forward", binding.FORWARD_INFERENCE, binding.CONVOLUTION_DIRECT, x,
+            packed or any_layout(self.sizes, self.dtype), vector, y, *geometry.arguments,
+            post=post, math=self.attrs["math"], warns=warns,
+        )  # fmt: skip
 
     def recipe(self, limited: bool, packed: Md | None = None) -> Recipe | None:
         """Return the recipe of the primitive on the inputs of the op."""
         made = self.primitive(limited, packed)
-        if made is None:
-            return None
+        return None if made is None else self.with_operands(made)
+
+    def with_operands(self, made: Primitive) -> Recipe:
+        """Return the recipe of a primitive on the inputs of the op."""
         x, y = self._ends
         operands = [
             Operand("src", 0, x), Operand("weights", 1, made.md("weights")),
@@ -119,7 +127,7 @@ class PackedConv:
             operands.append(Operand("bias", 3, self._vector))
         if self.attrs["residual"]:
             operands.append(Operand("operand 0", 3 + self.attrs["bias"], y))
-        return recipe(made, operands)
+        return Recipe(made, tuple(operands))
 
 
 def packed_size(attrs: dict[str, AttrValue], filters: TensorType) -> int | None:
@@ -151,13 +159,12 @@ class Packing:
     def bind(self, ctx: BindContext) -> list[Launch]:
         """Return the launches of the reorder and of the norms of weights and bias."""
         filters, *bias = ctx.inputs
-        norms = ctx.outputs[1]
-
-        def measure() -> None:
-            rows = np.abs(filters.astype(np.float32, copy=False)).reshape(len(filters), -1)
-            norms[...] = rows.sum(1, np.float64).max(), *(np.abs(b).max() for b in bias)
-
-        return [*self.reorder.bind(ctx), measure]
+        added = pointer(bias[0], "void *") if bias else null()
+        norms = call(
+            "filter_norms", pointer(filters, "void *"), added, pointer(ctx.outputs[1]),
+            len(filters), filters.size // len(filters), filters.dtype != np.float32,
+        )  # fmt: skip
+        return [*self.reorder.bind(ctx), norms]
 
 
 def _build_pack(p: Problem) -> Packing | None:
