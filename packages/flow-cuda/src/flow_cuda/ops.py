@@ -69,7 +69,6 @@ def _reordered_type(ctx: InferContext) -> Types:
 
 
 def _channels_first_shape(shape: Sequence[int], attrs: Attrs) -> Ints:
-    """Return a shape in channels-first order."""
     if attrs["data_format"] == "channels_first":
         return tuple(shape)
     return (shape[0], shape[-1], *shape[1:-1])

@@ -316,7 +316,6 @@ def flow_describe_machine() -> dict[str, str]:
 
 
 def _models(devices: int) -> Iterator[str]:
-    """Yield the names of the devices."""
     cuda, text = ctypes.CDLL(LIBRARY) if devices else None, ctypes.create_string_buffer(256)
     for index in range(devices):
         if cuda is not None and cuda.cuDeviceGetName(text, len(text), index) == 0:

@@ -72,7 +72,6 @@ class Box:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
         return prod(self.shape) * int(self.dtype.itemsize)
 
 

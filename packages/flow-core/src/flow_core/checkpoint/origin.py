@@ -119,7 +119,6 @@ class Origin:
         return cls(folder, None, {folder / name: stamp(folder / name) for name in (DATA, META)})
 
     def has(self, file: Path) -> bool:
-        """Return whether the save contains a file."""
         if self.sums is not None:
             return self._name(file) in self.sums.digests
         return self.stamps.get(file) is not None

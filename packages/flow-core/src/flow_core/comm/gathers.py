@@ -38,11 +38,9 @@ class BoxRef:
     is_flat: bool = False
 
     def device(self, exchange: Exchange) -> Device:
-        """Return the device of the array."""
         return (exchange.receivers if self.is_output else exchange.senders)[self.index]
 
     def array(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-        """Return the array that the box is part of."""
         return (outputs if self.is_output else inputs)[self.index]
 
     def view(self, array: Any) -> Any:

@@ -60,7 +60,6 @@ class CompileRequest:
     """All that the plan of a job depends on.
 
     Attributes:
-        job: the job's name.
         graph: the logical graph, with backward pass, updates, results and effects.
         inputs: names of the ``input`` ops in the order in which arrays are fed to them.
         registry: the ops, kernels, devices, boxing methods and passes.

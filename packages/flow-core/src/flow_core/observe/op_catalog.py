@@ -70,7 +70,6 @@ class RuleCase:
 
     Attributes:
         attributes: all attributes of the op.
-        inputs, outputs: types of the inputs and outputs.
         ranges: the least and greatest finite number of each input, None for truth values and for
             inputs without elements; the op may refuse other numbers.
         overwrites: the inputs that the op overwrites.
@@ -85,7 +84,6 @@ class RuleCase:
     rules: Signatures
 
     def to_json(self) -> dict[str, object]:
-        """Return the case as JSON data."""
         rows = zip(self.inputs, self.ranges, strict=True)
         return {
             "attributes": {name: _json(value) for name, value in self.attributes.items()},
@@ -134,7 +132,6 @@ class OpEntry:
     kernels: Mapping[str, tuple[KernelEntry, ...]]
 
     def to_json(self) -> dict[str, object]:
-        """Return the entry as JSON data."""
         fields = asdict(replace(self, cases=()))
         return {**fields, "cases": [case.to_json() for case in self.cases]}
 

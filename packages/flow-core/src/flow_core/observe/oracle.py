@@ -106,7 +106,6 @@ class Oracle:
     """The simulations of a job on one and on several devices, and their comparison so far.
 
     Attributes:
-        job, session: the job and its session.
         graph: its graph before it is distributed.
         physical: the graph of all devices.
         inputs: the names of the fed values.
@@ -223,7 +222,6 @@ class Oracle:
         return micro_batches(self.feeds[step], self.parts)
 
     def single(self) -> IsolatedRun:
-        """Return a run on one device."""
         graph = on_one_device(with_copies(self.graph, self.copies))
         return simulate_graph(self.session, graph, self.inputs, self.values, self.options, {})
 

@@ -50,7 +50,6 @@ class GradientAccumulation:
     name: str = "gradient_accumulation"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph of a whole step."""
         copied = self._copied(graph, context)
         later = self._later(graph)
         rewriter = Rewriter(graph)
@@ -171,7 +170,6 @@ class _Expansion:
 
     @property
     def graph(self) -> Graph:
-        """The graph of one micro-batch."""
         return self.rewriter.graph
 
     def copy(self, op: Op, index: int) -> None:

@@ -52,7 +52,6 @@ class Executable:
     """A loaded plan.  Its tasks are bound once, when it is created; `run` only calls launches.
 
     Args:
-        plan: the plan.
         kernels: the registry.
         driver: a function that returns the driver of a device.
         variable: the function that returns the session's arrays of variables.
@@ -71,7 +70,6 @@ class Executable:
         overlap: whether exchanges with other processes have a thread of their own in long steps.
 
     Attributes:
-        plan: the plan.
         step: number of the next step, a 0-d array.
         comm: the comm, None for a plan without exchanges.
         arenas: memory of the local devices.

@@ -139,7 +139,6 @@ class Blame:
     """Find the task, the kernel and the plugin of an error in a plan's launches.
 
     Args:
-        plan: the plan.
         source: the registry.
         comm: name of the plan's comm, or empty.
     """
@@ -150,7 +149,6 @@ class Blame:
         self._comm = comm
 
     def query(self, task: Task) -> KernelQuery:
-        """Return the query for the kernel of a task."""
         buffers, device_type = self._plan.buffers, task.device.type
         return KernelQuery(
             task.type,

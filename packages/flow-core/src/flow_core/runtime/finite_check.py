@@ -71,7 +71,6 @@ class CheckedExecutable(ReplayableExecutable):
     variables as they were before the step.
 
     Args:
-        plan: the plan.
         file: the file to which the first process writes the error as JSON; empty for none.
     """
 
@@ -280,7 +279,6 @@ def described(array: Array, region: Region | None = None) -> str:
     """Describe the range of an array's numbers, and those that are not finite.
 
     Args:
-        array: the array.
         region: the region of a larger array that it is; None if it is no part.
 
     >>> described(np.array([1.0, 2.5]))

@@ -113,7 +113,6 @@ class LaunchOrder:
     """Compiles the launches of a plan's tasks.
 
     Args:
-        plan: the plan.
         local: the devices of this process, in the order of the plan.
         driver: a function that returns the driver of a device.
         source: the registry.

@@ -28,7 +28,6 @@ class Step:
         refs: the op's arguments: the index of a step, or ``-1 - k`` for input k of the group.
         attrs: attributes.
         types: types of the arguments.
-        result: type of the result.
     """
 
     op: str
@@ -45,7 +44,6 @@ class Group:
     Attributes:
         steps: the ops.
         stored: indices of the steps that are outputs.
-        inputs: types of the inputs.
         shape: the common shape of all results.
     """
 
@@ -149,7 +147,6 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return prod(self.sizes)
 
 

@@ -159,7 +159,6 @@ class Convolution:
 
     @property
     def scalars(self) -> Mapping[str, float]:
-        """No scalars."""
         return {}
 
     def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
@@ -191,8 +190,8 @@ def convolution(
     """Return the problem that a convolution op computes.
 
     Args:
-        kind: "forward", "data_grad" or "filter_grad".
         types: types of x, w and y.
+        kind: "forward", "data_grad" or "filter_grad".
         attrs: the op's ``data_format``, ``strides``, ``padding_before``, ``dilation_rate``, and
             ``compute``.
         bias, relu, adds: fused operations, as in `Convolution`.

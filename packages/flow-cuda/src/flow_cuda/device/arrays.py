@@ -31,17 +31,14 @@ class DeviceArray:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
         return len(self.shape)
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element."""
         return int(self.dtype.itemsize)
 
     @property
@@ -51,7 +48,6 @@ class DeviceArray:
 
     @property
     def span(self) -> tuple[int, int]:
-        """The address range of the array."""
         return self.address, self.address + self.nbytes
 
     def reshape(self, *shape: Any) -> DeviceArray:

@@ -50,7 +50,6 @@ class ForeignLaunch(Queued):
 
     @property
     def title(self) -> str:
-        """The name for reports."""
         return self.name
 
     def queue(self, stream: Any) -> None:
@@ -60,7 +59,6 @@ class ForeignLaunch(Queued):
         hardware.within(lambda: self.function(handle))
 
     def touched(self) -> Access:
-        """The declared access."""
         return self.access
 
 
@@ -76,7 +74,6 @@ class GpuCopier:
         return self.hardware.uuid()
 
     def scratch(self, nbytes: int) -> GpuArena:
-        """Allocate scratch memory."""
         return GpuArena(nbytes, self.hardware.allocate(nbytes), self.hardware)
 
     def copy(self, target: Strided, source: Strided) -> Sequence[Launch]:

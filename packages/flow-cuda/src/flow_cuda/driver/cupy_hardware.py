@@ -121,7 +121,6 @@ class CupyHardware:
         arguments: Any,
         access: Access,
     ) -> None:
-        """Queue a kernel launch."""
         if not function.pointer:
             self.load()
         pointers = ctypes.addressof(arguments.pointers)
@@ -184,14 +183,12 @@ class CupyHardware:
             plans.queue(call.problem, call.plan, call.addresses, call.workspace, stream.ptr)
 
     def record(self, stream: Stream) -> Event:
-        """Record an event on a stream."""
         with self._device:
             event = self._cupy.cuda.Event(disable_timing=True)
             event.record(stream)
         return event
 
     def wait(self, stream: Stream, event: Event) -> None:
-        """Make a stream wait for an event."""
         stream.wait_event(event)
 
     def synchronize(self, event: Event) -> None:
@@ -210,12 +207,10 @@ class CupyHardware:
             stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeRelaxed)
 
     def end_capture(self, stream: Stream) -> CapturedGraph:
-        """End the capture and return the executable graph."""
         with self._device:
             return stream.end_capture()
 
     def replay(self, stream: Stream, graph: CapturedGraph) -> None:
-        """Queue a graph launch."""
         with self._device:
             graph.launch(stream)
 
@@ -230,7 +225,6 @@ class CupyHardware:
         return f"GPU-{uuid.UUID(bytes=raw[:16])}"
 
     def handle(self, stream: Stream) -> int:
-        """Return the CUDA stream handle."""
         return int(stream.ptr)
 
     def within(self, call: Any) -> Any:

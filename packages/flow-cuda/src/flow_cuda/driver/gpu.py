@@ -90,7 +90,6 @@ class GpuDriver(Driver):
         hardware.uploads = Staging(hardware, "numbers", 64, stream=hardware.compute, slots=64)
 
     def allocate(self, nbytes: int) -> GpuArena:
-        """Allocate device memory."""
         return GpuArena(nbytes, self.hardware.allocate(nbytes), self.hardware)
 
     def stream(self, name: str) -> GpuStream:

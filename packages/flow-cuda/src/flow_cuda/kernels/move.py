@@ -235,7 +235,6 @@ def _offsets(sizes: Sequence[int]) -> list[int]:
 def _parts(
     whole: DeviceArray, parts: Sequence[DeviceArray], axis: int
 ) -> Iterator[tuple[DeviceArray, int]]:
-    """Yield each part and its offset in the whole array."""
     inner = prod(whole.shape[axis + 1 :])
     starts = _offsets([part.shape[axis] for part in parts])
     for part, start in zip(parts, starts, strict=True):

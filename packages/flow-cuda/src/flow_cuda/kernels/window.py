@@ -54,7 +54,6 @@ class WindowLayout:
 
     @property
     def strides(self) -> Struct:
-        """The strides as a kernel argument."""
         return Struct("Strides", strides(self.steps))
 
 

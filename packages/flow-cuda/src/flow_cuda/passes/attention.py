@@ -50,7 +50,6 @@ class Match:
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        """The queries, keys and values."""
         return (*self.product.inputs, self.out.inputs[1])
 
 
@@ -87,7 +86,6 @@ class _Readers:
 
     @property
     def graph(self) -> Graph:
-        """The original graph."""
         return self.rewriter.graph
 
     def _read_by(self, value: Value, *types: str) -> list[Op] | None:
@@ -211,7 +209,6 @@ class _Planner:
 
     @property
     def graph(self) -> Graph:
-        """The original graph."""
         return self.rewriter.graph
 
     def join(self, m: Match) -> None:

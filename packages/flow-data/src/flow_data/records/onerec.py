@@ -49,7 +49,6 @@ class OneRecFrame:
         return -length % _ALIGNMENT + _ALIGNMENT
 
     def is_valid(self, payload: bytes, trailer: bytes) -> bool:
-        """Whether the checksum matches the payload."""
         return trailer[-_ALIGNMENT:] == digest(payload)
 
 

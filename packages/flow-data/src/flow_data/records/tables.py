@@ -97,7 +97,6 @@ class _TableFiles:
         return group, number - starts[group]
 
     def read(self, part: int, number: int, place: tuple[int, int]) -> Record:
-        """Return a row as a record."""
         group, row = place
         table = self._group(part, group)
         origin = self.origin(part, number, place)
@@ -121,7 +120,6 @@ class _TableFiles:
             return found
 
     def origin(self, part: int, number: int, place: tuple[int, int]) -> Origin:
-        """Return the file and the number of a row."""
         return Origin(f"{self.paths[part]}, row {number}", -1, number)
 
 

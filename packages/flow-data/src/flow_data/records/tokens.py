@@ -81,7 +81,6 @@ class TokenFile:
         out[:] = found
 
     def origin(self, sequence: int) -> Origin:
-        """Return the position of a sequence."""
         first = int(self._starts[sequence]) * self._dtype.itemsize
         return Origin(self._path, first, sequence)
 

@@ -48,7 +48,6 @@ class WebDatasetFiles:
             os.close(descriptor)
 
     def place(self, part: int, number: int) -> _Members | None:
-        """Return the members of a record."""
         with self._lock:
             if part not in self._places:
                 self._places[part] = self._index(part)
@@ -91,7 +90,6 @@ class WebDatasetFiles:
         self.broken.append(str(error).splitlines()[0] + ": " + found)
 
     def read(self, part: int, number: int, place: _Members) -> Record:
-        """Read a record with the bytes of its members."""
         descriptor = self._descriptors[part]
         origin = self.origin(part, number, place)
         counts = Counter(name for name, _, _ in place)
@@ -195,7 +193,6 @@ def _end(member: tarfile.TarInfo, before: int, file_size: int) -> int:
 
 
 def _described(error: Exception) -> str:
-    """Return the printable text of an error."""
     known = isinstance(error, tarfile.TarError)
     return ascii(str(error))[1:-1] if known else f"{type(error).__name__}: {str(error)!a}"
 

@@ -69,7 +69,6 @@ class Job:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks to start."""
         return self.size or sum(host.slots for host in self.hosts) or 1
 
     @property
@@ -192,7 +191,6 @@ class MpiStarter:
         return job if failure is None else without_silent_hosts(job, failure)
 
     def start(self, job: Job, env: Mapping[str, str]) -> Processes:
-        """Start the launcher."""
         if not job.hosts:
             compile_if_missing(job.ranks, job.limits.start / 2)
         folder = Scratch()

@@ -190,7 +190,6 @@ class _Published:
         return json.dumps([memory.location_of(self.counters), *slots]).encode()
 
     def counter_views(self) -> _Counters:
-        """Return the counters."""
         return _Counters(*[counter(self.counters, line) for line in range(3)])
 
 
@@ -268,7 +267,6 @@ _COUNTERS = Box(_HOST, (), (3 * CACHE_LINE,), np.dtype(np.uint8))  # staged boxe
 
 
 def _stage_slots(memory: SharedMemory, boxes: Mapping[Key, Box], depth: int) -> Slots:
-    """Allocate the slots of boxes."""
     return {key: [memory.stage(box) for _ in range(depth)] for key, box in boxes.items()}
 
 

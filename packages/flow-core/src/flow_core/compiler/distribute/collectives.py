@@ -33,7 +33,6 @@ def exchange_op(
     The op has no name yet.
 
     Args:
-        step: the reshard step.
         group: the group of devices.
         type_: the type of the logical tensor.
         values: the local values, by source rank.

@@ -165,8 +165,6 @@ class _Ends:
 
     Attributes:
         key: equal for steps with equal groups.
-        source, target: the placements.
-        groups: the groups.
         senders, receivers: the position of the device of each rank.
         rows: the positions of the senders, and those of the receivers, of each group.
     """

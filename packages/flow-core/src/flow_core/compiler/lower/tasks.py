@@ -68,7 +68,6 @@ def lower(
         graph: the physical graph after all passes, in which each op runs on one device.
         kernels: the registry.
         inputs: names of the ``input`` ops in the order of the job's parameters.
-        job: the job's name.
         options: the job's settings.
     """
     find_open_mp()
@@ -124,7 +123,6 @@ class _Phases:
 
     @property
     def graph(self) -> Graph:
-        """The physical graph."""
         return self.given.graph
 
 

@@ -81,7 +81,6 @@ class Storage:
         return value, shift
 
     def owner(self, value: Value) -> Value:
-        """Return the owner of a value's bytes."""
         return self.locate(value)[0]
 
     def type_of(self, owner: Value) -> TensorType:
@@ -91,7 +90,6 @@ class Storage:
         return whole or self.graph.type_of(owner)
 
     def device(self, value: Value) -> Device:
-        """Return the device of a value."""
         return device_of(self.graph.ops[value.op], value.index)
 
 

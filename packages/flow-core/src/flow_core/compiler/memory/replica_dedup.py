@@ -61,7 +61,6 @@ class ReplicaDedup:
         return (*op.inputs, *(value for values in others for value in values))
 
     def executed_with(self, graph: Graph, op: Op) -> list[Op]:
-        """Return an op and the ops that it executes."""
         return [op, *(graph.ops[name] for name in self.executes[op.name])]
 
 
@@ -83,7 +82,6 @@ def find_sharing(
 
     Args:
         graph: the physical graph, after all passes.
-        specs: the op specs.
         copies: for each variable that may be shared, the groups of ``variable`` ops that hold the
             same part of the variable.
     """

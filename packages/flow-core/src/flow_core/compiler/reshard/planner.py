@@ -67,7 +67,6 @@ class Route:
     """A sequence of steps between two layouts.
 
     Attributes:
-        reshard_steps: the steps.
         nbytes: the number of bytes that cross devices.
         seconds: the predicted time.
     """

@@ -301,7 +301,6 @@ def useful_workers(table: Timetable, cores: int) -> int:
     """Return the number of threads that is worthwhile for the streams of a plan.
 
     Args:
-        table: the timetable.
         cores: the number of streams for whose kernels there are enough cores.
     """
     workers = max(1, min(cores, table.streams))

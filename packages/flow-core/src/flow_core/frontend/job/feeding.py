@@ -62,7 +62,6 @@ class Feeding:
     """The conversion of the arguments of a job's calls to a flat list of arrays.
 
     Args:
-        job: name of the job.
         signature: the parameters of the job.
         devices: the number of arrays in a list, one per device.
 

@@ -241,7 +241,6 @@ class Relations:
 
     Args:
         micro, whole: the job for one micro-batch, and for the whole batch.
-        specs: the op specs.
         parts: the number of micro-batches.
     """
 
@@ -343,7 +342,6 @@ class Relations:
     def _ruled(
         self, op: Op, given: Sequence[Relation], sbp: Sbp, weight: float, output: int
     ) -> Relation:
-        """Return the relation of an output for which there is an SBP rule."""
         source = next((r.source for r in given if r.kind == "sum"), op.name)
         trained = any(r.trained for r in given if r.kind == "sum")
         if isinstance(sbp, Split):
@@ -449,7 +447,6 @@ def _is_additive(op: Op, rules: Sequence[Signature]) -> bool:
 
 
 def _is_linear(rules: Sequence[Signature], index: int) -> bool:
-    """Return whether an op is linear in one input."""
     return any(
         {*r.outputs} == {P} and all((s == P) == (i == index) for i, s in enumerate(r.inputs))
         for r in rules

@@ -33,7 +33,6 @@ def own_devices(session: Session, build: JobBuild) -> OwnDevices:
 
     Args:
         session: the job's session.
-        build: the job.
     """
     world, registry = session.world, session.registry
     if world is None:

@@ -117,7 +117,6 @@ class Recorder:
         return kept
 
     def finish(self, results: Sequence[Any]) -> None:
-        """Record the results of the step."""
         self._writes = self.writes.count
         self._kept[-1].results = [x.copy() if _is_small(x) else None for x in results]
 
@@ -178,7 +177,6 @@ class Recorder:
         return Recording(self.steps, kept, variables)
 
     def save(self) -> None:
-        """Write the file."""
         write_recording(self.file, self.recording())
 
     def close(self) -> None:

@@ -257,7 +257,6 @@ class Session:
 
         Args:
             name: the variable.
-            device: the device.
             region: the part to hold; None for the whole variable.
             shape: the array's shape, if it differs from the shape of the part.
         """

@@ -84,7 +84,6 @@ class ResumeMatrix:
         return all(run.ok for run in self.runs)
 
     def to_json(self) -> str:
-        """Return everything as JSON text."""
         return json.dumps({"ok": self.ok, **asdict(self)}, indent=2)
 
 
@@ -169,7 +168,6 @@ class _Trials:
 
     @property
     def session(self) -> Any:
-        """The session of the present run."""
         return self.job.active_session()
 
     def start(self, devices: int) -> None:
@@ -204,7 +202,6 @@ class _Trials:
         return run
 
     def state(self) -> State:
-        """Return the values of all variables."""
         return {name: self.session.value(name) for name in self.session.stored()}
 
     def save(self, path: Path) -> State:
@@ -214,7 +211,6 @@ class _Trials:
         return state
 
     def load(self, path: Path) -> None:
-        """Load a checkpoint."""
         self.session.stored()
         formats = self.session.registry.formats.values()
         self.session.assign({**store.load(path, formats, types=self.session.types())})

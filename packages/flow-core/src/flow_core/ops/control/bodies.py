@@ -163,7 +163,6 @@ class BodyGradient:
     """The graph of a body and of its gradients, under construction.
 
     Args:
-        body: the body.
         types: the types of its inputs.
         backward: differentiates a graph, see `flow_core.ops.build.GradContext`.
 
@@ -179,7 +178,6 @@ class BodyGradient:
         self.results = add_body(self._emitter, body, self.inputs, UNPLACED)
 
     def input(self, type_: TensorType) -> Value:
-        """Add an input."""
         return add_input(self._emitter, type_)
 
     def gradients(

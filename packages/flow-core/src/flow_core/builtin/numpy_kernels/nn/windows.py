@@ -83,7 +83,6 @@ class Geometry:
 
     @property
     def empty(self) -> bool:
-        """Whether the input or the output is empty."""
         return 0 in (self.n, self.groups, self.channels, self.filters, *self.size, *self.out)
 
     @property
@@ -120,7 +119,6 @@ class Geometry:
         return [(tile.h0, tile.h1 - tile.h0), *((0, n) for n in self.out[1:])]
 
     def tile_out(self, tile: Tile) -> Ints:
-        """Return the output sizes of a tile."""
         return tuple(count for _, count in self._rows(tile))
 
     def columns(self, tile: Tile) -> int:
@@ -246,8 +244,6 @@ def padded(x: Any, geo: Geometry, tile: Tile, buffer: Any) -> tuple[list[Launch]
 
     Args:
         x: the whole data array in canonical axes.
-        geo: the geometry.
-        tile: the tile.
         buffer: an array of `padded_shape` for the copy; None to use x itself.
     """
     span = geo.span(tile)
