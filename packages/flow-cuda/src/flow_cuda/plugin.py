@@ -53,7 +53,6 @@ class Facts:
     Attributes:
         problem: why NVIDIA's driver does not work; empty if it does.
         version: newest CUDA version that the driver supports, as (major, minor).
-        devices: number of devices.
         cupy: (distribution, version) of the installed CuPy; None if CuPy is not installed.
         capabilities: compute capability of each device, times 10.
         wheels: the installed packages of `WHEELS` with their versions, by CUDA major version.

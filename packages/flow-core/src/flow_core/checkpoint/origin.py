@@ -53,11 +53,7 @@ def stamp(path: str | Path | int) -> Stamp | None:
 
 
 class SameFile:
-    """A file that is opened several times, and must not change in the meantime.
-
-    Args:
-        path: the file.
-    """
+    """A file that is opened several times, and must not change in the meantime."""
 
     __slots__ = ("_path", "_stamp")
 

@@ -27,7 +27,6 @@ class BoxRef:
         is_output: whether the box belongs to an output; otherwise, it belongs to an input.
         index: position of the input or output.
         start: the first element along each axis.
-        shape: the box's shape.
         is_flat: whether the box is a range of the flattened array.
     """
 

@@ -155,7 +155,6 @@ class _PluginPass:
     """A pass of a plugin, with its options, wrapped so that errors name the pass and the plugin.
 
     Attributes:
-        name: name of the pass.
         origin: the plugin that registered the pass.
         request: the job whose graph the pass rewrites.
         spec: the pass as registered.

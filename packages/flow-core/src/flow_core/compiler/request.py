@@ -66,7 +66,6 @@ class CompileRequest:
         requested: passes with the options that the job's settings request; each takes the place of
             the registry's pass of its name.
         settings: the values of the settings that options of passes name.
-        options: the options of lowering.
         limits: what the job is checked against.
         layouts: the layouts of variables that earlier jobs have chosen.
         shared: whether devices share one copy of a variable, as earlier jobs have chosen.

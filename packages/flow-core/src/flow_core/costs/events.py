@@ -67,7 +67,6 @@ class Run(Generic[Item]):
 
     Attributes:
         started: the items in the order of their start.
-        start, end: the times by item.
         now: the time of the last end.
     """
 

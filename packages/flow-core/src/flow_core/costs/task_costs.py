@@ -20,7 +20,6 @@ class TaskCosts:
     """The costs of the tasks of a plan.
 
     Attributes:
-        specs: op specs of the registry.
         accelerators: device types that do not compute on the cores of the host.
         scale: factors on the rooflines of kernels that were not measured, by op type.
     """

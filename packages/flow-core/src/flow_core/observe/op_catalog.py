@@ -52,9 +52,7 @@ class KernelEntry:
     """A kernel of an op on a device type.
 
     Attributes:
-        name: name of the kernel.
         plugin: the plugin that registered the kernel.
-        priority: the kernel's priority.
         selective: whether the kernel accepts only some types or attributes.
     """
 
@@ -102,7 +100,6 @@ class OpEntry:
     """An op type.
 
     Attributes:
-        type: the name of the op type.
         doc: what the op computes, where its name does not tell.
         inputs, outputs: names of inputs and outputs; ``?`` marks an optional one, and ``*`` a name
             that stands for any number of them.

@@ -55,7 +55,6 @@ class NormParts:
     """The ops that replace a batch normalization (norm).
 
     Attributes:
-        rewriter: the rewriter of the graph.
         norm: the norm to be replaced.
         maker: the emitter of the new ops, which are inserted before the norm.
     """

@@ -52,8 +52,6 @@ class Executable:
     """A loaded plan.  Its tasks are bound once, when it is created; `run` only calls launches.
 
     Args:
-        kernels: the registry.
-        driver: a function that returns the driver of a device.
         variable: the function that returns the session's arrays of variables.
         finished: observers, which are called after each step with the step's number and statistics
             (job and seconds).

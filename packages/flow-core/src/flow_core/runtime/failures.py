@@ -139,7 +139,6 @@ class Blame:
     """Find the task, the kernel and the plugin of an error in a plan's launches.
 
     Args:
-        source: the registry.
         comm: name of the plan's comm, or empty.
     """
 
@@ -188,8 +187,6 @@ class Blame:
         """Add the task's op, kernel, plugin and line to exceptions of launches.
 
         Args:
-            tasks: the tasks of the step.
-            bound: the launches of each task.
             is_deferred: whether work may fail after its launch has returned; the error then says
                 how to find the op.
         """

@@ -26,8 +26,6 @@ class Step:
     Attributes:
         op: op type.
         refs: the op's arguments: the index of a step, or ``-1 - k`` for input k of the group.
-        attrs: attributes.
-        types: types of the arguments.
     """
 
     op: str
@@ -42,7 +40,6 @@ class Group:
     """A group of elementwise ops to compile as one kernel.
 
     Attributes:
-        steps: the ops.
         stored: indices of the steps that are outputs.
         shape: the common shape of all results.
     """

@@ -114,7 +114,6 @@ class Convolution:
         kind: "forward", "data_grad" or "filter_grad".
         x, w, y: input, weights and output; ``kind`` says which one is computed from the others.
         before, after, strides, dilation: padding, strides and dilation per spatial axis.
-        compute: the computation type.
         bias: whether a bias, one element per channel, is added to the output.
         adds: whether a tensor of the output's shape is added next.
         relu: whether ReLU is applied last.

@@ -20,7 +20,6 @@ class DeviceArray:
         memory: the allocation, which the array keeps alive.
         address: address of the first element.
         shape, dtype: as in NumPy.
-        hardware: the device.
     """
 
     memory: Memory

@@ -108,7 +108,6 @@ class Queued(ABC):
     """Work to queue on a stream; a call of this object queues it on the compute stream.
 
     Attributes:
-        hardware: the device.
         splits: why the work cannot be part of a graph capture; empty if it can.
         numbers: host numbers that must be up to date on the device before the work runs.
     """
@@ -189,10 +188,8 @@ class KernelLaunch(Queued):
     """A kernel launch bound to its arguments.
 
     Attributes:
-        hardware: the device.
         function: the compiled kernel.
         blocks, threads: grid and block size.
-        arguments: the packed arguments.
         access: what the launch reads and writes.
         kept: arrays that must stay alive as long as the launch.
         numbers: host numbers that the kernel reads.

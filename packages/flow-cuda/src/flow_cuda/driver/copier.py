@@ -35,7 +35,6 @@ class ForeignLaunch(Queued):
     """Work that another library queues.
 
     Attributes:
-        hardware: the device.
         function: called with the native stream handle.
         name: name for reports.
         access: what the work reads and writes.

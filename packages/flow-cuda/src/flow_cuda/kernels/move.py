@@ -69,7 +69,6 @@ class Move:
     """A box to copy, in units of bytes that one instruction moves.
 
     Attributes:
-        sizes: the sizes of the axes.
         steps: the strides in the source and in the target.
         nbytes: the size of a unit.
     """

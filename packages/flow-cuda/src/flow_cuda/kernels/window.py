@@ -158,8 +158,6 @@ class Conv:
 
     Attributes:
         x, y: the larger tensor and the smaller one; a transposed convolution computes x from y.
-        window: the window parameters.
-        groups: number of groups.
         kernel: window sizes.
         last: whether the channel axis is the last one.
         dtype: element type.

@@ -76,11 +76,7 @@ class JoinAttention(CudnnPass):
 
 @dataclass(frozen=True, slots=True)
 class _Readers:
-    """The matcher of the attention pattern.
-
-    Attributes:
-        rewriter: the rewriter of the graph.
-    """
+    """The matcher of the attention pattern."""
 
     rewriter: Rewriter
 
@@ -198,7 +194,6 @@ class _Planner:
     """Rewriter of single attention patterns.
 
     Attributes:
-        rewriter: the rewriter of the graph.
         plans: the planner that chooses plans.
         search: the plans that the job allows.
     """

@@ -49,7 +49,6 @@ class _Joins:
     """The rewriter of single products.
 
     Attributes:
-        rewriter: the rewriter of the graph.
         activations: op types of the activations to fuse.
     """
 

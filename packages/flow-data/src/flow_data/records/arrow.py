@@ -64,7 +64,6 @@ class ArrowFile:
     """An Arrow IPC file or stream.
 
     Args:
-        path: the file.
         library: pyarrow.
 
     Attributes:

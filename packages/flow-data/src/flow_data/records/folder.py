@@ -44,7 +44,6 @@ class FolderFiles:
     """The images of folders as records with fields ``encoded`` (the file) and ``class/label``.
 
     Args:
-        paths: the folders.
         skip: no effect, because only decoders detect corrupt files.
     """
 

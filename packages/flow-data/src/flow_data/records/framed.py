@@ -87,7 +87,6 @@ class FramedFiles:
     """Files of framed records.
 
     Args:
-        paths: the files.
         frame: the encoding of lengths and trailers.
         parse: the function that returns the fields of a payload.
         skip: whether to add a message to `broken` at a corrupt frame and continue with the next

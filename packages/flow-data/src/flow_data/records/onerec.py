@@ -116,7 +116,6 @@ class OneRecFiles(FramedFiles):
     """The records of OneRec files; see `FramedFiles`.
 
     Args:
-        paths: the files.
         skip: see `FramedFiles`.
         verify: whether to parse records completely when they are read.
     """

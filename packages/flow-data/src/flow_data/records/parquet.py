@@ -73,7 +73,6 @@ class ParquetFile:
     """A Parquet file.
 
     Args:
-        path: the file.
         library: pyarrow.
 
     Attributes:

@@ -65,7 +65,6 @@ class _TableFiles:
     """Tables as records.
 
     Args:
-        paths: the files.
         skip: no effect, because a damaged group is an error of each of its rows.
     """
 

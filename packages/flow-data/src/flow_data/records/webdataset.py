@@ -31,7 +31,6 @@ class WebDatasetFiles:
     Unlike in that package, the files of a record may be apart from each other.
 
     Args:
-        paths: the tars.
         skip: whether to add a message to `broken` at corrupt data and omit the rest of the tar.
     """
 

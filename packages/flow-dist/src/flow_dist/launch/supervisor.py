@@ -49,7 +49,6 @@ class Job:
         restarts: maximum number of restarts after failures.
         least: minimum number of ranks to continue with after hosts are lost.
         mpiexec, agent, address: see `Launcher`.
-        limits: time limits.
         label: whether each line of output is labeled with its rank; if None, on terminals only.
         settings: environment variables to set in all ranks.
     """

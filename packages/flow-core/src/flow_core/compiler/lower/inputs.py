@@ -41,7 +41,6 @@ class CompileOptions:
     """The settings of a job that the compiler reads.
 
     Attributes:
-        seed: the job's seed.
         width: the number of steps in flight.
         inplace: whether an output may overwrite an input that no later op reads.
         reuse: whether memory is reused within a step.
@@ -87,7 +86,6 @@ class Inputs:
 
     Attributes:
         graph: the physical graph, in which no result is a view of a variable that a step changes.
-        kernels: the registry.
         options: the job's settings.
         threads: the number of threads of a kernel.
         constant: names of the ops that do not run in each step.

@@ -66,7 +66,6 @@ def lower(
 
     Args:
         graph: the physical graph after all passes, in which each op runs on one device.
-        kernels: the registry.
         inputs: names of the ``input`` ops in the order of the job's parameters.
         options: the job's settings.
     """
@@ -108,9 +107,6 @@ class _Phases:
     """The results of the phases before `lower` emits buffers and tasks.
 
     Attributes:
-        given: the inputs of lowering.
-        order: the order of the ops.
-        choice: the kernels of the ops.
         execution: the ops in their order, as the planner of memory reads them.
         storage: the storage of the ops' values.
     """

@@ -27,7 +27,6 @@ class Execution:
 
     Attributes:
         graph: the physical graph.
-        specs: the op specs, by op type.
         ops: all ops of the graph.
         until: for each op, the position of the last op that starts before it ends; None if each
             op ends before the next one starts.

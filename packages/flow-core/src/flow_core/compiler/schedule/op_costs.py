@@ -19,7 +19,6 @@ class OpCosts:
 
     Attributes:
         graph: the physical graph.
-        specs: op specs of the registry.
         accelerators: device types that do not compute on the cores of the host.
         threads: the number of threads of a kernel.
     """

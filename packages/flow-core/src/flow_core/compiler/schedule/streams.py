@@ -47,7 +47,6 @@ class Timetable:
     """The order of a step's ops by their predicted start.
 
     Attributes:
-        order: the ops.
         until: for each op, the position of the last op that starts before the op ends.
         total: the sum of the predicted seconds of all ops.
         span: the predicted seconds from the first start to the last end.

@@ -42,8 +42,6 @@ class Variant:
     when its plan is needed, and bound when it runs.
 
     Args:
-        session: the job's session.
-        function: the job's function.
         signature: the parsed annotations of the function.
         build: the job's graph, still empty.
         fresh: a function that returns another empty graph of the job.
@@ -52,7 +50,6 @@ class Variant:
             session.
 
     Attributes:
-        traced: the traced job.
         fetches: what a call returns.
         compiled: the compiled job; None before compilation.
         executable: the bound plan; None before binding.

@@ -52,7 +52,6 @@ class _Kept:
     Attributes:
         number: the number of steps recorded before.
         job, step: the job and the number of its step.
-        feeds: the fed arrays.
         results: the results; None for large ones, and before the step has finished.
     """
 

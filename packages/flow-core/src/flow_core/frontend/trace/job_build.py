@@ -36,7 +36,6 @@ class TrainRequest:
 
     Attributes:
         losses: the values to minimize; in the mirrored view, the losses of all devices.
-        line: the source line of the call.
         elements: the divisor of the sum of the losses; None to divide each loss by the number of
             its elements.
         placement: the devices of the mirrored view; None for the devices of the first loss.
@@ -78,7 +77,6 @@ class JobBuild:
     """The graph of one job while its function runs.
 
     Attributes:
-        name: the job's name.
         kind: "train" or "predict".
         builder: the graph under construction.
         default_placement: the devices of ops outside any placement scope.
@@ -166,7 +164,6 @@ class JobBuild:
 
         Args:
             name: the op's name within the name scope; made unique if it is taken.
-            line: the source line of the op.
             sbp: requested SBP of the outputs.
             full: the op's full name, instead of ``name``.
             placement: the op's devices, instead of those of the scope.

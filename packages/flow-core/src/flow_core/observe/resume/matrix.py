@@ -40,7 +40,6 @@ class Resumed:
     """A run that continues from the checkpoint.
 
     Attributes:
-        devices: the number of devices.
         start: the step at which the job's counter says that it continues.
         state: whether all variables have the bits that were saved.
         samples: whether its steps get the batches of the uninterrupted run.
@@ -110,7 +109,6 @@ def resume_matrix(
     The default session is cleared, and the job is compiled again for each run.
 
     Args:
-        job: the train job.
         devices: the number of devices of the first run.
         others: the numbers of devices on which to resume.
         steps: the number of steps before the checkpoint, and after it.

@@ -79,7 +79,6 @@ def body_kernels(
 
     Args:
         query: the loop or branch.
-        types: the types of its inputs.
         elsewhere: the number of results, the first ones, of which `BodyKernels.owned` returns those
             that are in other memory.
     """

@@ -114,7 +114,6 @@ class Passes:
 
     Attributes:
         shapes: the shape before the first pass, then the shape after each pass.
-        axes: the axis of each pass.
         dtype: the computation type.
         staged: whether tensors are stored in another type.
     """

@@ -48,7 +48,6 @@ class Geometry:
     Attributes:
         first: whether the channel axis comes before the spatial axes.
         n: batch size.
-        groups: number of groups.
         channels, filters: numbers of channels and filters per group.
         size, out, kernel, strides, dilation: input size, output size, and so on, per spatial axis.
         before: padding before the first element of each axis; a negative value crops elements.
@@ -278,7 +277,6 @@ def apply(
     """Yield launches of a ufunc; copy views for which NumPy would need buffers to temporaries.
 
     Args:
-        function: the ufunc.
         inputs: arrays of one shape.
         out: array of the same shape; it can be one of the inputs.
         temporaries: contiguous vectors, each with as many bytes as the largest array: one for each
