@@ -231,9 +231,11 @@ def listed_pieces(
     first = np.arange(placement.size)
     for d in copied:
         first = first - at[d] * prod(placement.hierarchy[d + 1 :])
+    # Ranks that differ in dimensions with B alone have equal parts: the first one stands for them.
     distinct = np.flatnonzero(first == np.arange(placement.size))
     if len(distinct) * target.placement.size > MOST_PAIRS:
         return None
+    # A piece is the intersection of two boxes, whose size is the product of the overlaps by axis.
     sizes = np.ones((target.placement.size, len(distinct)), np.int64)
     for d in roles.first:
         sizes *= (to[d] == 0)[:, None]

@@ -95,6 +95,7 @@ class Executable:
         writes: VariableWrites | None = None,
         overlap: bool = True,
     ) -> None:
+        # First, since a plan whose steps do not end must not allocate memory or connect processes.
         check_liveness(plan, world.owner if world else None)
         self.plan = plan
         self.step = np.zeros((), np.int64) if step is None else step

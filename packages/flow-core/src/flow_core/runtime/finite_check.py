@@ -98,12 +98,14 @@ class CheckedExecutable(ReplayableExecutable):
             if self._is_checked(i) and any(overlap(buffers[i], other) for other in written)
         ]
 
+        # The error shows what the task read, which the task may have overwritten by then.
         copies: dict[int, Array] = {}
 
         def keep() -> None:
             copies.update((i, self.host(i).copy()) for i in kept)
 
         def check() -> None:
+            # Streams run tasks in several orders; the first task of the plan is the cause.
             if self._finding is not None and self._finding.position <= position:
                 return
             for i in results:

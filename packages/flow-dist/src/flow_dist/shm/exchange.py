@@ -212,10 +212,12 @@ def _bind(
         _stage_slots(memory, sent, depth),
         _stage_slots(memory, _sums(own_gathers) if partners else {}, depth),
     )
+    # Peers may read the counters as soon as they know where they are: clear them before `_connect`.
     own.counters[:] = 0
     others = _connect(own, routed, {r: _sums(by_rank[r]) for r in partners}, memory, group)
     counters = {r: published.counter_views() for r, published in others.items()}
     received = {key: row for published in others.values() for key, row in published.boxes.items()}
+    # Invariant 3: what a target publishes proves that it has read; these publish nothing to read.
     unidirectional = targets - sources
     return _BoundPhase(
         own.counter_views(),

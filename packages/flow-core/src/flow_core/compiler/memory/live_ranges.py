@@ -115,6 +115,8 @@ def assign_storage(execution: Execution) -> Storage:
             if value not in storage.base:
                 storage.first[value] = i
                 storage.last[value] = max(uses.get(value, i), i)
+        # Ops are visited in their order, and a merge extends the range of the owner at once.  Hence
+        # ``last[owner] == i`` says that no op after this one reads any value in these bytes.
         if execution.inplace and op.name not in execution.constant:
             outputs = list(_inplace_outputs(specs, graph, op))
             owners = [storage.owner(v) for v in op.inputs] if any(c for _, c in outputs) else []
@@ -123,6 +125,7 @@ def assign_storage(execution: Execution) -> Storage:
                 _store_in_place(
                     storage, execution, i, value, [(k, owners[k]) for k in candidates], times
                 )
+    # Only now: the test above needs the last reader, not the last op that overlaps in time with it.
     _extend_while_running(storage, execution)
     return storage
 

@@ -86,6 +86,8 @@ def find_sharing(
             same part of the variable.
     """
     wanted, walks = list(copies), 0
+    # Equality is assumed and then checked: if the updates of a group differ under the assumption,
+    # what was derived from it is void, so the walk starts again without the group.
     while True:
         walks += 1
         walk = _Walk(graph, specs)

@@ -179,6 +179,7 @@ def _times(own: Ends, others: Ends, itemsize: int, links: LinkModel) -> NDArray[
         ])  # fmt: skip
     shared, of_device = _distinct_flows(own[0], links)
     columns.append(of_device)
+    # The columns are the digits of a number: devices with equal numbers agree in all columns.
     key = np.zeros(len(own[0]), np.int64)
     for column in columns:
         key = key * (int(column.max()) + 1) + column

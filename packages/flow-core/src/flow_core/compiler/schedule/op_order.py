@@ -70,6 +70,8 @@ def _predecessors(
     for op in running:
         for value in sharing.reads(graph, op):
             readers.setdefault(roots.get(value, value), set()).add(op.name)
+    # An update overwrites its variable for good, so ops that read the old value run before it.  Of
+    # two ops that overwrite the same value, neither counts as a reader, or each would wait.
     last_writer: dict[Value, str] = {}
     for op in running:
         for target in overwritten(op, specs, roots):

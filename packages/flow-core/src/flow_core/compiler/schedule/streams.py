@@ -100,6 +100,8 @@ class _Stream:
 
     def take(self) -> str | None:
         """Remove and return the ready op of lowest rank that the limit allows to start."""
+        # Units start in order, at most ``limit`` at a time: this bounds the activations in memory.
+        # Ops of started units are always allowed, since they lead to the end of these units.
         allowed = [m for m in (ONCE, *self.held) if self.ready.get(m)]
         following = self.later[0] if self.later else ONCE
         may_open = not self.limit or (len(self.open) < self.limit and len(self.held) < self.most)

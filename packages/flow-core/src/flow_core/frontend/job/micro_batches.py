@@ -285,6 +285,8 @@ class Relations:
             return [self._fixed(op, whole, i, given) for i in range(len(types))]
         if op.type in IDENTITIES:
             return given
+        # A micro-batch is to the batch as the part on a device is to a tensor, so the SBP rules of
+        # the op say what its results are.
         rules = self._rules(whole)
         wanted = tuple(r.sbp for r in given)
         for rule in rules:
