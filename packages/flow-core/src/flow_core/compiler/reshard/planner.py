@@ -43,7 +43,6 @@ __all__ = [
     "ReshardStep",
     "Route",
     "TensorLayout",
-    "boxing_seconds",
     "direct",
     "groups_of",
     "holds_partial",
@@ -268,14 +267,3 @@ def _others(shape: Shape, axes: int) -> list[Sbp]:
     """Return the candidates for a hierarchy dimension: broadcast, or a split of a longest axis."""
     longest = sorted(range(len(shape)), key=lambda i: -shape[i])[:axes]
     return [B, *map(Split, longest)]
-
-
-def boxing_seconds(
-    shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
-) -> float:
-    """Return the predicted time of the cheapest boxing, or infinity if none exists."""
-    try:
-        reshard_steps = plan_boxing(shape, itemsize, source, target, links)
-    except BoxingError:
-        return float("inf")
-    return sum(s.seconds(itemsize, links) for s in reshard_steps)
