@@ -47,7 +47,6 @@ class InOrder(Generic[Item]):
         self._items, self._next, self._ready = items, 0, set[Item]()
 
     def put(self, item: Item) -> None:
-        """Add an item whose predecessors have ended."""
         self._ready.add(item)
 
     def take(self) -> Item | None:

@@ -94,7 +94,6 @@ class GpuCopier:
         return tuple(_combine_pairwise(COMBINE_CODES[operation], target, parts))
 
     def fill(self, target: Strided, value: Any) -> Sequence[Launch]:
-        """Return launches that fill a contiguous box with a value."""
         if not target.size:
             return ()
         array, kind = contiguous_array(target), UNSIGNED[int(target.dtype.itemsize)]
@@ -122,7 +121,6 @@ class GpuCopier:
         return self.hardware.handle(self.hardware.compute)
 
     def within(self, call: Callable[[], Result]) -> Result:
-        """Call a function with this device current in the calling thread."""
         found: Result = self.hardware.within(call)
         return found
 

@@ -82,14 +82,12 @@ class CupyHardware:
         return CupyMemory(nbytes, memory, memory.ptr)
 
     def pinned(self, nbytes: int) -> Array:
-        """Return a uint8 array of page-locked host memory."""
         self.allocations += 1
         with self._device:
             memory = self._cupy.cuda.alloc_pinned_memory(nbytes)
         return np.frombuffer(memory, np.uint8, nbytes)
 
     def free_bytes(self) -> int:
-        """Return the number of bytes that can still be allocated."""
         free, _ = self._device.mem_info
         return int(free)
 
@@ -135,12 +133,10 @@ class CupyHardware:
             self._cupy.cuda.runtime.memcpyAsync(target, source, nbytes, kind, stream.ptr)
 
     def zero(self, stream: Stream, target: int, nbytes: int) -> None:
-        """Queue setting memory to zero."""
         with self._device:
             self._cupy.cuda.runtime.memsetAsync(target, 0, nbytes, stream.ptr)
 
     def supports(self, product: Product, operands: Operands) -> bool:
-        """Whether one kernel computes the product, epilogue included."""
         if self._lt is None:
             return not product.epilogue
         with self._device:
@@ -175,7 +171,6 @@ class CupyHardware:
         return dnn_plans(self.index)
 
     def dnn_call(self, stream: Stream, call: DnnCall, access: Access) -> None:
-        """Queue a cuDNN graph."""
         plans = self.dnn
         if plans is None:
             raise RuntimeError("cuDNN is not available, but a cuDNN graph was queued")
@@ -192,7 +187,6 @@ class CupyHardware:
         stream.wait_event(event)
 
     def synchronize(self, event: Event) -> None:
-        """Block until an event has completed."""
         event.synchronize()
 
     def host_writes(self, spans: Sequence[Span]) -> None:
@@ -216,7 +210,6 @@ class CupyHardware:
 
     @property
     def copier(self) -> GpuCopier:
-        """Operations that communication backends may run on the device."""
         return GpuCopier(self)
 
     def uuid(self) -> str:
@@ -228,7 +221,6 @@ class CupyHardware:
         return int(stream.ptr)
 
     def within(self, call: Any) -> Any:
-        """Call a function with this device current in the calling thread."""
         with self._device:
             return call()
 

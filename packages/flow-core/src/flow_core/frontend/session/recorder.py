@@ -100,11 +100,9 @@ class Recorder:
     _seconds: float = float("inf")
 
     def bound(self) -> None:
-        """Note that a plan was bound, which may have created variables."""
         self._writes = -1
 
     def begin(self, job: str, step: int, feeds: Sequence[Array]) -> Sequence[Array]:
-        """Record the start of a step; return copies of the fed arrays, which the step may use."""
         if not self._number:
             call_at_shutdown(self.save)
         if self.writes.count != self._writes or self._is_due():
