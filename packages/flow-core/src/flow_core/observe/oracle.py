@@ -422,7 +422,7 @@ class OpTrial:
         self.oracle, self.op, self.spec, self.had, self.step = oracle, op, spec, had, step
         self.arrays = [whole.array for whole in had]
         self.types = oracle.graph.types[op.name]
-        single = replace(op, placement=first_of(op.placement), sbp=(), control=())
+        single = replace(op, placement=op.placement.only(0), sbp=(), control=())
         self.single = oracle.alone(single, self.types, oracle.graph.origin(op.name))
         self.right = self.single.run(self.arrays, step)
         self.bounds = self._bounds()
@@ -481,11 +481,6 @@ class OpTrial:
 
 
 # ------------------------------------------------------------------------------------ placing
-
-
-def first_of(placement: Placement) -> Placement:
-    """Return a placement that contains only the first device of the given one."""
-    return Placement(placement.device_type, placement.devices[:1])
 
 
 def on_one_device(graph: Graph) -> Graph:

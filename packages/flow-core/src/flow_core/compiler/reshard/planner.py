@@ -34,7 +34,7 @@ from flow_core.compiler.reshard.steps import (
 from flow_core.costs.links import LinkModel
 from flow_core.sharding.layouts import TensorLayout, holds_partial
 from flow_core.sharding.sbp import B, Partial, Sbp, Split
-from flow_core.sharding.topology import Placement, devices_of
+from flow_core.sharding.topology import devices_of
 
 __all__ = [
     "BoxingError",
@@ -253,14 +253,10 @@ def _candidates(shape: Shape, source: TensorLayout, target: TensorLayout) -> lis
             if mixed or not any(isinstance(s, Partial) for s in sbp):
                 found[TensorLayout(layout.placement, sbp)] = None
     if holds_partial(source):
-        found[TensorLayout(_first_device(target.placement), (B,))] = None
-        found[TensorLayout(_first_device(source.placement), (B,))] = None
+        found[TensorLayout(target.placement.only(0), (B,))] = None
+        found[TensorLayout(source.placement.only(0), (B,))] = None
     found.pop(source, None)
     return list(found)
-
-
-def _first_device(placement: Placement) -> Placement:
-    return Placement(placement.device_type, placement.devices[:1])
 
 
 def _others(shape: Shape, axes: int) -> list[Sbp]:
