@@ -90,15 +90,11 @@ def _sorted_best(blocks: Sequence[Block], bound: int) -> tuple[list[int], list[i
     """Return the offsets and the order of the best sorted order, or of the first at the bound."""
     tried = []
     for key in _KEYS:
-        order = _sorted(blocks, key)
+        order = sorted(range(len(blocks)), key=lambda i: key(blocks[i]))
         tried.append((_lowest_hole(blocks, order), order))
         if _height(blocks, tried[-1][0]) == bound:
             break
     return min(tried, key=lambda t: _height(blocks, t[0]))
-
-
-def _sorted(blocks: Sequence[Block], key: Callable[[Block], tuple[int, int]]) -> list[int]:
-    return sorted(range(len(blocks)), key=lambda i: key(blocks[i]))
 
 
 def _raised(
