@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from cuda_references import REFERRED
@@ -26,16 +27,7 @@ from flow_cuda.families import kernels
 from flow_cuda.passes.attention import JoinAttention
 from flow_cuda.passes.convolutions import Convolutions
 from flow_cuda.passes.norms import Norms
-from flow_cuda.plugin import (
-    ALIGNMENT,
-    attention_pass,
-    convolutions_pass,
-    inference_passes,
-    layout_pass,
-    norms_pass,
-    products_pass,
-    updates_pass,
-)
+from flow_cuda.plugin import ALIGNMENT, PASSES
 
 FLOW_PLUGIN_API = "1.0"
 
@@ -94,11 +86,12 @@ def flow_register_ops() -> tuple[OpSpec, ...]:
 
 def flow_register_passes() -> tuple[PassSpec, ...]:
     """Return the passes of flow-cuda."""
-    convolutions = convolutions_pass(lambda: Convolutions(dnn_plans))
-    attention = attention_pass(lambda: JoinAttention(dnn_plans))
-    norms = norms_pass(lambda: Norms(dnn_plans))
-    joined = (products_pass(), layout_pass(), convolutions, norms, attention)
-    return (*joined, *inference_passes(), updates_pass())
+    loads = {
+        "cudnn_convolutions": lambda: Convolutions(dnn_plans),
+        "cudnn_norms": lambda: Norms(dnn_plans),
+        "cudnn_attention": lambda: JoinAttention(dnn_plans),
+    }
+    return tuple(replace(spec, load=loads.get(spec.name, spec.load)) for _, spec in PASSES)
 
 
 def flow_register_kernels() -> Iterator[KernelSpec]:

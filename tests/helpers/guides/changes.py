@@ -199,13 +199,13 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         RESHARDING,
         f"{CORE}/compiler/reshard/planner.py",
-        "return step if out <= into * (1 + 1e-9) else None",
+        "return step if seconds <= (into + max(1, rounds) * latency) * (1 + 1e-9) else None",
         "return step",
     ),
     Mistake(
         RESHARDING,
         f"{CORE}/compiler/distribute/collectives.py",
-        "return tuple([a - low for (a, _), (low, _) in zip(piece.region, base, strict=True)])",
-        "return tuple([a for a, _ in piece.region])",
+        "block_row(position[piece.source], held[position[piece.source]], piece, i, region)",
+        "block_row(position[piece.source], held[0], piece, i, region)",
     ),
 )

@@ -27,6 +27,8 @@ def backward(
     wanted = list(wanted)
     needed = _downstream(forward, builder.types, wanted)
     parts: dict[Value, list[Value]] = {value: [grad] for value, grad in seeds.items()}
+    # In reverse order, all readers of a value come before the op that makes it: when that op is
+    # reached, the list of contributions to the gradient of the value is complete.
     for op in reversed(forward):
         if not any(Value(op.name, i) in parts for i in range(len(builder.types[op.name]))):
             continue

@@ -19,7 +19,6 @@ from flow_core.authoring.specs import (
     Available,
     DeviceSpec,
     KernelSpec,
-    Lazy,
     OpSpec,
     PassSpec,
     Unavailable,
@@ -54,7 +53,6 @@ class Facts:
     Attributes:
         problem: why NVIDIA's driver does not work; empty if it does.
         version: newest CUDA version that the driver supports, as (major, minor).
-        devices: number of devices.
         cupy: (distribution, version) of the installed CuPy; None if CuPy is not installed.
         capabilities: compute capability of each device, times 10.
         wheels: the installed packages of `WHEELS` with their versions, by CUDA major version.
@@ -217,86 +215,36 @@ def flow_register_passes(config: Settings) -> Iterable[PassSpec]:
     """Return the passes: fusion for the installed libraries, layouts, and update scheduling."""
     if config.emulate_gpus:
         return ()
-    found = (
-        make()
-        for library, make in (
-            ("cupy", products_pass),
-            ("cudnn", layout_pass),
-            ("cudnn", convolutions_pass),
-            ("cudnn", norms_pass),
-            ("cudnn", attention_pass),
-        )
-        if importlib.util.find_spec(library) is not None
-    )
-    return (*found, *inference_passes(), updates_pass())
+    found = importlib.util.find_spec
+    return tuple(spec for library, spec in PASSES if not library or found(library) is not None)
 
 
-def products_pass() -> PassSpec:
-    """Return the pass that fuses matrix products; it runs before elementwise fusion."""
-    return PassSpec(
-        "cuda_products",
-        "physical",
-        "flow_cuda.passes.products:configured",
-        before=("fuse_elementwise",),
-    )
+def _pass(
+    name: str,
+    load: str,
+    before: tuple[str, ...] = ("fuse_elementwise",),
+    after: tuple[str, ...] = (),
+) -> PassSpec:
+    return PassSpec(name, "physical", f"flow_cuda.passes.{load}", before, after)
 
 
-def layout_pass() -> PassSpec:
-    """Return the pass that converts convolutions to their fastest layout, before cuDNN planning."""
-    return PassSpec(
-        "cuda_layout",
-        "physical",
-        "flow_cuda.passes.layout:configured",
-        before=("cudnn_convolutions", "cudnn_norms", "cuda_products", "fuse_elementwise"),
-    )
-
-
-def convolutions_pass(load: Lazy = "flow_cuda.passes.convolutions:configured") -> PassSpec:
-    """Return the pass that replaces convolutions and the ops that follow them by cuDNN graphs."""
-    return PassSpec("cudnn_convolutions", "physical", load, before=("fuse_elementwise",))
-
-
-def norms_pass(load: Lazy = "flow_cuda.passes.norms:configured") -> PassSpec:
-    """Return the pass that replaces batch normalization in training by cuDNN graphs."""
-    return PassSpec("cudnn_norms", "physical", load, before=("fuse_elementwise",))
-
-
-def attention_pass(load: Lazy = "flow_cuda.passes.attention:configured") -> PassSpec:
-    """Return the pass that replaces attention in 16-bit types by cuDNN graphs."""
-    return PassSpec("cudnn_attention", "physical", load, before=("fuse_elementwise",))
-
-
-def inference_passes() -> tuple[PassSpec, PassSpec]:
-    """Return the passes for batch normalization in inference.
-
-    The first pass folds a normalization into weights and biases where possible; the second one
-    replaces the others by elementwise ops.
-    """
-    folds, spreads = (
-        "flow_cuda.passes.fold_norms:configured",
-        "flow_cuda.passes.plain_norms:PlainNorms",
-    )
-    before = ("cuda_layout", "cudnn_convolutions", "cuda_plain_norms")
-    after = ("cuda_layout", "cudnn_convolutions", "cudnn_norms")
-    return (
-        PassSpec("cuda_fold_norms", "physical", folds, before=before),
-        PassSpec(
-            "cuda_plain_norms", "physical", spreads, before=("fuse_elementwise",), after=after
-        ),
-    )
-
-
-def updates_pass() -> PassSpec:
-    """Return the pass that moves updates behind the last gradient.
-
-    It runs after all passes that rename values.
-    """
-    return PassSpec(
-        "cuda_late_updates",
-        "physical",
-        "flow_cuda.passes.late_updates:LateUpdates",
-        after=("fuse_elementwise", "bucket_all_reduces"),
-    )
+PLANNED = ("cuda_layout", "cudnn_convolutions")
+PASSES = (
+    ("cupy", _pass("cuda_products", "products:configured")),
+    # layouts are chosen before cuDNN's plans, and before ops that hide convolutions are fused
+    ("cudnn", _pass("cuda_layout", "layout:configured", ("cudnn_convolutions", "cudnn_norms",
+                                                         "cuda_products", "fuse_elementwise"))),
+    ("cudnn", _pass("cudnn_convolutions", "convolutions:configured")),
+    ("cudnn", _pass("cudnn_norms", "norms:configured")),
+    ("cudnn", _pass("cudnn_attention", "attention:configured")),
+    # norms that cannot be folded into weights and biases become elementwise ops
+    ("", _pass("cuda_fold_norms", "fold_norms:configured", (*PLANNED, "cuda_plain_norms"))),
+    ("", _pass("cuda_plain_norms", "plain_norms:PlainNorms", after=(*PLANNED, "cudnn_norms"))),
+    # behind all passes that rename values
+    ("", _pass("cuda_late_updates", "late_updates:LateUpdates", (),
+               ("fuse_elementwise", "bucket_all_reduces"))),
+)  # fmt: skip
+"""The library that a pass needs, empty for none, and the pass."""
 
 
 def flow_describe_machine() -> dict[str, str]:
@@ -316,7 +264,6 @@ def flow_describe_machine() -> dict[str, str]:
 
 
 def _models(devices: int) -> Iterator[str]:
-    """Yield the names of the devices."""
     cuda, text = ctypes.CDLL(LIBRARY) if devices else None, ctypes.create_string_buffer(256)
     for index in range(devices):
         if cuda is not None and cuda.cuDeviceGetName(text, len(text), index) == 0:

@@ -12,23 +12,6 @@ from flow_data.readers import ofrecord_reader
 
 Blob = Any
 
-__all__ = [
-    "ImageDecoderRandomCropResize",
-    "OFRecordBytesDecoder",
-    "OFRecordImageDecoder",
-    "OFRecordImageDecoderRandomCrop",
-    "OFRecordRawDecoder",
-    "OneRecDecoder",
-    "image_decoder_random_crop_resize",
-    "ofrecord_bytes_decoder",
-    "ofrecord_image_classification_reader",
-    "ofrecord_image_decoder",
-    "ofrecord_image_decoder_random_crop",
-    "ofrecord_raw_decoder",
-    "onerec_decoder",
-    "record_decoder",
-]
-
 
 def ofrecord_raw_decoder(
     input_blob: Blob,

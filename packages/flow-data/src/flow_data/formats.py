@@ -64,7 +64,6 @@ def failure(
     """Return the error for an exception of a reader or decoder.
 
     Args:
-        error: the exception.
         origin: the record.
         text: the import string of the reader or decoder.
         table: "readers" or "decoders".

@@ -13,17 +13,6 @@ from flow_data.readers import ofrecord_reader
 
 Blob = Any
 
-__all__ = [
-    "BlobConf",
-    "BytesListCodec",
-    "ImageCodec",
-    "ImagePreprocessor",
-    "ImageResizePreprocessor",
-    "NormByChannelPreprocessor",
-    "RawCodec",
-    "decode_ofrecord",
-]
-
 
 def _refuse(what: str, found: object, allowed: str) -> NoReturn:
     raise InferenceError(what, at=user_line(2), found=found, allowed=allowed)

@@ -11,16 +11,6 @@ from flow_core.base.errors import InferenceError, user_line
 
 Blob = Any
 
-__all__ = [
-    "gen_tensor_buffer",
-    "tensor_buffer_to_list_of_tensors",
-    "tensor_buffer_to_tensor",
-    "tensor_buffer_to_tensor_list",
-    "tensor_list_split",
-    "tensor_list_to_tensor_buffer",
-    "tensor_to_tensor_buffer",
-]
-
 
 def tensor_to_tensor_buffer(x: Blob, instance_dims: int, name: str | None = None) -> Blob:
     """Convert the last axes of a tensor to instances of a TensorBuffer.

@@ -19,20 +19,6 @@ from flow_data.records.webdataset import expanded
 
 Blob = Any
 
-__all__ = [
-    "MegatronGPTMMapDataLoader",
-    "coco_reader",
-    "decode_random",
-    "image_folder_reader",
-    "megatron_gpt_mmap_data_loader",
-    "ofrecord_loader",
-    "ofrecord_reader",
-    "onerec_reader",
-    "record_reader",
-    "tfrecord_reader",
-    "webdataset_reader",
-]
-
 
 def ofrecord_reader(
     ofrecord_dir: str,

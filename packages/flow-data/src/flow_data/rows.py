@@ -30,7 +30,6 @@ class RowWork:
     work: Callable[[int], object]
 
     def __call__(self) -> None:
-        """Process all rows."""
         for row in range(self.count):
             self.run_row(row)
 
@@ -73,5 +72,4 @@ class StepLaunch:
     launch: Launch
 
     def __call__(self) -> None:
-        """Run the launch."""
         self.launch()

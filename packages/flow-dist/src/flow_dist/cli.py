@@ -22,7 +22,6 @@ class _Group(click.Group):
     """A group of commands that prints errors for the user without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
         try:
             return super().invoke(ctx)
         except FlowError as error:

@@ -59,7 +59,6 @@ class Box:
     Attributes:
         device: the device that holds the box.
         key: identifies the box; equal in all processes.
-        shape: shape of the box.
         dtype: element type of the box, as a numpy dtype.
         view: the array; None in processes that do not own the device.
     """
@@ -72,7 +71,6 @@ class Box:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
         return prod(self.shape) * int(self.dtype.itemsize)
 
 

@@ -21,12 +21,10 @@ def is_deprecated(func_or_class: object) -> bool:
     Args:
         func_or_class: a function or class.
 
-    Returns:
-        True or False.
+    Returns: True or False.
 
-    Example:
-        >>> flow.is_deprecated(flow.nn.relu)
-        False
+    >>> flow.is_deprecated(flow.nn.relu)
+    False
     """
     try:
         return getattr(func_or_class, "__wrapped__", func_or_class) in _deprecated

@@ -97,7 +97,6 @@ class Stretch:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return -(-self.drawn // self.period)
 
 

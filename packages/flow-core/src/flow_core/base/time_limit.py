@@ -21,7 +21,6 @@ def call_within(
 
     Args:
         seconds: the time limit.
-        call: the function.
         progress: what the function has done so far; the limit starts anew when this changes.
 
     Raises:

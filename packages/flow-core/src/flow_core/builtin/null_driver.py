@@ -30,7 +30,6 @@ class NullArray:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
     @property
@@ -72,11 +71,9 @@ class NullStream:
     """A stream on which nothing is ever queued."""
 
     def record(self) -> Event:
-        """Return a completed event."""
         return NullEvent()
 
     def wait_event(self, event: Event) -> None:
-        """Wait for an event of another stream."""
         event.wait()
 
     def synchronize(self) -> None:
@@ -87,7 +84,6 @@ class NullDriver(Driver):
     """Driver of one null device.
 
     Attributes:
-        device: the device.
         allocated: bytes of all arenas together.
         launched: number of launches that a real device would have run.
         copied_in, copied_out: bytes that a real device would have copied in and out.
@@ -108,7 +104,6 @@ class NullDriver(Driver):
         return NullArena(nbytes)
 
     def stream(self, name: str) -> Stream:
-        """Create a stream."""
         return NullStream()
 
     def copy_in(self, target: NullArray, source: Any) -> None:

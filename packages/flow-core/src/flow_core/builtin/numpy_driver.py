@@ -48,11 +48,9 @@ class NumpyStream:
     """A stream whose launches run when they are called, so that nothing is ever pending."""
 
     def record(self) -> Event:
-        """Return a completed event."""
         return NumpyEvent()
 
     def wait_event(self, event: Event) -> None:
-        """Wait for an event of another stream."""
         event.wait()
 
     def synchronize(self) -> None:
@@ -63,11 +61,9 @@ class NumpyDriver(Driver):
     """Driver of one CPU device.
 
     Args:
-        device: the device.
         limit: size of the device's memory in bytes; None for no limit.
 
     Attributes:
-        device: the device.
         compile_group: one group for all devices, since all launches run in the calling thread.
 
     >>> driver = NumpyDriver(Device("cpu", 0, 0))

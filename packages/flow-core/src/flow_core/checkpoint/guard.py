@@ -69,14 +69,12 @@ class LocalPlace:
     reader: Callable[[Path], Any] = read_sums
 
     def kind(self) -> str | None:
-        """See `Place`."""
         if not self.path.exists():
             return None
         kinds = {"folder": self.path.is_dir(), "file": self.path.is_file()}
         return next((kind for kind, is_kind in kinds.items() if is_kind), "special file")
 
     def special(self) -> str | None:
-        """See `Place`."""
         if self.path.parent == self.path:
             return "the root of the file system"
         for name, find in (("the home folder", Path.home), ("the working directory", Path.cwd)):
@@ -89,11 +87,9 @@ class LocalPlace:
         return None
 
     def names(self) -> list[str]:
-        """See `Place`."""
         return os.listdir(self.path)
 
     def contents(self) -> tuple[dict[str, bool], set[str]]:
-        """See `Place`."""
         files: dict[str, bool] = {}
         folders: set[str] = set()
         waiting = [""]
@@ -109,11 +105,9 @@ class LocalPlace:
         return files, folders
 
     def sums(self) -> Sums | None:
-        """See `Place`."""
         return read_sums(self.path)
 
     def open(self) -> object:
-        """See `Place`."""
         return self.reader(self.path)
 
 

@@ -53,11 +53,7 @@ def stamp(path: str | Path | int) -> Stamp | None:
 
 
 class SameFile:
-    """A file that is opened several times, and must not change in the meantime.
-
-    Args:
-        path: the file.
-    """
+    """A file that is opened several times, and must not change in the meantime."""
 
     __slots__ = ("_path", "_stamp")
 
@@ -119,7 +115,6 @@ class Origin:
         return cls(folder, None, {folder / name: stamp(folder / name) for name in (DATA, META)})
 
     def has(self, file: Path) -> bool:
-        """Return whether the save contains a file."""
         if self.sums is not None:
             return self._name(file) in self.sums.digests
         return self.stamps.get(file) is not None

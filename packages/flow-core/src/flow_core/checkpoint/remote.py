@@ -141,7 +141,6 @@ def save(
 
     Args:
         url: the destination.
-        variables: arrays by name.
         formats: the available formats.
         seconds: how long a request may take, and a transfer may make no progress.
         format, overwrite: as in `store.save`.

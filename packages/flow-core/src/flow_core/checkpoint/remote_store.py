@@ -32,7 +32,6 @@ class Store:
     A path with a leading ``../`` is beside the URL's path.
 
     Args:
-        url: the URL.
         seconds: how long a request may take, and a transfer may make no progress.
 
     Attributes:
@@ -77,7 +76,6 @@ class Store:
         """Call a method of the file system with a time limit.
 
         Args:
-            method: its name.
             args: its arguments.
             nbytes: number of bytes that it transfers without reporting progress.
             options: its keyword arguments.
@@ -117,7 +115,6 @@ class Store:
         return {"directory": "folder", _FILE: _FILE}.get(kind, f"{kind}"[:20])
 
     def stamp(self, name: str = "") -> Stamp:
-        """Return the stamp of a file."""
         return _stamp(self.call("info", self.path(name)))
 
     def top(self) -> list[str]:
@@ -220,7 +217,6 @@ class Store:
             self.put(local, target)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file."""
         self._make_parent(name)
         self.call("pipe_file", self.path(name), data)
 

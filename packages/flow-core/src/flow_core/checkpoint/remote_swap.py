@@ -213,28 +213,22 @@ class RemotePlace:
 
     @property
     def first(self) -> bool:
-        """Whether no checkpoint is there."""
         return not self._found
 
     def kind(self) -> str | None:
-        """See `guard.Place`."""
         return self._kind
 
     def special(self) -> str | None:
-        """See `guard.Place`."""
         return "the root of a bucket or server" if is_top(self._store.root) else None
 
     def names(self) -> list[str]:
-        """See `guard.Place`."""
         return sorted({name.partition("/")[0] for name in self._found})
 
     def contents(self) -> tuple[dict[str, bool], set[str]]:
-        """See `guard.Place`."""
         files = {name: is_file(s) for name, s in self._found.items() if not is_folder(s)}
         return files, self._found.keys() - files.keys()
 
     def sums(self) -> Sums | None:
-        """See `guard.Place`."""
         if SUMS not in self._found:
             return None
         name = _below(self.journal.current, SUMS)
@@ -244,5 +238,4 @@ class RemotePlace:
         return sums
 
     def open(self) -> object:
-        """See `guard.Place`."""
         return self._open(self._store, self.journal.current)

@@ -75,7 +75,6 @@ class Entry:
 
     Attributes:
         tag: the name of the element type in the format.
-        shape: the tensor's shape.
         begin, end: the byte offsets of the tensor's data from the end of the header.
     """
 

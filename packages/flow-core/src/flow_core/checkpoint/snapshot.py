@@ -141,7 +141,6 @@ class Snapshot(Mapping[str, Array]):
     """The variables of a checkpoint folder; each variable is read on access.
 
     Attributes:
-        variables: the variables by name.
         problems: one line for each problem of the checkpoint as a whole.
 
     >>> import tempfile
@@ -261,7 +260,6 @@ def _problems(root: Path, present: Iterable[str], listed: Iterable[str]) -> Iter
 
 
 def _folders(root: Path) -> dict[str, Path]:
-    """Return the folders of variables by name."""
     return {folder.relative_to(root).as_posix(): folder for folder in _variable_folders(root)}
 
 

@@ -64,7 +64,6 @@ def save(
 
     Args:
         path: the folder, or the file of a single-file format; missing parents are created.
-        variables: arrays by name.
         formats: the available formats.
         format: name of the format to write; if None, the format that the suffix of ``path`` selects
             (such as ``.safetensors``), or else OneFlow's folders.
@@ -155,7 +154,6 @@ class _Save:
     Attributes:
         attempted: description for error messages.
         path: destination.
-        spec: the format.
         writer: the format's writer.
         single: whether the checkpoint is a single file.
         overwrite: whether an existing checkpoint may be replaced.

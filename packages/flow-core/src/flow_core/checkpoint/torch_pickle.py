@@ -90,10 +90,8 @@ class StridedTensor:
     """A tensor that views a storage.
 
     Attributes:
-        storage: the storage.
         element: torch's name of the element type.
         offset: index of its first element in the storage.
-        shape: its shape.
         strides: its strides, in elements.
         negated: whether its values are the negated numbers of the storage.
     """
@@ -108,11 +106,7 @@ class StridedTensor:
 
 @dataclass(frozen=True, slots=True)
 class OtherTensor:
-    """A tensor or array that is listed, but cannot be read.
-
-    Attributes:
-        what: what it is.
-    """
+    """A tensor or array that is listed, but cannot be read."""
 
     what: str
 

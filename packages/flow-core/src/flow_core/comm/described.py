@@ -115,7 +115,6 @@ class Tiled(_Described[Device]):
         return self.devices[index % len(self.devices)]
 
     def places(self, wanted: Collection[Device]) -> list[int]:
-        """Return the positions of some devices."""
         number, size = numbered(self.devices), len(self.devices)
         ranks = sorted(number[device] for device in wanted if device in number)
         return [k * size + rank for k in range(self._times) for rank in ranks]
@@ -224,7 +223,6 @@ class _End:
 
     Attributes:
         shape: the shape of the logical tensor.
-        layout: the layout of the tensor.
         devices: the devices that take part.
         ranks: their ranks in the placement of the layout.
     """
@@ -240,7 +238,6 @@ class _End:
         return cls(shape, layout, devices, _ranks(layout.placement, devices))
 
     def region(self, rank: int) -> Region:
-        """Return the part that a rank holds."""
         return self.layout.region(self.shape, rank)
 
     def overlapping(self, other: Region) -> list[int]:
@@ -293,7 +290,6 @@ def block_row(source: int, held: Region, piece: Piece, target: int, made: Region
     Args:
         source, target: the positions of the input and of the output.
         held, made: the parts that the input and the output are.
-        piece: the piece.
     """
     starts = (
         tuple([a - low for (a, _), (low, _) in zip(piece.region, base, strict=True)])

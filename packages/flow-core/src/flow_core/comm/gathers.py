@@ -27,7 +27,6 @@ class BoxRef:
         is_output: whether the box belongs to an output; otherwise, it belongs to an input.
         index: position of the input or output.
         start: the first element along each axis.
-        shape: the box's shape.
         is_flat: whether the box is a range of the flattened array.
     """
 
@@ -38,11 +37,9 @@ class BoxRef:
     is_flat: bool = False
 
     def device(self, exchange: Exchange) -> Device:
-        """Return the device of the array."""
         return (exchange.receivers if self.is_output else exchange.senders)[self.index]
 
     def array(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-        """Return the array that the box is part of."""
         return (outputs if self.is_output else inputs)[self.index]
 
     def view(self, array: Any) -> Any:

@@ -72,7 +72,6 @@ def check_liveness(plan: Plan, owner: Owner | None = None) -> Counter[str]:
     """Prove that a step ends.
 
     Args:
-        plan: the plan.
         owner: the processes that run the plan together; None for a single process.
 
     Returns:
@@ -104,7 +103,6 @@ def check_liveness(plan: Plan, owner: Owner | None = None) -> Counter[str]:
 
 
 def _waits(plan: Plan, owner: Owner | None) -> Iterator[list[Wait]]:
-    """Yield the waits of each task."""
     last_of_stream: dict[int, int] = {}
     last: dict[frozenset[int], int] = {}  # the last exchange of processes, each in one key
     known: dict[frozenset[Device], frozenset[int]] = {}

@@ -108,7 +108,6 @@ class _Contributors:
         self._close: dict[tuple[int, int], Sequence[int]] = {}
 
     def pieces(self, rank: int) -> Iterator[Piece]:
-        """Yield the pieces of a target rank."""
         wanted, own = self._target.region(self._shape, rank), self._own(rank)
         if own is None or any(low >= high for low, high in wanted):
             return
@@ -232,9 +231,11 @@ def listed_pieces(
     first = np.arange(placement.size)
     for d in copied:
         first = first - at[d] * prod(placement.hierarchy[d + 1 :])
+    # Ranks that differ in dimensions with B alone have equal parts: the first one stands for them.
     distinct = np.flatnonzero(first == np.arange(placement.size))
     if len(distinct) * target.placement.size > MOST_PAIRS:
         return None
+    # A piece is the intersection of two boxes, whose size is the product of the overlaps by axis.
     sizes = np.ones((target.placement.size, len(distinct)), np.int64)
     for d in roles.first:
         sizes *= (to[d] == 0)[:, None]
@@ -261,7 +262,6 @@ def _nearest_holders(
     """Return the source ranks from which target ranks take parts, as `_Contributors` chooses them.
 
     Args:
-        source, target: the placements.
         copied: the dimensions of the source in which ranks hold equal parts.
         first: the first of the ranks that hold the part of each source rank.
         wanted: the first of the ranks that hold each part.
@@ -306,7 +306,6 @@ def parts_between(size: int, parts: int, low: int, high: int) -> range:
 
 @lru_cache(maxsize=64)
 def _by_machine(placement: Placement) -> Mapping[int, Sequence[int]]:
-    """Return the ranks on each machine."""
     found: dict[int, list[int]] = {}
     for rank, (machine, _) in enumerate(placement.devices):
         found.setdefault(machine, []).append(rank)

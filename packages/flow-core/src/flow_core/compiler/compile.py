@@ -199,7 +199,6 @@ def _transfer(entry: BoxingEntry) -> Transfer:
 
 
 def _variables(graph: Graph, layouts: Mapping[Value, TensorLayout]) -> dict[str, TensorLayout]:
-    """Return the layouts of the variables of a graph."""
     return {
         op.name: layouts.get(op.output()) or TensorLayout(op.placement, (B,))
         for op in graph.of_type("variable")

@@ -27,7 +27,6 @@ def explained(
     """Yield a ledger's entries; for transfers that the fallback causes, state it as the reason.
 
     Args:
-        ledger: the ledger.
         hosted: the ops that run on the CPU, by name in the traced graph.
         graph: the logical graph after its passes.
     """
@@ -48,7 +47,6 @@ class HostFallback:
     """Place ops on the CPU.
 
     Attributes:
-        job: the name of the job.
         hosted: names of the logical ops that have no kernel.
         held: layouts of the variables that earlier jobs of the session use.
     """

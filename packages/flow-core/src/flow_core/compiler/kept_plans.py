@@ -69,7 +69,6 @@ class Entry:
     """The place of a request's plan on disk.
 
     Attributes:
-        request: the request.
         key: the key of the plan.
         plans: the cache of all plans.
     """
@@ -83,7 +82,6 @@ class Entry:
         """Return the entry of a request; None if its plan is not kept.
 
         Args:
-            request: the request.
             limit: the maximum size of all plans in bytes; 0 to keep none.
         """
         if not limit:

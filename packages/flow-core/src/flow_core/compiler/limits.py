@@ -13,7 +13,6 @@ def needed_bytes(plan: Plan, held: Held | None = None) -> dict[Device, int]:
     """Return the bytes of arena and variables that each device of a plan needs.
 
     Args:
-        plan: the plan.
         held: the parts of variables that devices hold, which need no more memory.
     """
     found = {arena.device: arena.nbytes for arena in plan.arenas}

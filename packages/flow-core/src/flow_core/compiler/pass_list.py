@@ -119,7 +119,6 @@ class _Verified:
     """A pass whose result is verified; errors name the pass and the plugin.
 
     Attributes:
-        run: the pass.
         origin: the plugin that registered the pass.
         job: name of the job whose graph the pass rewrites.
     """
@@ -130,7 +129,6 @@ class _Verified:
 
     @property
     def name(self) -> str:
-        """The name of the pass."""
         return self.run.name
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
@@ -157,7 +155,6 @@ class _PluginPass:
     """A pass of a plugin, with its options, wrapped so that errors name the pass and the plugin.
 
     Attributes:
-        name: name of the pass.
         origin: the plugin that registered the pass.
         request: the job whose graph the pass rewrites.
         spec: the pass as registered.

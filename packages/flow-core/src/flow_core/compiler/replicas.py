@@ -43,7 +43,6 @@ def find_shared(request: CompileRequest, graph: Graph, physical: Physical) -> Sh
     """Find the tensors and ops that devices share.
 
     Args:
-        request: the job.
         graph: the physical graph, after all passes.
         physical: the physical graph before its passes.
 

@@ -61,14 +61,12 @@ class CompileRequest:
     """All that the plan of a job depends on.
 
     Attributes:
-        job: the job's name.
         graph: the logical graph, with backward pass, updates, results and effects.
         inputs: names of the ``input`` ops in the order in which arrays are fed to them.
         registry: the ops, kernels, devices, boxing methods and passes.
         requested: passes with the options that the job's settings request; each takes the place of
             the registry's pass of its name.
         settings: the values of the settings that options of passes name.
-        options: the options of lowering.
         limits: what the job is checked against.
         layouts: the layouts of variables that earlier jobs have chosen.
         shared: whether devices share one copy of a variable, as earlier jobs have chosen.

@@ -47,7 +47,6 @@ class Step:
     """A simulated step.
 
     Attributes:
-        costs: the plan and its costs.
         spans: the interval of each task.
         lanes: the lanes that compute.
         path: the critical path: positions of tasks, of which each starts when the one before ends.
@@ -67,7 +66,6 @@ def simulate_step(
     """Simulate a step of a plan.
 
     Args:
-        costs: the plan and its costs.
         processes: the number of processes, over which the devices of the host are distributed as
             programs of several processes distribute them.
         slower: factors on the times of tasks, by position.

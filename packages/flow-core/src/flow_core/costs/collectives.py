@@ -42,9 +42,7 @@ def collective_seconds(
 
     Args:
         name: the collective.
-        devices: its devices.
         nbytes: the bytes of the whole tensor.
-        links: the links.
         flows: the number of equal collectives that share the uplinks at the same time.
 
     Returns:
@@ -67,9 +65,7 @@ def exchange_seconds(
 
     Args:
         name: the collective.
-        devices: its devices.
         largest: the bytes of the largest array of a device.
-        links: the links.
 
     >>> pair = [Device("gpu", 0, 0), Device("gpu", 1, 0)]
     >>> exchange_seconds("send_recv", pair, 1_250_000, LinkModel())

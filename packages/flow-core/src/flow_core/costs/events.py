@@ -47,7 +47,6 @@ class InOrder(Generic[Item]):
         self._items, self._next, self._ready = items, 0, set[Item]()
 
     def put(self, item: Item) -> None:
-        """Add an item whose predecessors have ended."""
         self._ready.add(item)
 
     def take(self) -> Item | None:
@@ -67,7 +66,6 @@ class Run(Generic[Item]):
 
     Attributes:
         started: the items in the order of their start.
-        start, end: the times by item.
         now: the time of the last end.
     """
 

@@ -33,10 +33,8 @@ def exchange_cost(
     """Return the predicted time of a ``boxing`` op or task.
 
     Args:
-        model: the cost model.
         device: the roofline of a device that takes part.
         attrs: the attributes of the op; those of a plan of classes describe the whole exchange.
-        ends: the ends.
     """
     collective = attrs["collective"]
     if collective in LOCAL:

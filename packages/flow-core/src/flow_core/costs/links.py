@@ -160,7 +160,6 @@ class LinkModel(HashedOnce):
         return list(zip(*columns, strict=True))
 
     def without_latency(self) -> LinkModel:
-        """Return the links with zero latency."""
         return _without_latency(self)
 
 

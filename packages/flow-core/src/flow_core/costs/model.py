@@ -96,7 +96,6 @@ class CostModel:
 
         Args:
             work: the op.
-            device_type: the type of the device.
             device: the roofline of what computes the op.
             threads: the number of threads of a kernel.
         """
@@ -115,9 +114,7 @@ class Work:
     """An op with concrete types on one device.
 
     Attributes:
-        spec: the op's spec.
         attrs: its attributes.
-        inputs, outputs: its types.
     """
 
     spec: OpSpec

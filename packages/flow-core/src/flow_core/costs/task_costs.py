@@ -20,9 +20,6 @@ class TaskCosts:
     """The costs of the tasks of a plan.
 
     Attributes:
-        plan: the plan.
-        specs: op specs of the registry.
-        model: the cost model.
         accelerators: device types that do not compute on the cores of the host.
         scale: factors on the rooflines of kernels that were not measured, by op type.
     """
@@ -62,16 +59,13 @@ class TaskCosts:
         return task.type != BOXING and self.key(task) in self.model.kernels
 
     def key(self, task: Task) -> str:
-        """Return the key of a task's kernel."""
         return kernel_key(self.work(task), task.device.type, self.threads)
 
     @property
     def threads(self) -> int:
-        """The number of threads of a kernel."""
         return self.plan.cores.kernels or 1
 
     def work(self, task: Task) -> Work:
-        """Return the op of a task with its types."""
         return Work(self.specs[task.type], task.attrs, *self._types(task))
 
     def devices(self, task: Task) -> tuple[Device, ...]:

@@ -66,7 +66,6 @@ def read_topology(path: Path, kept: Mapping[str, float] | None = None) -> CostMo
     """Return the cost model that a file describes.
 
     Args:
-        path: the file.
         kept: the measured kernels of this machine, for files that ask for them.
 
     Raises:

@@ -117,7 +117,6 @@ def traced(row: Update, numbers: Mapping[str, Scalar], stored: bool = False) -> 
     """Return the statements of a rule.
 
     Args:
-        row: the rule.
         numbers: values of ``scale`` and of attributes, where they are known.
         stored: whether ``r`` is an array, which the first statement assigns.
     """

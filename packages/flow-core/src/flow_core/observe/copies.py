@@ -23,7 +23,6 @@ class Copy:
     """A device's own copy of a variable.
 
     Attributes:
-        variable: name of the variable.
         device: the device that holds the copy.
         name: name of the separate variable that represents the copy when one device runs the graph.
         window: the part of the variable that the copy holds.

@@ -199,7 +199,6 @@ def document(job: AnyJob, hints: int = 0) -> PlanDocument:
     """Return the document of a job; compile the job if needed.
 
     Args:
-        job: the job function.
         hints: how many of the job's SBP hints to evaluate; each one takes another SBP selection.
     """
     compiled = job.compile()

@@ -87,7 +87,6 @@ class IsolatedRun:
 
     Attributes:
         executable: the bound plan.
-        variables: the variables of this run.
         shown: the values that `run` returns, in the order of the plan's results.
     """
 
@@ -158,7 +157,6 @@ class SingleOp:
         session: the session with the kernels.
         options: how the op is compiled.
         op: the op, with the placement on which it is to run.
-        types: the types of its outputs.
         origin: the op of which it is a copy, on which random numbers depend.
     """
 

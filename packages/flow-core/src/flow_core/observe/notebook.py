@@ -81,10 +81,6 @@ def _show(
 class ShortError:
     """An error as notebooks and terminals show it.
 
-    Args:
-        error: the error.
-        trace: its traceback.
-
     Attributes:
         lines: the text of the error, with the line of the program.
     """
@@ -103,5 +99,4 @@ class ShortError:
         return "\n".join([*self.lines[:SHOWN], f"  {self.MORE}"])
 
     def folded(self) -> str:
-        """Return the traceback as HTML, folded."""
         return f"<details><summary>more</summary><pre>{escape(self._trace)}</pre></details>"

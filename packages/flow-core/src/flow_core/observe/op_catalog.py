@@ -52,9 +52,7 @@ class KernelEntry:
     """A kernel of an op on a device type.
 
     Attributes:
-        name: name of the kernel.
         plugin: the plugin that registered the kernel.
-        priority: the kernel's priority.
         selective: whether the kernel accepts only some types or attributes.
     """
 
@@ -70,7 +68,6 @@ class RuleCase:
 
     Attributes:
         attributes: all attributes of the op.
-        inputs, outputs: types of the inputs and outputs.
         ranges: the least and greatest finite number of each input, None for truth values and for
             inputs without elements; the op may refuse other numbers.
         overwrites: the inputs that the op overwrites.
@@ -85,7 +82,6 @@ class RuleCase:
     rules: Signatures
 
     def to_json(self) -> dict[str, object]:
-        """Return the case as JSON data."""
         rows = zip(self.inputs, self.ranges, strict=True)
         return {
             "attributes": {name: _json(value) for name, value in self.attributes.items()},
@@ -104,7 +100,6 @@ class OpEntry:
     """An op type.
 
     Attributes:
-        type: the name of the op type.
         doc: what the op computes, where its name does not tell.
         inputs, outputs: names of inputs and outputs; ``?`` marks an optional one, and ``*`` a name
             that stands for any number of them.
@@ -134,7 +129,6 @@ class OpEntry:
     kernels: Mapping[str, tuple[KernelEntry, ...]]
 
     def to_json(self) -> dict[str, object]:
-        """Return the entry as JSON data."""
         fields = asdict(replace(self, cases=()))
         return {**fields, "cases": [case.to_json() for case in self.cases]}
 

@@ -104,8 +104,6 @@ def device_tables(
     """Yield tables of the kernels that a device type has, and of the ops for which it lacks one.
 
     Args:
-        entries: the catalog.
-        device_type: the device type.
         needed: for each op type, the kind of the smallest job that needs the op.
     """
     shown = [e for e in run_on_devices(entries) if not e.internal or device_type in e.kernels]

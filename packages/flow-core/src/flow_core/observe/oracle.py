@@ -106,7 +106,6 @@ class Oracle:
     """The simulations of a job on one and on several devices, and their comparison so far.
 
     Attributes:
-        job, session: the job and its session.
         graph: its graph before it is distributed.
         physical: the graph of all devices.
         inputs: the names of the fed values.
@@ -223,7 +222,6 @@ class Oracle:
         return micro_batches(self.feeds[step], self.parts)
 
     def single(self) -> IsolatedRun:
-        """Return a run on one device."""
         graph = on_one_device(with_copies(self.graph, self.copies))
         return simulate_graph(self.session, graph, self.inputs, self.values, self.options, {})
 
@@ -424,7 +422,7 @@ class OpTrial:
         self.oracle, self.op, self.spec, self.had, self.step = oracle, op, spec, had, step
         self.arrays = [whole.array for whole in had]
         self.types = oracle.graph.types[op.name]
-        single = replace(op, placement=first_of(op.placement), sbp=(), control=())
+        single = replace(op, placement=op.placement.only(0), sbp=(), control=())
         self.single = oracle.alone(single, self.types, oracle.graph.origin(op.name))
         self.right = self.single.run(self.arrays, step)
         self.bounds = self._bounds()
@@ -483,11 +481,6 @@ class OpTrial:
 
 
 # ------------------------------------------------------------------------------------ placing
-
-
-def first_of(placement: Placement) -> Placement:
-    """Return a placement that contains only the first device of the given one."""
-    return Placement(placement.device_type, placement.devices[:1])
 
 
 def on_one_device(graph: Graph) -> Graph:

@@ -36,7 +36,6 @@ def page(doc: PlanDocument, measured: Measured = NOT_MEASURED) -> str:
     """Return the HTML text of the page for a plan.
 
     Args:
-        doc: the plan.
         measured: the measured steps, if any.
     """
     title = f"{doc.kind} job {doc.job}"

@@ -139,7 +139,6 @@ def disturb(array: Array, size: Any, rng: np.random.Generator) -> Any:
     """Perturb each element of an array by about one rounding of the terms of which it is the sum.
 
     Args:
-        array: the array.
         size: for each element, the magnitude of the terms that were added up to it.
         rng: the random generator for the perturbation.
     """

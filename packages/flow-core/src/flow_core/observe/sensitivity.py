@@ -40,7 +40,6 @@ def moved(
 
     Args:
         simulated: function that returns a run of the program on given weights.
-        values: the weights by name.
         feeds: the inputs of each step.
         results: the results to compare, in addition to the variables.
 

@@ -28,7 +28,6 @@ class PassContext:
     """The inputs that a pass receives in addition to the graph.
 
     Attributes:
-        specs: the op specs, by op type.
         kernels: the lookup of kernels; None if every op is assumed to have a kernel, as in a graph
             that is not compiled for devices.
         settings: the settings of kernels, which a query of a kernel contains.

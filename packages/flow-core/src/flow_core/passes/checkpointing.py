@@ -72,10 +72,13 @@ class Checkpointing:
         if not late:
             return []
         needed = {v.op for op in late for v in op.inputs if v in inner}
+        # In reverse order, an op is reached after all ops of the part that read its results.
         for op in reversed([graph.ops[n] for n in graph.ops if n in names]):
             if op.name in needed:
                 needed.update(v.op for v in op.inputs if v in inner)
         first = min(late, key=lambda op: rewriter.position[op.name])
+        # Without an edge from the backward pass, the schedule could run the copies right after the
+        # forward pass, and their results would need the memory that they are to save.
         made = [v.op for v in first.inputs if v.op not in names]
         after = max(made, key=rewriter.position.__getitem__, default=None)
         copied = [graph.ops[n] for n in graph.ops if n in needed]

@@ -18,7 +18,6 @@ from flow_core.ir.graph import Attrs, Graph, Op, Origin, Value
 from flow_core.ops.build import Emitter
 from flow_core.passes.base import PassContext
 from flow_core.passes.rewriting.rewriter import Rewriter
-from flow_core.sharding.topology import Placement
 
 ONCE = -1
 """Micro-batch index of ops that run once per step."""
@@ -50,7 +49,6 @@ class GradientAccumulation:
     name: str = "gradient_accumulation"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph of a whole step."""
         copied = self._copied(graph, context)
         later = self._later(graph)
         rewriter = Rewriter(graph)
@@ -134,7 +132,7 @@ class GradientAccumulation:
         known = work.rewriter.ops.get(name)
         if known is not None:
             return known.output()
-        placement = _first_device(work.graph.ops[value.op].placement)
+        placement = work.graph.ops[value.op].placement.only(0)
         if not work.graph.type_of(value).shape:
             parts = [
                 work.emitter.emit(
@@ -171,7 +169,6 @@ class _Expansion:
 
     @property
     def graph(self) -> Graph:
-        """The graph of one micro-batch."""
         return self.rewriter.graph
 
     def copy(self, op: Op, index: int) -> None:
@@ -204,10 +201,6 @@ class _Expansion:
         rows, *rest = types[0].shape
         start = (index * rows, *(0 for _ in rest))
         return op.attrs.with_(place=((self.steps * rows, *rest), start))
-
-
-def _first_device(placement: Placement) -> Placement:
-    return Placement(placement.device_type, placement.devices[:1])
 
 
 def _refuse_update(graph: Graph, context: PassContext, op: Op) -> None:

@@ -55,7 +55,6 @@ class NormParts:
     """The ops that replace a batch normalization (norm).
 
     Attributes:
-        rewriter: the rewriter of the graph.
         norm: the norm to be replaced.
         maker: the emitter of the new ops, which are inserted before the norm.
     """
@@ -66,12 +65,10 @@ class NormParts:
 
     @classmethod
     def of(cls, rewriter: Rewriter, specs: Mapping[str, OpSpec], norm: Op) -> NormParts:
-        """Start the replacement of a norm."""
         emitter, line = Emitter(rewriter.before(norm), specs), rewriter.graph.lines.get(norm.name)
         return cls(rewriter, norm, Maker(emitter, norm.placement, norm.name, line))
 
     def sym(self, value: Value) -> Sym:
-        """Return a value as a `Sym`."""
         return Sym(self.maker, value)
 
     def scale_and_shift(self, bias: Value | None = None) -> tuple[Sym, Sym]:

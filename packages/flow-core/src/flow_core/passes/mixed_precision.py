@@ -104,7 +104,6 @@ def white_ops(
     """Return the names of the ops that compute in the half type.
 
     Args:
-        graph: the graph of the ops.
         able: predicate: whether an op can compute in the half type.
         backward: names of the ops that compute gradients.
     """

@@ -202,7 +202,6 @@ def _rewritten(
     """Return the graph with updates and variables on owners.
 
     Args:
-        graph: the graph.
         moved: owners of the updates, by name.
         kept: owners of the variables, by name.
         copied: names of the variables to gather for their readers.

@@ -61,7 +61,6 @@ def configured(item: P, settings: Mapping[str, Any], attempted: str) -> P:
     """Return a pass with the options that settings set.
 
     Args:
-        item: the pass.
         settings: the values of all settings that passes may read, by name.
         attempted: what needs the options, for the error.
 

@@ -52,9 +52,6 @@ class Executable:
     """A loaded plan.  Its tasks are bound once, when it is created; `run` only calls launches.
 
     Args:
-        plan: the plan.
-        kernels: the registry.
-        driver: a function that returns the driver of a device.
         variable: the function that returns the session's arrays of variables.
         finished: observers, which are called after each step with the step's number and statistics
             (job and seconds).
@@ -71,7 +68,6 @@ class Executable:
         overlap: whether exchanges with other processes have a thread of their own in long steps.
 
     Attributes:
-        plan: the plan.
         step: number of the next step, a 0-d array.
         comm: the comm, None for a plan without exchanges.
         arenas: memory of the local devices.
@@ -99,6 +95,7 @@ class Executable:
         writes: VariableWrites | None = None,
         overlap: bool = True,
     ) -> None:
+        # First, since a plan whose steps do not end must not allocate memory or connect processes.
         check_liveness(plan, world.owner if world else None)
         self.plan = plan
         self.step = np.zeros((), np.int64) if step is None else step

@@ -139,8 +139,6 @@ class Blame:
     """Find the task, the kernel and the plugin of an error in a plan's launches.
 
     Args:
-        plan: the plan.
-        source: the registry.
         comm: name of the plan's comm, or empty.
     """
 
@@ -150,7 +148,6 @@ class Blame:
         self._comm = comm
 
     def query(self, task: Task) -> KernelQuery:
-        """Return the query for the kernel of a task."""
         buffers, device_type = self._plan.buffers, task.device.type
         return KernelQuery(
             task.type,
@@ -190,8 +187,6 @@ class Blame:
         """Add the task's op, kernel, plugin and line to exceptions of launches.
 
         Args:
-            tasks: the tasks of the step.
-            bound: the launches of each task.
             is_deferred: whether work may fail after its launch has returned; the error then says
                 how to find the op.
         """

@@ -71,7 +71,6 @@ class CheckedExecutable(ReplayableExecutable):
     variables as they were before the step.
 
     Args:
-        plan: the plan.
         file: the file to which the first process writes the error as JSON; empty for none.
     """
 
@@ -99,12 +98,14 @@ class CheckedExecutable(ReplayableExecutable):
             if self._is_checked(i) and any(overlap(buffers[i], other) for other in written)
         ]
 
+        # The error shows what the task read, which the task may have overwritten by then.
         copies: dict[int, Array] = {}
 
         def keep() -> None:
             copies.update((i, self.host(i).copy()) for i in kept)
 
         def check() -> None:
+            # Streams run tasks in several orders; the first task of the plan is the cause.
             if self._finding is not None and self._finding.position <= position:
                 return
             for i in results:
@@ -280,7 +281,6 @@ def described(array: Array, region: Region | None = None) -> str:
     """Describe the range of an array's numbers, and those that are not finite.
 
     Args:
-        array: the array.
         region: the region of a larger array that it is; None if it is no part.
 
     >>> described(np.array([1.0, 2.5]))

@@ -36,7 +36,6 @@ class CompileGroup:
         driver: the driver of that device.
         stream: the compute stream of that device.
         asynchronous: whether launches of the group only enqueue work.
-        source: the registry.
     """
 
     device: Device
@@ -113,10 +112,7 @@ class LaunchOrder:
     """Compiles the launches of a plan's tasks.
 
     Args:
-        plan: the plan.
         local: the devices of this process, in the order of the plan.
-        driver: a function that returns the driver of a device.
-        source: the registry.
 
     Attributes:
         streams: the compute stream of each local device.

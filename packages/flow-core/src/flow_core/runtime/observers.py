@@ -20,7 +20,6 @@ def observed_executable(
     """Return the function that creates the executables that the settings request.
 
     Args:
-        settings: the settings.
         recorder: what records the steps of the session, None if nothing does.
 
     Raises:

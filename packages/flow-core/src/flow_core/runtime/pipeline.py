@@ -53,7 +53,6 @@ class Credit:
 
     @property
     def free(self) -> bool:
-        """Whether a token is free."""
         return len(self.holders) < self.width
 
     def take(self, step: Step) -> None:
@@ -73,7 +72,6 @@ class Step:
     """One step of one job in the pipeline.
 
     Attributes:
-        executable: the executable.
         feeds: the fed arrays, which must not change until the step has run.
         credit: the job's tokens.
         deliver: a function that the callback actor calls with the step; steps keep their order.
@@ -373,7 +371,6 @@ class Pipeline:
             raise error
 
     def forget(self, error: BaseException) -> None:
-        """Mark an error as reported."""
         with self._changes.lock:
             self._errors = [e for e in self._errors if e is not error]
 

@@ -43,7 +43,6 @@ class Register:
 
     @property
     def free(self) -> int:
-        """The number of free slots."""
         return self.slots - len(self._busy)
 
     @property

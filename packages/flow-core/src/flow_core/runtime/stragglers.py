@@ -48,7 +48,6 @@ class OpTime:
     """The time of an op on a rank.
 
     Attributes:
-        op, type, line: the op.
         seconds: the median of its measured times in the window.
         planned: the seconds that the plan predicts.
         others: the seconds of equal kernels on the median rank.
@@ -67,7 +66,6 @@ class RankTimes:
     """The times of a rank.
 
     Attributes:
-        rank: the rank.
         seconds: the measured seconds of its tasks in a step, without exchanges.
         planned: the seconds that the plan predicts for them.
         ratio: how many times as long as on the median rank the kernels take that other ranks run,
@@ -83,7 +81,6 @@ class RankTimes:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the rank is a straggler."""
         return self.ratio is not None and self.ratio >= SLOW
 
 
@@ -92,9 +89,7 @@ class Comparison:
     """The ranks of a job in a window of steps.
 
     Attributes:
-        job: the job.
         first, last: the first and the last step of the window, counted from 0.
-        ranks: the times of each rank.
     """
 
     job: str
@@ -167,8 +162,7 @@ def compare(
     """Compare the ranks of a plan.
 
     Args:
-        plan: the plan.
-        kinds: what `kernels_of` returns for it.
+        kinds: what `kernels_of` returns for the plan.
         owner: returns the rank that runs a task.
         seconds: the median time of each task, by position.
         first, last: the steps of the window.

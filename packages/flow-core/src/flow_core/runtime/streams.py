@@ -239,7 +239,6 @@ class OverlapIfLong:
         self._left, self._seconds = TRIALS, float("inf")
 
     def __call__(self) -> None:
-        """Run one step."""
         if not self._left:
             self._launch()
             return

@@ -28,7 +28,6 @@ class TaskTime:
 
     @property
     def seconds(self) -> float:
-        """Duration of the task."""
         return self.stop - self.start
 
 
@@ -48,7 +47,6 @@ class TimedExecutable(Executable):
         super().__init__(*args, **kwargs)
 
     def clock(self) -> float:
-        """Return the time of a clock in seconds."""
         return time.perf_counter()
 
     def observed(self, position: int, launches: Sequence[Launch]) -> Sequence[Launch]:

@@ -70,7 +70,6 @@ class Trace:
         return round((seconds + self._epoch) * MICRO, 3)
 
     def track(self, name: str) -> int:
-        """Return the number of a track."""
         with self._lock:
             return self._tracks.setdefault(name, len(self._tracks))
 
@@ -121,7 +120,6 @@ class TracedExecutable(TimedExecutable):
     """A loaded plan whose steps are recorded in the program's trace.
 
     Args:
-        plan: the plan.
         file: the file of the trace.
         args, kwargs: the other arguments of `Executable`.
     """

@@ -28,5 +28,4 @@ class VariableWrites:
         """Begin to overwrite variables while no step runs."""
 
     def __exit__(self, *_: object) -> None:
-        """Count the writes."""
         self.count += 1

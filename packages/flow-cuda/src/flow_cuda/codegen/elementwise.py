@@ -9,7 +9,7 @@ from typing import Any
 
 from flow_core.authoring.specs import KernelQuery, TensorType, tensor_type
 from flow_core.base.dtypes import as_dtype
-from flow_cuda.codegen.expressions import TABLE, computation_type
+from flow_cuda.codegen.expressions import TABLE, Element, computation_type
 from flow_cuda.codegen.indices import index_type, offset_of, split_index
 from flow_cuda.codegen.program import C_TYPES, Kernel, Scalars, make_kernel
 
@@ -26,9 +26,6 @@ class Step:
     Attributes:
         op: op type.
         refs: the op's arguments: the index of a step, or ``-1 - k`` for input k of the group.
-        attrs: attributes.
-        types: types of the arguments.
-        result: type of the result.
     """
 
     op: str
@@ -43,9 +40,7 @@ class Group:
     """A group of elementwise ops to compile as one kernel.
 
     Attributes:
-        steps: the ops.
         stored: indices of the steps that are outputs.
-        inputs: types of the inputs.
         shape: the common shape of all results.
     """
 
@@ -149,7 +144,6 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return prod(self.sizes)
 
 
@@ -214,7 +208,8 @@ def _steps(group: Group, scalars: Scalars) -> Iterator[str]:
     """Yield the code of each op on one element."""
     for m, step in enumerate(group.steps):
         names = [f"v{r}" if r >= 0 else f"a{-1 - r}" for r in step.refs]
-        text = TABLE[step.op](names, step.attrs, step.types, step.result, scalars)
+        element = Element(names, step.attrs, step.types, step.result, scalars)
+        text = TABLE[step.op](element)
         kind = C_TYPES[step.result.dtype.name]
         yield f"{computation_type(step.result.dtype)} v{m} = as<{kind}>({text});"
 

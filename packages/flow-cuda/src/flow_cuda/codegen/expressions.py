@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,11 +11,31 @@ from flow_core.authoring.specs import TensorType
 from flow_core.base.dtypes import DType
 from flow_cuda.codegen.program import C_TYPES, Scalars
 
-Attrs = Mapping[str, Any]
-Expression = Callable[[Sequence[str], Attrs, Sequence[TensorType], TensorType, Scalars], str]
-"""A function that returns the C++ expression of an op, given the names of its arguments, the
-attributes, the input types, the output type, and the kernel's scalars, to which the function adds
-the attributes that the expression uses."""
+
+class Element(NamedTuple):
+    """An op on one element.
+
+    Attributes:
+        names: the C++ names of the arguments.
+        attrs: the attributes of the op.
+        types: the types of the inputs.
+        out: the type of the output.
+        scalars: the kernel's scalars, to which an expression adds the attributes that it uses.
+    """
+
+    names: Sequence[str]
+    attrs: Mapping[str, Any]
+    types: Sequence[TensorType]
+    out: TensorType
+    scalars: Scalars
+
+    def scalar(self, attr: str) -> str:
+        """Add an attribute, converted to the computation type of the output; return its name."""
+        return scalar(self.attrs[attr], self.out.dtype, self.scalars)
+
+
+Expression = Callable[[Element], str]
+"""A function that returns the C++ expression of an op."""
 
 
 def computation_type(dtype: DType) -> str:
@@ -44,16 +64,10 @@ def _expression(pattern: str, *attrs: str) -> Expression:
     first input if no input is floating-point.
     """
 
-    def write(
-        names: Sequence[str],
-        values: Attrs,
-        types: Sequence[TensorType],
-        _: TensorType,
-        scalars: Scalars,
-    ) -> str:
-        dtype = next((t.dtype for t in types if t.dtype.is_floating), types[0].dtype)
-        numbers = [scalar(values[a], dtype, scalars) for a in attrs]
-        return pattern.format(*names, *numbers, V=computation_type(dtype))
+    def write(e: Element) -> str:
+        dtype = next((t.dtype for t in e.types if t.dtype.is_floating), e.types[0].dtype)
+        numbers = [scalar(e.attrs[a], dtype, e.scalars) for a in attrs]
+        return pattern.format(*e.names, *numbers, V=computation_type(dtype))
 
     return write
 
@@ -63,25 +77,17 @@ def _test(pattern: str) -> Expression:
 
 
 def _limits(back: bool) -> Expression:
-    def write(
-        names: Sequence[str],
-        attrs: Attrs,
-        _: Sequence[TensorType],
-        out: TensorType,
-        scalars: Scalars,
-    ) -> str:
-        x = names[-1]
-        low, high = (
-            scalars.add(computation_type(out.dtype), end) for end in _clip_limits(attrs, out.dtype)
-        )
+    def write(e: Element) -> str:
+        x, v = e.names[-1], computation_type(e.out.dtype)
+        low, high = (e.scalars.add(v, end) for end in _clip_limits(e.attrs, e.out.dtype))
         if not back:
             return f"clip_({x}, {low}, {high})"
-        return f"({x} >= {low} && {x} <= {high} ? {names[0]} : ({computation_type(out.dtype)})0)"
+        return f"({x} >= {low} && {x} <= {high} ? {e.names[0]} : ({v})0)"
 
     return write
 
 
-def _clip_limits(attrs: Attrs, dtype: DType) -> tuple[float, float] | tuple[int, int]:
+def _clip_limits(attrs: Mapping[str, Any], dtype: DType) -> tuple[float, float] | tuple[int, int]:
     """Return the limits of a clip op; the default limits are those of the type."""
     if dtype.is_floating:
         low, high = attrs.get("floating_min"), attrs.get("floating_max")
@@ -93,60 +99,34 @@ def _clip_limits(attrs: Attrs, dtype: DType) -> tuple[float, float] | tuple[int,
     return bottom, top
 
 
-def _cast(
-    names: Sequence[str], _: Attrs, __: Sequence[TensorType], out: TensorType, ___: Scalars
-) -> str:
-    return f"as<{C_TYPES[out.dtype.name]}>({names[0]})"
-
-
-def _fused_cast_scale(
-    names: Sequence[str], _: Attrs, __: Sequence[TensorType], out: TensorType, ___: Scalars
-) -> str:
-    return f"(as<{C_TYPES[out.dtype.name]}>({names[0]}) * {names[1]})"
+def _cast(e: Element) -> str:
+    return f"as<{C_TYPES[e.out.dtype.name]}>({e.names[0]})"
 
 
 def _scalar_where(keeps: bool) -> Expression:
     """Return an expression that selects between an input and a scalar."""
 
-    def write(
-        names: Sequence[str],
-        attrs: Attrs,
-        _: Sequence[TensorType],
-        out: TensorType,
-        scalars: Scalars,
-    ) -> str:
-        other = scalar(attrs["operand"], out.dtype, scalars)
-        yes, no = (names[1], other) if keeps else (other, names[1])
-        return f"({names[0]} != 0 ? {yes} : {no})"
+    def write(e: Element) -> str:
+        other = e.scalar("operand")
+        yes, no = (e.names[1], other) if keeps else (other, e.names[1])
+        return f"({e.names[0]} != 0 ? {yes} : {no})"
 
     return write
 
 
-def _smooth_grad(
-    names: Sequence[str],
-    attrs: Attrs,
-    _: Sequence[TensorType],
-    out: TensorType,
-    scalars: Scalars,
-) -> str:
-    x, label, dy = names
-    if not attrs["beta"]:
+def _smooth_grad(e: Element) -> str:
+    x, label, dy = e.names
+    if not e.attrs["beta"]:
         return f"({dy} * sign_({x} - {label}))"
-    v, beta = computation_type(out.dtype), scalar(attrs["beta"], out.dtype, scalars)
+    v, beta = computation_type(e.out.dtype), e.scalar("beta")
     return f"({dy} * clip_(({x} - {label}) / {beta}, ({v})-1, ({v})1))"
 
 
-def _smooth(
-    names: Sequence[str],
-    attrs: Attrs,
-    _: Sequence[TensorType],
-    out: TensorType,
-    scalars: Scalars,
-) -> str:
-    distance = f"abs_({names[0]} - {names[1]})"
-    if not attrs["beta"]:
+def _smooth(e: Element) -> str:
+    distance = f"abs_({e.names[0]} - {e.names[1]})"
+    if not e.attrs["beta"]:
         return distance
-    v, beta = computation_type(out.dtype), scalar(attrs["beta"], out.dtype, scalars)
+    v, beta = computation_type(e.out.dtype), e.scalar("beta")
     near = f"min_({distance}, {beta})"
     return f"({near} * {near} * ({v})0.5 / {beta} + ({distance} - {near}))"
 
@@ -200,7 +180,7 @@ TABLE: Mapping[str, Expression] = {
     "atan2": _expression("atan2_({0}, {1})"),
     "xdivy": _expression("({0} == 0 ? ({V})0 : {0} / {1})"),
     "xlogy": _expression("({0} == 0 ? ({V})0 : {0} * log_({1}))"),
-    "add_n": lambda names, *_: f"({' + '.join(names)})",
+    "add_n": lambda e: f"({' + '.join(e.names)})",
     "negative": _expression("(-{0})"),
     "square": _expression("({0} * {0})"),
     "rsqrt": _expression("(({V})1 / sqrt_({0}))"),
@@ -217,7 +197,7 @@ TABLE: Mapping[str, Expression] = {
     "where_scalar_y": _scalar_where(True),
     "where_scalar_x": _scalar_where(False),
     "cast": _cast,
-    "fused_cast_scale": _fused_cast_scale,
+    "fused_cast_scale": lambda e: f"({_cast(e)} * {e.names[1]})",
     "relu": _expression("max_({0}, ({V})0)"),
     "relu_grad": _expression("({0} > 0 ? {1} : ({V})0)"),
     "sigmoid_v2": _expression("sigmoid_({0})"),

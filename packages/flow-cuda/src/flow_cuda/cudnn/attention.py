@@ -54,7 +54,6 @@ class _Operands:
 
     @property
     def compute(self) -> str:
-        """The accumulation type."""
         return "float32"
 
     @property
@@ -87,7 +86,6 @@ class Attention(_Operands):
 
     @property
     def title(self) -> str:
-        """Name for reports."""
         return "attention"
 
     @property
@@ -101,7 +99,6 @@ class Attention(_Operands):
         return {"o": self.o, "stats": statistic(self.q)} if self.saves else {"o": self.o}
 
     def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
-        """Add one node."""
         o, stats = graph.sdpa(**self._given(inputs), generate_stats=self.saves)
         return {"o": o, "stats": stats}
 
@@ -118,7 +115,6 @@ class AttentionGrad(_Operands):
 
     @property
     def title(self) -> str:
-        """Name for reports."""
         return "attention grad"
 
     @property
@@ -132,7 +128,6 @@ class AttentionGrad(_Operands):
         return {"dq": self.q, "dk": self.k, "dv": self.v}
 
     def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
-        """Add one node."""
         made = graph.sdpa_backward(
             **self._given(inputs, "o", "stats"), dO=inputs["do"],
             use_deterministic_algorithm=self.deterministic,

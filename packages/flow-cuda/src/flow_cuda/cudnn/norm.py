@@ -82,7 +82,6 @@ class NormGrad:
 
     @property
     def title(self) -> str:
-        """Name for reports."""
         return "norm grad"
 
     @property
@@ -98,11 +97,9 @@ class NormGrad:
 
     @property
     def scalars(self) -> Mapping[str, float]:
-        """No scalars."""
         return {}
 
     def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
-        """Add one node."""
         t = inputs
         made = graph.batchnorm_backward(
             grad=t["dy"], input=t["x"], scale=t["gamma"], mean=t["mean"],

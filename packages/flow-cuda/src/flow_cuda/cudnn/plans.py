@@ -65,7 +65,6 @@ class Planned:
     """A graph with a plan that is ready to execute.
 
     Attributes:
-        graph: the library's graph.
         index: index of the plan in the graph.
         workspace: workspace size in bytes.
         numbers: scalars of the problem, in host memory that does not move.

@@ -114,7 +114,6 @@ class Convolution:
         kind: "forward", "data_grad" or "filter_grad".
         x, w, y: input, weights and output; ``kind`` says which one is computed from the others.
         before, after, strides, dilation: padding, strides and dilation per spatial axis.
-        compute: the computation type.
         bias: whether a bias, one element per channel, is added to the output.
         adds: whether a tensor of the output's shape is added next.
         relu: whether ReLU is applied last.
@@ -159,7 +158,6 @@ class Convolution:
 
     @property
     def scalars(self) -> Mapping[str, float]:
-        """No scalars."""
         return {}
 
     def build(self, graph: LibraryGraph, types: LibraryEnum, inputs: Tensors) -> Tensors:
@@ -191,8 +189,8 @@ def convolution(
     """Return the problem that a convolution op computes.
 
     Args:
-        kind: "forward", "data_grad" or "filter_grad".
         types: types of x, w and y.
+        kind: "forward", "data_grad" or "filter_grad".
         attrs: the op's ``data_format``, ``strides``, ``padding_before``, ``dilation_rate``, and
             ``compute``.
         bias, relu, adds: fused operations, as in `Convolution`.

@@ -20,7 +20,6 @@ class DeviceArray:
         memory: the allocation, which the array keeps alive.
         address: address of the first element.
         shape, dtype: as in NumPy.
-        hardware: the device.
     """
 
     memory: Memory
@@ -31,17 +30,14 @@ class DeviceArray:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return prod(self.shape)
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
         return len(self.shape)
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element."""
         return int(self.dtype.itemsize)
 
     @property
@@ -51,7 +47,6 @@ class DeviceArray:
 
     @property
     def span(self) -> tuple[int, int]:
-        """The address range of the array."""
         return self.address, self.address + self.nbytes
 
     def reshape(self, *shape: Any) -> DeviceArray:

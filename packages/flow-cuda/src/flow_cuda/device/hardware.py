@@ -94,7 +94,6 @@ class Product:
 
     @property
     def dtypes(self) -> tuple[str, str, str]:
-        """The element types of a, b and c."""
         return self.dtype, self.dtype, self.accumulated if self.wide else self.dtype
 
 

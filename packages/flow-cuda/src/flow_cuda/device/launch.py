@@ -108,7 +108,6 @@ class Queued(ABC):
     """Work to queue on a stream; a call of this object queues it on the compute stream.
 
     Attributes:
-        hardware: the device.
         splits: why the work cannot be part of a graph capture; empty if it can.
         numbers: host numbers that must be up to date on the device before the work runs.
     """
@@ -189,10 +188,8 @@ class KernelLaunch(Queued):
     """A kernel launch bound to its arguments.
 
     Attributes:
-        hardware: the device.
         function: the compiled kernel.
         blocks, threads: grid and block size.
-        arguments: the packed arguments.
         access: what the launch reads and writes.
         kept: arrays that must stay alive as long as the launch.
         numbers: host numbers that the kernel reads.
@@ -211,11 +208,9 @@ class KernelLaunch(Queued):
 
     @property
     def title(self) -> str:
-        """The name of the kernel."""
         return self.function.kernel.name
 
     def queue(self, stream: Stream) -> None:
-        """Queue the launch on a stream."""
         self.hardware.launch(
             stream,
             self.function,
@@ -226,7 +221,6 @@ class KernelLaunch(Queued):
         )
 
     def touched(self) -> Access:
-        """The access derived from the arguments."""
         return self.access
 
 
@@ -239,7 +233,6 @@ class CopyLaunch(Queued):
     source: DeviceArray
 
     def queue(self, stream: Stream) -> None:
-        """Queue the copy on a stream."""
         self.hardware.copy(stream, self.target.address, self.source.address, self.source.nbytes)
 
     def touched(self) -> Access:
@@ -256,7 +249,6 @@ class UploadLaunch(Queued):
     pinned: Any
 
     def queue(self, stream: Stream) -> None:
-        """Queue the copy on a stream."""
         source = self.pinned.ctypes.data
         self.hardware.copy(stream, self.target.address, source, self.target.nbytes)
 
@@ -273,7 +265,6 @@ class ZeroLaunch(Queued):
     target: DeviceArray
 
     def queue(self, stream: Stream) -> None:
-        """Queue the work on a stream."""
         self.hardware.zero(stream, self.target.address, self.target.nbytes)
 
     def touched(self) -> Access:
@@ -301,7 +292,6 @@ class ProductLaunch(Queued):
         return f"{name} {p.epilogue}".strip()
 
     def queue(self, stream: Stream) -> None:
-        """Queue the product on a stream."""
         self.hardware.product(stream, self.product, self.operands())
 
     def touched(self) -> Access:
@@ -309,7 +299,6 @@ class ProductLaunch(Queued):
         return product_access(self.product, self.operands())
 
     def operands(self) -> Operands:
-        """Return the addresses of the arrays."""
         given = (self.a, self.b, self.c, self.bias, self.workspace)
         a, b, c, bias, workspace = (0 if x is None else x.address for x in given)
         nbytes = 0 if self.workspace is None else self.workspace.nbytes
@@ -335,11 +324,9 @@ class DnnLaunch(Queued):
 
     @property
     def title(self) -> str:
-        """The title of the problem."""
         return f"cudnn {self.problem.title}"
 
     def queue(self, stream: Stream) -> None:
-        """Queue the graph on a stream."""
         addresses = tuple(x.address for x in (*self.reads.values(), *self.writes.values()))
         workspace = 0 if self.workspace is None else self.workspace.address
         call = DnnCall(self.problem, self.plan, addresses, workspace)
@@ -389,7 +376,6 @@ class Read:
     """A read-only kernel argument; its array is None for an absent optional argument.
 
     Attributes:
-        array: the array.
         kind: C++ element type, if it differs from that of the array.
     """
 
@@ -463,7 +449,6 @@ def call(
     """Build a launch of a function in ``flow_cuda/source``.
 
     Args:
-        function: the name of the function.
         header: the header that defines the function, then the headers that this one needs.
         types: template arguments of the function.
         values: the arguments: arrays to write, `Read`, `Struct`, `Bits`, integers, and floats.

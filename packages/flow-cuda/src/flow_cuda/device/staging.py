@@ -39,8 +39,6 @@ class Staging:
     The host reads or writes a buffer only after the last copy through the buffer has completed.
 
     Args:
-        hardware: the device.
-        name: name of the stream.
         chunk: size of a buffer in bytes.
         stream: the stream for copies; default: a new stream.
         slots: number of buffers.
@@ -108,7 +106,6 @@ class HostCopies:
     """Copies between host and device arrays, synchronized with the compute stream.
 
     Args:
-        hardware: the device.
         chunk: size of a staging buffer in bytes; larger copies are split.
     """
 

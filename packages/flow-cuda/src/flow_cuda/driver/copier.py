@@ -35,7 +35,6 @@ class ForeignLaunch(Queued):
     """Work that another library queues.
 
     Attributes:
-        hardware: the device.
         function: called with the native stream handle.
         name: name for reports.
         access: what the work reads and writes.
@@ -50,7 +49,6 @@ class ForeignLaunch(Queued):
 
     @property
     def title(self) -> str:
-        """The name for reports."""
         return self.name
 
     def queue(self, stream: Any) -> None:
@@ -60,7 +58,6 @@ class ForeignLaunch(Queued):
         hardware.within(lambda: self.function(handle))
 
     def touched(self) -> Access:
-        """The declared access."""
         return self.access
 
 
@@ -76,7 +73,6 @@ class GpuCopier:
         return self.hardware.uuid()
 
     def scratch(self, nbytes: int) -> GpuArena:
-        """Allocate scratch memory."""
         return GpuArena(nbytes, self.hardware.allocate(nbytes), self.hardware)
 
     def copy(self, target: Strided, source: Strided) -> Sequence[Launch]:
@@ -98,7 +94,6 @@ class GpuCopier:
         return tuple(_combine_pairwise(COMBINE_CODES[operation], target, parts))
 
     def fill(self, target: Strided, value: Any) -> Sequence[Launch]:
-        """Return launches that fill a contiguous box with a value."""
         if not target.size:
             return ()
         array, kind = contiguous_array(target), UNSIGNED[int(target.dtype.itemsize)]
@@ -126,7 +121,6 @@ class GpuCopier:
         return self.hardware.handle(self.hardware.compute)
 
     def within(self, call: Callable[[], Result]) -> Result:
-        """Call a function with this device current in the calling thread."""
         found: Result = self.hardware.within(call)
         return found
 

@@ -83,23 +83,18 @@ class CublasLt:
         return made.value or 0
 
     def create(self) -> int:
-        """Create a library handle."""
         return self._create("Create")
 
     def matmul_desc_create(self, compute_type: int, scale_type: int) -> int:
-        """Create a matmul descriptor."""
         return self._create("MatmulDescCreate", compute_type, scale_type)
 
     def matmul_desc_set_attribute(self, desc: int, attr: int, buf: int, size: int) -> None:
-        """Set an attribute of a matmul descriptor."""
         self._call("MatmulDescSetAttribute", desc, attr, buf, size)
 
     def matrix_layout_create(self, type: int, rows: int, cols: int, ld: int) -> int:
-        """Create a matrix layout."""
         return self._create("MatrixLayoutCreate", type, rows, cols, ld)
 
     def matrix_layout_set_attribute(self, layout: int, attr: int, buf: int, size: int) -> None:
-        """Set an attribute of a matrix layout."""
         self._call("MatrixLayoutSetAttribute", layout, attr, buf, size)
 
     def matmul_preference_create(self) -> int:
@@ -107,7 +102,6 @@ class CublasLt:
         return self._create("MatmulPreferenceCreate")
 
     def matmul_preference_set_attribute(self, pref: int, attr: int, buf: int, size: int) -> None:
-        """Set an attribute of a preference."""
         self._call("MatmulPreferenceSetAttribute", pref, attr, buf, size)
 
     def matmul_algo_get_heuristic(self, *given: int) -> None:

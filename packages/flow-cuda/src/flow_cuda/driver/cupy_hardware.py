@@ -82,14 +82,12 @@ class CupyHardware:
         return CupyMemory(nbytes, memory, memory.ptr)
 
     def pinned(self, nbytes: int) -> Array:
-        """Return a uint8 array of page-locked host memory."""
         self.allocations += 1
         with self._device:
             memory = self._cupy.cuda.alloc_pinned_memory(nbytes)
         return np.frombuffer(memory, np.uint8, nbytes)
 
     def free_bytes(self) -> int:
-        """Return the number of bytes that can still be allocated."""
         free, _ = self._device.mem_info
         return int(free)
 
@@ -121,7 +119,6 @@ class CupyHardware:
         arguments: Any,
         access: Access,
     ) -> None:
-        """Queue a kernel launch."""
         if not function.pointer:
             self.load()
         pointers = ctypes.addressof(arguments.pointers)
@@ -136,12 +133,10 @@ class CupyHardware:
             self._cupy.cuda.runtime.memcpyAsync(target, source, nbytes, kind, stream.ptr)
 
     def zero(self, stream: Stream, target: int, nbytes: int) -> None:
-        """Queue setting memory to zero."""
         with self._device:
             self._cupy.cuda.runtime.memsetAsync(target, 0, nbytes, stream.ptr)
 
     def supports(self, product: Product, operands: Operands) -> bool:
-        """Whether one kernel computes the product, epilogue included."""
         if self._lt is None:
             return not product.epilogue
         with self._device:
@@ -176,7 +171,6 @@ class CupyHardware:
         return dnn_plans(self.index)
 
     def dnn_call(self, stream: Stream, call: DnnCall, access: Access) -> None:
-        """Queue a cuDNN graph."""
         plans = self.dnn
         if plans is None:
             raise RuntimeError("cuDNN is not available, but a cuDNN graph was queued")
@@ -184,18 +178,15 @@ class CupyHardware:
             plans.queue(call.problem, call.plan, call.addresses, call.workspace, stream.ptr)
 
     def record(self, stream: Stream) -> Event:
-        """Record an event on a stream."""
         with self._device:
             event = self._cupy.cuda.Event(disable_timing=True)
             event.record(stream)
         return event
 
     def wait(self, stream: Stream, event: Event) -> None:
-        """Make a stream wait for an event."""
         stream.wait_event(event)
 
     def synchronize(self, event: Event) -> None:
-        """Block until an event has completed."""
         event.synchronize()
 
     def host_writes(self, spans: Sequence[Span]) -> None:
@@ -210,18 +201,15 @@ class CupyHardware:
             stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeRelaxed)
 
     def end_capture(self, stream: Stream) -> CapturedGraph:
-        """End the capture and return the executable graph."""
         with self._device:
             return stream.end_capture()
 
     def replay(self, stream: Stream, graph: CapturedGraph) -> None:
-        """Queue a graph launch."""
         with self._device:
             graph.launch(stream)
 
     @property
     def copier(self) -> GpuCopier:
-        """Operations that communication backends may run on the device."""
         return GpuCopier(self)
 
     def uuid(self) -> str:
@@ -230,11 +218,9 @@ class CupyHardware:
         return f"GPU-{uuid.UUID(bytes=raw[:16])}"
 
     def handle(self, stream: Stream) -> int:
-        """Return the CUDA stream handle."""
         return int(stream.ptr)
 
     def within(self, call: Any) -> Any:
-        """Call a function with this device current in the calling thread."""
         with self._device:
             return call()
 

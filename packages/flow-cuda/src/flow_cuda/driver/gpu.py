@@ -73,7 +73,6 @@ class GpuDriver(Driver):
     """`flow_core.device.Driver` of one GPU.
 
     Args:
-        hardware: the device.
         chunk: size of a staging buffer in bytes.
 
     Attributes:
@@ -90,7 +89,6 @@ class GpuDriver(Driver):
         hardware.uploads = Staging(hardware, "numbers", 64, stream=hardware.compute, slots=64)
 
     def allocate(self, nbytes: int) -> GpuArena:
-        """Allocate device memory."""
         return GpuArena(nbytes, self.hardware.allocate(nbytes), self.hardware)
 
     def stream(self, name: str) -> GpuStream:
@@ -139,7 +137,6 @@ class Step:
         launches: the launches, in a valid execution order.
 
     Attributes:
-        parts: the parts of the step.
         kept: host numbers that a later step reads at the same value, as of the second call.
     """
 

@@ -24,7 +24,6 @@ class Function:
     """A kernel on a device.
 
     Attributes:
-        kernel: the kernel.
         pointer: the address of its function; 0 until it is loaded.
         module: the loaded module, which this object keeps alive.
     """

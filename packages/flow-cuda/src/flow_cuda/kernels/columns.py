@@ -89,7 +89,6 @@ def column_sums(
 
     Args:
         how: "Own", "Times" or "TimesNormal" of `source/columns.h`.
-        matrix: the matrix.
         operands: the matrix and, if ``how`` requires them, a second matrix of the same shape, means
             of rows, and inverse standard deviations of rows.
         out: the array for the sums, and its type.

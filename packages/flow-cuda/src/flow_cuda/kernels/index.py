@@ -25,7 +25,6 @@ ADDED = ("float32", "float64", "int32", "int64")
 
 
 def _sum_type(dtype: DType) -> DType:
-    """Return the accumulation type."""
     if dtype.name in ADDED:
         return dtype
     return float32 if dtype.is_floating else int32

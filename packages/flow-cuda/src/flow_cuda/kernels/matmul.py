@@ -48,7 +48,6 @@ def product_of(query: KernelQuery) -> Product:
 
 
 def _epilogue(query: KernelQuery) -> str:
-    """Return the name of the epilogue that an op requires."""
     attrs = query.attrs
     if query.op == "cuda_matmul":
         return f"{attrs['activation']}_bias" if attrs["activation"] else "bias"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.authoring.backends import Launch
-from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec, TensorType
+from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_core.base.shapes import slice_range
 from flow_cuda.codegen.elementwise import AXES, VECTOR, broadcast_strides
 from flow_cuda.codegen.indices import index_type, offset_of, split_index
@@ -69,7 +69,6 @@ class Move:
     """A box to copy, in units of bytes that one instruction moves.
 
     Attributes:
-        sizes: the sizes of the axes.
         steps: the strides in the source and in the target.
         nbytes: the size of a unit.
     """
@@ -235,7 +234,6 @@ def _offsets(sizes: Sequence[int]) -> list[int]:
 def _parts(
     whole: DeviceArray, parts: Sequence[DeviceArray], axis: int
 ) -> Iterator[tuple[DeviceArray, int]]:
-    """Yield each part and its offset in the whole array."""
     inner = prod(whole.shape[axis + 1 :])
     starts = _offsets([part.shape[axis] for part in parts])
     for part, start in zip(parts, starts, strict=True):
@@ -410,11 +408,8 @@ def _one_hot(ctx: BindContext) -> Iterator[Launch]:
 
 
 def _rank_fits(query: KernelQuery) -> bool:
-    return all(_rank(t) <= AXES for t in (*query.inputs, *query.outputs))
-
-
-def _rank(type_: TensorType) -> int:
-    return sum(n != 1 for n in type_.shape)
+    types = (*query.inputs, *query.outputs)
+    return all(sum(n != 1 for n in t.shape) <= AXES for t in types)
 
 
 ALIASES = (

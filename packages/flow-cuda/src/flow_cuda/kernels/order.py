@@ -50,12 +50,10 @@ class Sorting:
 
     @classmethod
     def of(cls, type_: TensorType) -> Sorting:
-        """Return the sort of a tensor of integers."""
         return cls(type_.size, key_kind(type_.dtype), type_.dtype.itemsize * 8)
 
     @property
     def parts(self) -> int:
-        """Number of blocks."""
         return max(1, min(-(-self.n // PART), MOST_PARTS))
 
     @property

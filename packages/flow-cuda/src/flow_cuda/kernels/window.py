@@ -54,7 +54,6 @@ class WindowLayout:
 
     @property
     def strides(self) -> Struct:
-        """The strides as a kernel argument."""
         return Struct("Strides", strides(self.steps))
 
 
@@ -159,8 +158,6 @@ class Conv:
 
     Attributes:
         x, y: the larger tensor and the smaller one; a transposed convolution computes x from y.
-        window: the window parameters.
-        groups: number of groups.
         kernel: window sizes.
         last: whether the channel axis is the last one.
         dtype: element type.

@@ -50,7 +50,6 @@ class Match:
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        """The queries, keys and values."""
         return (*self.product.inputs, self.out.inputs[1])
 
 
@@ -77,17 +76,12 @@ class JoinAttention(CudnnPass):
 
 @dataclass(frozen=True, slots=True)
 class _Readers:
-    """The matcher of the attention pattern.
-
-    Attributes:
-        rewriter: the rewriter of the graph.
-    """
+    """The matcher of the attention pattern."""
 
     rewriter: Rewriter
 
     @property
     def graph(self) -> Graph:
-        """The original graph."""
         return self.rewriter.graph
 
     def _read_by(self, value: Value, *types: str) -> list[Op] | None:
@@ -200,7 +194,6 @@ class _Planner:
     """Rewriter of single attention patterns.
 
     Attributes:
-        rewriter: the rewriter of the graph.
         plans: the planner that chooses plans.
         search: the plans that the job allows.
     """
@@ -211,7 +204,6 @@ class _Planner:
 
     @property
     def graph(self) -> Graph:
-        """The original graph."""
         return self.rewriter.graph
 
     def join(self, m: Match) -> None:

@@ -51,7 +51,6 @@ class Convolutions(CudnnPass):
     name: str = "cudnn_convolutions"
 
     def find(self, rewriter: Rewriter) -> list[Op]:
-        """Return the convolutions and their gradients."""
         return self.of(rewriter.graph, *REWRITES)
 
     def rewrite(

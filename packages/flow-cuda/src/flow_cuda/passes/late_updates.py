@@ -23,7 +23,6 @@ class LateUpdates:
     name: str = "cuda_late_updates"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with control edges."""
         rewriter = Rewriter(graph)
         order = rewriter.position
         groups: dict[tuple[str, Placement], list[Op]] = {}

@@ -50,7 +50,6 @@ class _Planner:
     """Rewriter of single norms.
 
     Attributes:
-        rewriter: the rewriter of the graph.
         plans: the planner that chooses plans.
         search: the plans that the job allows.
         adds: whether additions may be fused.

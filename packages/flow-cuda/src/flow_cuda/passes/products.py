@@ -32,7 +32,6 @@ class FuseProducts:
     name: str = "cuda_products"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
-        """Return the graph with fused products."""
         products = [op for op in graph.of_type("matmul") if op.placement.device_type == self.device]
         if not products:
             return graph
@@ -50,7 +49,6 @@ class _Joins:
     """The rewriter of single products.
 
     Attributes:
-        rewriter: the rewriter of the graph.
         activations: op types of the activations to fuse.
     """
 

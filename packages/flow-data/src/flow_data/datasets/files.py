@@ -71,7 +71,6 @@ class Files:
         return None
 
     def places(self, roots: Sequence[Path]) -> list[Path]:
-        """Return the folders to search."""
         return [root / layout for root in roots for layout in self.layouts]
 
     def check(self, name: str, path: Path) -> None:

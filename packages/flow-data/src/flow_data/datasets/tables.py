@@ -176,7 +176,6 @@ class Text:
         return np.array([numbers[c] for c in text], np.int32)
 
     def decode(self, tokens: Sequence[int] | Array) -> str:
-        """Return the text of numbers."""
         return "".join(self.vocabulary[int(i)] for i in np.ravel(tokens))
 
     def examples(self, length: int) -> Examples:

@@ -39,7 +39,6 @@ class Member:
         type: type of the op.
         inputs: outputs of earlier members.
         attrs: attributes of the op.
-        outputs: types of the outputs.
     """
 
     name: str

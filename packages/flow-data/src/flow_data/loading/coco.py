@@ -79,11 +79,9 @@ class CocoAnnotations:
                 raise ValueError(f"image {path} of {size} pixels")
 
     def path(self, image_id: int) -> str:
-        """Return the file of an image."""
         return os.path.join(self._folder, self._images[image_id]["file_name"])
 
     def size(self, image_id: int) -> tuple[int, int]:
-        """Return the height and width of an image."""
         image = self._images[image_id]
         return int(image["height"]), int(image["width"])
 
@@ -260,7 +258,6 @@ class CocoSource:
         return list(itertools.chain.from_iterable(map(next, self._batches)))[self._window]
 
     def refs(self, step: int) -> list[int]:
-        """Return the ids of the images of a step."""
         with self._lock:
             if step in self._ready:
                 return self._ready.pop(step)
@@ -288,7 +285,6 @@ class CocoSource:
             raise corrupt(self.origin(ref), found, _CONTENT) from error
 
     def origin(self, ref: int) -> Origin:
-        """Return the file of an image."""
         return Origin(self._known.path(ref), -1, ref)
 
     def broken(self) -> Sequence[str]:

@@ -29,7 +29,6 @@ class Stage:
     Attributes:
         member: index of the op.
         name: name of the op.
-        launch: the launch.
     """
 
     member: int
@@ -108,7 +107,6 @@ def fuse_rows(
 
 
 def _reads(stage: Stage, chain: Sequence[Link], members: Sequence[Member]) -> bool:
-    """Whether a stage reads an output of a stage of the chain."""
     if isinstance(stage.launch, StepLaunch):
         return False
     sources = {m for m, _ in members[stage.member].inputs} | {stage.member}

@@ -45,7 +45,6 @@ class Sampler:
     """The sequence of the samples in files.
 
     Args:
-        files: the files.
         options: shuffle options.
     """
 
@@ -145,7 +144,6 @@ class BatchSampler:
         self._ready: dict[int, list[Ref]] = {}
 
     def refs(self, step: int) -> list[Ref]:
-        """Return this device's records of a batch."""
         with self._lock:
             found = self._ready.pop(step, None)
             if found is not None:

@@ -55,11 +55,9 @@ class RecordSource:
         )
 
     def refs(self, step: int) -> list[Any]:
-        """Return references to the records of a step."""
         return self._batches.refs(step)
 
     def read(self, ref: Any, row: int, outputs: Sequence[Array]) -> None:
-        """Read a record."""
         try:
             record: Record = self._files.read(*ref)
         except FlowError:
@@ -72,7 +70,6 @@ class RecordSource:
         outputs[0][row] = record
 
     def origin(self, ref: Any) -> Origin:
-        """Return the position of a record."""
         found: Origin = self._files.origin(*ref)
         return found
 

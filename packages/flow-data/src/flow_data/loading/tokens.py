@@ -143,7 +143,6 @@ class TokenSource:
         return [first + row for row in self._rows]
 
     def read(self, ref: int, row: int, outputs: Sequence[Array]) -> None:
-        """Read a sample into a row of the output."""
         out = outputs[0][row]
         at = self._order.start(ref) * self._length
         number = int(np.searchsorted(self._order.ends, at, side="right"))

@@ -144,7 +144,6 @@ class Workers:
         self.active = 0
 
     def submit(self, work: Callable[[], None], limits: WorkerLimits) -> Job:
-        """Queue a job and return it."""
         job = Job(work, limits, self._changes)
         with self._changes.lock:
             while len(self._threads) < limits.waiting and not self._stopped:

@@ -11,7 +11,6 @@ and ``File.fbs``.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +19,9 @@ from typing import Any
 from flatbuffers import number_types as numbers
 from flatbuffers.table import Table
 
-from flow_core.base.formats.regular_files import open_regular
 from flow_data.records.arrow_types import VIEWS, Column, columns
 from flow_data.records.flat import child, root, vector
+from flow_data.records.opened import OpenFile
 
 _MAGIC = b"ARROW1"
 _CONTINUED = 0xFFFFFFFF
@@ -64,7 +63,6 @@ class ArrowFile:
     """An Arrow IPC file or stream.
 
     Args:
-        path: the file.
         library: pyarrow.
 
     Attributes:
@@ -78,18 +76,12 @@ class ArrowFile:
 
     def __init__(self, path: str, library: Any) -> None:
         self._library = library
-        with open_regular(path) as file:
-            self._descriptor = os.dup(file.fileno())
-        self._size = os.fstat(self._descriptor).st_size
+        self._file = OpenFile(path)
+        self._size = self._file.size
         self._cached: tuple[Any, dict[int, Any]] = (None, {})
         head = self._bytes(0, min(8, self._size))
         blocks = self._listed() if head[:6] == _MAGIC else self._chained()
         self._columns, self.batches = self._index(blocks)
-
-    def __del__(self) -> None:
-        descriptor = getattr(self, "_descriptor", None)
-        if descriptor is not None:
-            os.close(descriptor)
 
     def _bytes(self, start: int, size: int) -> bytes:
         """Read bytes; another program may have truncated the file since it was opened."""
@@ -97,7 +89,7 @@ class ArrowFile:
             raise ValueError(f"{size} bytes at byte {start} of {self._size}")
         pieces = []
         while size:
-            piece = os.pread(self._descriptor, size, start)
+            piece = self._file.read(size, start)
             if not piece:
                 raise ValueError(f"{size} bytes less at byte {start}: the file has shrunk")
             pieces.append(piece)

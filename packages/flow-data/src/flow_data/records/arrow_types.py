@@ -31,7 +31,6 @@ class Column:
     """A column, or a part of one.
 
     Attributes:
-        name: its name.
         kind: Arrow's name of its type.
         buffers: the number of its buffers in a record batch, apart from those of its parts.
         made: the function that returns its type, given those of its parts; None if columns of this

@@ -44,7 +44,6 @@ class FolderFiles:
     """The images of folders as records with fields ``encoded`` (the file) and ``class/label``.
 
     Args:
-        paths: the folders.
         skip: no effect, because only decoders detect corrupt files.
     """
 
@@ -59,7 +58,6 @@ class FolderFiles:
         return files[number] if number < len(files) else None
 
     def read(self, part: int, number: int, place: tuple[str, int]) -> Record:
-        """Return a record with the bytes of an image."""
         path, label = place
         origin = self.origin(part, number, place)
         try:
@@ -70,7 +68,6 @@ class FolderFiles:
         return Record(payload, origin, parse_image)
 
     def origin(self, part: int, number: int, place: tuple[str, int]) -> Origin:
-        """Return the file of an image."""
         return Origin(place[0], -1, number)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from flow_core.base.errors import DataError
-from flow_core.base.formats.regular_files import open_regular
+from flow_data.records.opened import OpenFile
 from flow_data.records.record import Field, Origin, Record, corrupt
 
 Place = Any
@@ -50,24 +50,17 @@ class Frame(Protocol):
 class _Part:
     """One open file, with the places of the records scanned so far."""
 
-    __slots__ = ("complete", "descriptor", "ends", "lock", "size", "starts")
+    __slots__ = ("complete", "ends", "file", "lock", "starts")
 
     def __init__(self, path: str) -> None:
         try:
-            with open_regular(path) as file:
-                self.descriptor = os.dup(file.fileno())
+            self.file = OpenFile(path)
         except OSError as error:
             raise missing(path, error) from error
-        self.size = os.fstat(self.descriptor).st_size
         self.starts = array("q")
         self.ends = array("q")
-        self.complete = self.size == 0
+        self.complete = self.file.size == 0
         self.lock = threading.Lock()
-
-    def __del__(self) -> None:
-        descriptor = getattr(self, "descriptor", None)
-        if descriptor is not None:
-            os.close(descriptor)
 
 
 def missing(path: str, error: OSError) -> DataError:
@@ -87,7 +80,6 @@ class FramedFiles:
     """Files of framed records.
 
     Args:
-        paths: the files.
         frame: the encoding of lengths and trailers.
         parse: the function that returns the fields of a payload.
         skip: whether to add a message to `broken` at a corrupt frame and continue with the next
@@ -134,14 +126,14 @@ class FramedFiles:
     def _scan(self, part: int, known: _Part) -> None:
         """Scan the next record, or detect the end of the file."""
         offset = self._end(known)
-        if offset == known.size:
+        if offset == known.file.size:
             known.complete = True
             return
-        head = os.pread(known.descriptor, self._frame.header, offset)
+        head = known.file.read(self._frame.header, offset)
         whole = len(head) == self._frame.header
         length = self._frame.length(head) if whole else None
         start = offset + self._frame.header
-        if length is None or start + length + self._frame.trailer(length) > known.size:
+        if length is None or start + length + self._frame.trailer(length) > known.file.size:
             self._broken(part, known, offset, head, length)
             return
         known.starts.append(start)
@@ -151,7 +143,7 @@ class FramedFiles:
         self, part: int, known: _Part, offset: int, head: bytes, length: int | None
     ) -> None:
         origin = Origin(self.paths[part], offset, len(known.starts))
-        left = known.size - offset
+        left = known.file.size - offset
         found = f"{left} bytes left, with header {head.hex(' ') or 'nothing'}"
         if length is not None:
             found = f"a length of {length} with {left - self._frame.header} bytes left"
@@ -166,12 +158,12 @@ class FramedFiles:
         """Read a record; the record parses its fields on first access."""
         start, end = place
         known = self._parts[part]
-        payload = os.pread(known.descriptor, end - start, start)
+        payload = known.file.read(end - start, start)
         origin = self.origin(part, number, place)
         if len(payload) != end - start:
             raise corrupt(origin, f"{len(payload)} bytes", f"{end - start}: the file has shrunk")
         size = self._frame.trailer(end - start)
-        if size and not self._frame.is_valid(payload, os.pread(known.descriptor, size, end)):
+        if size and not self._frame.is_valid(payload, known.file.read(size, end)):
             found = f"{len(payload)} bytes with a wrong checksum"
             raise corrupt(origin, found, "bytes as they were written")
         return Record(payload, origin, self._parse, sparse=True)

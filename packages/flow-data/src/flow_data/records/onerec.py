@@ -49,7 +49,6 @@ class OneRecFrame:
         return -length % _ALIGNMENT + _ALIGNMENT
 
     def is_valid(self, payload: bytes, trailer: bytes) -> bool:
-        """Whether the checksum matches the payload."""
         return trailer[-_ALIGNMENT:] == digest(payload)
 
 
@@ -117,7 +116,6 @@ class OneRecFiles(FramedFiles):
     """The records of OneRec files; see `FramedFiles`.
 
     Args:
-        paths: the files.
         skip: see `FramedFiles`.
         verify: whether to parse records completely when they are read.
     """

@@ -18,7 +18,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeVar, Union
 
-from flow_core.base.formats.regular_files import open_regular
+from flow_data.records.opened import OpenFile
 
 _MOST = 1 << 30
 """The maximum size of a decoded row group in bytes, unless the file itself is large."""
@@ -73,7 +73,6 @@ class ParquetFile:
     """A Parquet file.
 
     Args:
-        path: the file.
         library: pyarrow.
 
     Attributes:
@@ -85,21 +84,15 @@ class ParquetFile:
 
     def __init__(self, path: str, library: ModuleType) -> None:
         self._library = library
-        with open_regular(path) as file:  # pyarrow would wait for the writer of a pipe
-            self._descriptor = os.dup(file.fileno())
-        self._size = os.fstat(self._descriptor).st_size
+        self._opened = OpenFile(path)  # pyarrow would wait for the writer of a pipe
+        self._size = self._opened.size
         self._parquet = import_module("pyarrow.parquet")
         # The path may name another file later, a pipe too.  pyarrow opens the checked one by this.
-        self._path = f"/dev/fd/{self._descriptor}" if os.path.exists("/dev/fd") else path
+        self._path = f"/dev/fd/{self._opened.descriptor}" if os.path.exists("/dev/fd") else path
         self._file = self._parquet.ParquetFile(self._path)
         groups = range(self._file.num_row_groups)
         self.rows = [self._file.metadata.row_group(i).num_rows for i in groups]
         self._groups: list[_Value] = []
-
-    def __del__(self) -> None:
-        descriptor = getattr(self, "_descriptor", None)
-        if descriptor is not None:
-            os.close(descriptor)
 
     def read(self, number: int) -> list[tuple[str, Any]]:
         """Return the columns of a row group; a text instead of one whose type is not read.
@@ -162,12 +155,12 @@ class ParquetFile:
         a column whose statistics are malformed.
         """
         if not self._groups:
-            length = int.from_bytes(os.pread(self._descriptor, 4, self._size - 8), "little")
+            length = int.from_bytes(self._opened.read(4, self._size - 8), "little")
             start = self._size - 8 - length
             if start < 0:
                 raise ValueError(f"a footer of {length} bytes in a file of {self._size}")
             try:
-                footer, _ = _struct(os.pread(self._descriptor, length, start), 0)
+                footer, _ = _struct(self._opened.read(length, start), 0)
             except IndexError:
                 raise ValueError("a footer that is not complete") from None
             self._groups = _part(footer, _GROUPS, list)
@@ -201,7 +194,7 @@ class ParquetFile:
         """Return the header of a page, and its length in bytes."""
         length = _HEADER
         while True:
-            data = os.pread(self._descriptor, length, at)
+            data = self._opened.read(length, at)
             try:
                 return _struct(data, 0)
             except IndexError:

@@ -96,7 +96,6 @@ class Record:
         return self._fields
 
     def field(self, name: str) -> Field:
-        """Return the kind and the values of a field."""
         found = self.fields.get(name)
         if found is None:
             hint = nearest(name, self.fields) or "name one of them"

@@ -65,7 +65,6 @@ class _TableFiles:
     """Tables as records.
 
     Args:
-        paths: the files.
         skip: no effect, because a damaged group is an error of each of its rows.
     """
 
@@ -97,7 +96,6 @@ class _TableFiles:
         return group, number - starts[group]
 
     def read(self, part: int, number: int, place: tuple[int, int]) -> Record:
-        """Return a row as a record."""
         group, row = place
         table = self._group(part, group)
         origin = self.origin(part, number, place)
@@ -121,7 +119,6 @@ class _TableFiles:
             return found
 
     def origin(self, part: int, number: int, place: tuple[int, int]) -> Origin:
-        """Return the file and the number of a row."""
         return Origin(f"{self.paths[part]}, row {number}", -1, number)
 
 

@@ -33,11 +33,9 @@ class TFRecordFrame:
         return value if struct.unpack("<I", header[8:])[0] == masked_crc(header[:8]) else None
 
     def trailer(self, length: int) -> int:
-        """Return the size of the checksum."""
         return 4
 
     def is_valid(self, payload: bytes, trailer: bytes) -> bool:
-        """Whether the checksum matches the payload."""
         return len(trailer) == 4 and struct.unpack("<I", trailer)[0] == masked_crc(payload)
 
 

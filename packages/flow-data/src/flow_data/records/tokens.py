@@ -8,7 +8,6 @@ the document boundaries, int64, as numbers of sequences.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.base.errors import DataError
-from flow_core.base.formats.regular_files import open_regular
+from flow_data.records.opened import OpenFile
 from flow_data.records.record import Origin, corrupt
 
 MAGIC = b"MMIDIDX\0\0"
@@ -43,8 +42,8 @@ class TokenFile:
         self._path = f"{prefix}.bin"
         self._dtype, self.lengths = _read_index(f"{prefix}.idx")
         self._starts = np.cumsum(self.lengths) - self.lengths
-        self._descriptor = _opened(self._path)
-        size, tokens = os.fstat(self._descriptor).st_size, int(self.lengths.sum())
+        self._file = _opened(self._path)
+        size, tokens = self._file.size, int(self.lengths.sum())
         if size != tokens * self._dtype.itemsize:
             raise DataError(
                 f"reading {self._path}",
@@ -54,11 +53,6 @@ class TokenFile:
                 hint="write both files again with Megatron's tools/preprocess_data.py",
             )
 
-    def __del__(self) -> None:
-        descriptor = getattr(self, "_descriptor", None)
-        if descriptor is not None:
-            os.close(descriptor)
-
     def read(self, sequence: int, offset: int, out: Any) -> None:
         """Read tokens of a sequence, from an offset on, into an array.
 
@@ -67,7 +61,7 @@ class TokenFile:
         """
         start = (int(self._starts[sequence]) + offset) * self._dtype.itemsize
         size = len(out) * self._dtype.itemsize
-        data = os.pread(self._descriptor, size, start)
+        data = self._file.read(size, start)
         origin = Origin(self._path, start, sequence)
         if len(data) != size:
             raise corrupt(origin, f"{len(data)} bytes", f"{size}: the file has shrunk", AGAIN)
@@ -81,7 +75,6 @@ class TokenFile:
         out[:] = found
 
     def origin(self, sequence: int) -> Origin:
-        """Return the position of a sequence."""
         first = int(self._starts[sequence]) * self._dtype.itemsize
         return Origin(self._path, first, sequence)
 
@@ -89,11 +82,9 @@ class TokenFile:
 AGAIN = "write the files again with Megatron's tools/preprocess_data.py"
 
 
-def _opened(path: str) -> int:
-    """Open a regular file, and return a descriptor of it."""
+def _opened(path: str) -> OpenFile:
     try:
-        with open_regular(path) as file:
-            return os.dup(file.fileno())
+        return OpenFile(path)
     except OSError as error:
         hint = "pass the common path of the two files, without .bin and .idx"
         raise DataError(
@@ -103,14 +94,10 @@ def _opened(path: str) -> int:
 
 def _read_index(path: str) -> tuple[Any, Array]:
     """Return the element type and the length of each sequence."""
-    descriptor = _opened(path)
-    try:
-        size = os.fstat(descriptor).st_size
-        head = os.pread(descriptor, _HEADER.size, 0)
-        code, count, boundaries = _header(path, head, size)
-        data = os.pread(descriptor, size - _HEADER.size, _HEADER.size)
-    finally:
-        os.close(descriptor)
+    file = _opened(path)
+    head = file.read(_HEADER.size, 0)
+    code, count, boundaries = _header(path, head, file.size)
+    data = file.read(file.size - _HEADER.size, _HEADER.size)
     ends = np.cumsum([4 * count, 8 * count, 8 * boundaries])
     if len(data) != ends[-1]:
         raise _invalid(path, f"{len(data)} bytes after the header", f"{ends[-1]} bytes")

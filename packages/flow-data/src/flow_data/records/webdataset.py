@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from flow_core.base.formats.regular_files import open_regular
 from flow_data.records.framed import missing
+from flow_data.records.opened import OpenFile
 from flow_data.records.record import Field, Origin, Record, corrupt
 
 _Members = tuple[tuple[str, int, int], ...]
@@ -31,7 +32,6 @@ class WebDatasetFiles:
     Unlike in that package, the files of a record may be apart from each other.
 
     Args:
-        paths: the tars.
         skip: whether to add a message to `broken` at corrupt data and omit the rest of the tar.
     """
 
@@ -41,14 +41,9 @@ class WebDatasetFiles:
         self._skip = skip
         self._lock = threading.Lock()
         self._places: dict[int, list[_Members]] = {}
-        self._descriptors: dict[int, int] = {}
-
-    def __del__(self) -> None:
-        for descriptor in getattr(self, "_descriptors", {}).values():
-            os.close(descriptor)
+        self._files: dict[int, OpenFile] = {}
 
     def place(self, part: int, number: int) -> _Members | None:
-        """Return the members of a record."""
         with self._lock:
             if part not in self._places:
                 self._places[part] = self._index(part)
@@ -58,12 +53,11 @@ class WebDatasetFiles:
     def _index(self, part: int) -> list[_Members]:
         path = self.paths[part]
         try:
-            with open_regular(path) as file:
-                self._descriptors[part] = os.dup(file.fileno())
+            self._files[part] = OpenFile(path)
         except OSError as error:
             raise missing(path, error) from error
         groups: dict[str, list[tuple[str, int, int]]] = {}
-        end, size = 0, os.fstat(self._descriptors[part]).st_size
+        end, size = 0, self._files[part].size
         try:
             with open_regular(path) as file, _opened(file) as tar:
                 for member in tar:
@@ -79,9 +73,8 @@ class WebDatasetFiles:
 
     def _check_end(self, part: int, end: int) -> None:
         """Check the final blocks of zeros; tarfile treats a corrupt header as the end, too."""
-        descriptor = self._descriptors[part]
         after = -(-end // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-        if os.pread(descriptor, 2 * tarfile.BLOCKSIZE, after) != bytes(2 * tarfile.BLOCKSIZE):
+        if self._files[part].read(2 * tarfile.BLOCKSIZE, after) != bytes(2 * tarfile.BLOCKSIZE):
             raise tarfile.ReadError(f"no header and no end of the archive at byte {after}")
 
     def _broken(self, origin: Origin, found: str) -> None:
@@ -91,15 +84,14 @@ class WebDatasetFiles:
         self.broken.append(str(error).splitlines()[0] + ": " + found)
 
     def read(self, part: int, number: int, place: _Members) -> Record:
-        """Read a record with the bytes of its members."""
-        descriptor = self._descriptors[part]
+        file = self._files[part]
         origin = self.origin(part, number, place)
         counts = Counter(name for name, _, _ in place)
         twice = [name for name, count in counts.items() if count > 1]
         if twice:
             hint = "write the tar again with one such file per record"
             raise corrupt(origin, f"several files *.{twice[0]}", "one per record", hint)
-        payload = {name: os.pread(descriptor, size, start) for name, start, size in place}
+        payload = {name: file.read(size, start) for name, start, size in place}
         short = [n for n, _, size in place if len(payload[n]) != size]
         if short:
             raise corrupt(origin, f"truncated member {short[0]!r}", "a complete tar file")
@@ -195,7 +187,6 @@ def _end(member: tarfile.TarInfo, before: int, file_size: int) -> int:
 
 
 def _described(error: Exception) -> str:
-    """Return the printable text of an error."""
     known = isinstance(error, tarfile.TarError)
     return ascii(str(error))[1:-1] if known else f"{type(error).__name__}: {str(error)!a}"
 

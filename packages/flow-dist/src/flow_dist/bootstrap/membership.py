@@ -33,7 +33,6 @@ class Membership:
         size: number of processes.
         local_rank, local_size: rank and number among the processes of this host; None if the
             launcher does not provide them.
-        host: name of this host.
         source: the engine whose variables were read; "alone" if there are no such variables.
         master: (address, port) of rank 0, if the launcher provides it.
         restart: number of restarts so far: those of the engine, and ``FLOW_DIST_RESTART``.
@@ -67,7 +66,6 @@ master=None, restart=0)
 
     @property
     def alone(self) -> bool:
-        """Whether this process is the only one."""
         return self.size == 1
 
     def __str__(self) -> str:

@@ -78,11 +78,9 @@ class Board:
 
     Args:
         size: number of ranks.
-        limits: time limits.
         now: the current time, in seconds.
 
     Attributes:
-        size, limits: the arguments.
         ranks: the ranks that have joined.
         open: number of ranks that have neither disconnected nor said goodbye.
     """

@@ -148,11 +148,9 @@ class Listener:
         self._unauthenticated.pop(writer, None)
 
     def log_drop(self, peer: object, reason: str) -> None:
-        """Log a dropped connection."""
         self._drops.add(peer, " ".join(reason.split()), time.monotonic())
 
     def close(self) -> None:
-        """Stop listening."""
         self._socket.close()
         self._drops.flush()
 

@@ -51,7 +51,6 @@ class ControlServer:
         token: the secret of the job.
         address: the only address to listen on.
         port: the port to listen on; 0 selects any free port.
-        limits: time limits.
         report: receives reports about a job that makes no progress; if None, they are printed.
 
     Attributes:

@@ -28,7 +28,6 @@ class Group:
     """A set of ranks that exchange with each other, and the last exchanges that they entered.
 
     Attributes:
-        ranks: the members.
         lane: distinguishes independent orders of exchanges.
         count: number of exchanges entered.
         last: keys of the last exchanges, each at the exchange's number modulo the length.

@@ -282,7 +282,6 @@ class Process:
     """An actor that runs one rank on the node where Ray has placed it."""
 
     def node(self) -> str:
-        """Return the id of the actor's node."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())

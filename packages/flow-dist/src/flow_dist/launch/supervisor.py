@@ -49,7 +49,6 @@ class Job:
         restarts: maximum number of restarts after failures.
         least: minimum number of ranks to continue with after hosts are lost.
         mpiexec, agent, address: see `Launcher`.
-        limits: time limits.
         label: whether each line of output is labeled with its rank; if None, on terminals only.
         settings: environment variables to set in all ranks.
     """
@@ -69,7 +68,6 @@ class Job:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks to start."""
         return self.size or sum(host.slots for host in self.hosts) or 1
 
     @property
@@ -192,7 +190,6 @@ class MpiStarter:
         return job if failure is None else without_silent_hosts(job, failure)
 
     def start(self, job: Job, env: Mapping[str, str]) -> Processes:
-        """Start the launcher."""
         if not job.hosts:
             compile_if_missing(job.ranks, job.limits.start / 2)
         folder = Scratch()

@@ -115,5 +115,4 @@ def _balanced(size: int, parts: int) -> Chunks:
 
 @lru_cache(maxsize=64)
 def _equal(size: int, parts: int) -> Chunks:
-    """Return parts of equal sizes."""
     return np.full(parts, size), np.arange(parts) * size

@@ -155,7 +155,6 @@ class Service:
                 connection.sendall(f"{answer}\n".encode())
 
     def answer(self, line: str) -> str:
-        """Return the reply to a request line."""
         words = dict(word.partition("=")[::2] for word in line.split())
         handler = self._answers.get(words.get("cmd", ""))
         return f"cmd={handler(words)}" if handler else f"cmd={words.get('cmd')}_result rc=-1"

@@ -142,7 +142,6 @@ def _only_target(targets: Mapping[Any, Gather], message: Sequence[Box]) -> Any:
 
     Args:
         targets: the first gather of this process that reads a box, by the key of the box.
-        message: the boxes of the message.
     """
     if len(message) > 1:
         return None

@@ -190,7 +190,6 @@ class MpiWorld(World):
         """Return a callable that a job calls with its feeds to compare them among all processes.
 
         Args:
-            job: name of the job.
             arrays: names of the arrays that are fed to the job.
             policy: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
         """
@@ -266,7 +265,6 @@ class MpiWorld(World):
         return thread_budget_of_host(partial(self.gather, what="dividing the cores"))
 
     def share_memory(self, ranks: Iterable[int]) -> bool:
-        """Return whether all given ranks share memory with each other."""
         members = set(ranks)
         return all(members <= self.shared_memory_peers[rank] for rank in members)
 

@@ -247,7 +247,6 @@ class NcclComm(Comm):
 
 @lru_cache(maxsize=256)
 def _sorted(devices: tuple[Device, ...]) -> Devices:
-    """Return devices in rank order."""
     return Devices(sorted(devices))
 
 

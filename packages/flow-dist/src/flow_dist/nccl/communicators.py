@@ -95,7 +95,6 @@ class Communicator:
         return None if self.freed else error
 
     def rank(self, device: Device) -> int:
-        """Return the rank of a member."""
         return self.devices.index(device)
 
     def check(self) -> None:
@@ -199,11 +198,9 @@ class Communicators:
         self._communicators: dict[Devices, Communicator] = {}
 
     def owner(self, device: Device) -> int:
-        """Return the rank that owns a device."""
         return 0 if self._world is None else self._world.owner(device)
 
     def owns(self, device: Device) -> bool:
-        """Return whether this process owns a device."""
         return self._world is None or self._world.owner(device) == self._world.rank
 
     @property

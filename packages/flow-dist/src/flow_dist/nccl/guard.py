@@ -25,7 +25,6 @@ class Guard:
     """A monitor of the communicators of a process.
 
     Args:
-        groups: the communicators.
         poll: seconds between two polls.
     """
 
@@ -41,7 +40,6 @@ class Guard:
             self.check()
 
     def check(self) -> None:
-        """Poll once."""
         try:
             run_poll_hooks()
         except FlowError as found:  # a process that runs another step never enters the exchange
@@ -62,7 +60,6 @@ class Guard:
         thread.join(ABORT_SECONDS)
 
     def close(self) -> None:
-        """Stop polling."""
         self._over.set()
         self._thread.join()
         if self._end in termination.BEFORE:

@@ -258,7 +258,6 @@ class CupyNccl:
         comm.abort()
 
     def destroy(self, comm: Communicator) -> None:
-        """Free a communicator."""
         comm.destroy()
 
 

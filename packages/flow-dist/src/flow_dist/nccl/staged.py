@@ -30,7 +30,6 @@ class MpiStagedComm(StagedComm):
         self._direct = _direct([device for device in devices if device.type == "gpu"])
 
     def wanted(self, devices: Collection[Device], is_regular: bool) -> Collection[Device] | None:
-        """Return the devices whose blocks an exchange must list."""
         if self._direct is not None and self._goes_direct(devices):
             return self._direct.wanted(devices, is_regular)
         return super().wanted(devices, is_regular)

@@ -88,7 +88,6 @@ def stages_of(exchange: Exchange, site: Site, ordered: bool) -> list[Stage]:
     """Return the stages of this process's part of an exchange.
 
     Args:
-        exchange: the exchange.
         site: its devices and arrays.
         ordered: whether floating-point sums are added in the exchange's order, not in NCCL's.
     """
@@ -150,18 +149,15 @@ class _Member:
         return op_of(self.exchange.combine, self.exchange.outputs[0].dtype)
 
     def local(self) -> list[Device]:
-        """The local devices."""
         return [device for device in self.devices if device in self.site.copiers]
 
     def others(self, device: Device) -> list[Device]:
         return [other for other in self.devices if other != device]
 
     def input(self, device: Device) -> Strided:
-        """Return the input of a local device."""
         return self.site.inputs[self.first[0] + self.inputs[device]]
 
     def output(self, device: Device) -> Strided:
-        """Return the output of a local device."""
         return self.site.outputs[self.first[1] + self.outputs[device]]
 
     def source(self, sender: Device, receiver: Device) -> Strided:

@@ -190,7 +190,6 @@ class _Published:
         return json.dumps([memory.location_of(self.counters), *slots]).encode()
 
     def counter_views(self) -> _Counters:
-        """Return the counters."""
         return _Counters(*[counter(self.counters, line) for line in range(3)])
 
 
@@ -213,10 +212,12 @@ def _bind(
         _stage_slots(memory, sent, depth),
         _stage_slots(memory, _sums(own_gathers) if partners else {}, depth),
     )
+    # Peers may read the counters as soon as they know where they are: clear them before `_connect`.
     own.counters[:] = 0
     others = _connect(own, routed, {r: _sums(by_rank[r]) for r in partners}, memory, group)
     counters = {r: published.counter_views() for r, published in others.items()}
     received = {key: row for published in others.values() for key, row in published.boxes.items()}
+    # Invariant 3: what a target publishes proves that it has read; these publish nothing to read.
     unidirectional = targets - sources
     return _BoundPhase(
         own.counter_views(),
@@ -268,7 +269,6 @@ _COUNTERS = Box(_HOST, (), (3 * CACHE_LINE,), np.dtype(np.uint8))  # staged boxe
 
 
 def _stage_slots(memory: SharedMemory, boxes: Mapping[Key, Box], depth: int) -> Slots:
-    """Allocate the slots of boxes."""
     return {key: [memory.stage(box) for _ in range(depth)] for key, box in boxes.items()}
 
 

@@ -149,7 +149,6 @@ class SharedMemory:
         self._opened: Callable[[int, int, int], Any] = lru_cache(maxsize=None)(open_segment)
 
     def arena(self, nbytes: int) -> Segment:
-        """Allocate a segment for a device."""
         segment = Segment(nbytes)
         self._segments.append(segment)
         return segment
@@ -163,7 +162,6 @@ class SharedMemory:
         return None
 
     def stage(self, box: Box) -> Any:
-        """Allocate shared memory for a box."""
         if self._stage is None or self._used + box.nbytes > self._stage.nbytes:
             self._stage, self._used = self.arena(max(STAGE_BYTES, box.nbytes)), 0
         slot = self._stage.view(self._used, box.shape, box.dtype)
@@ -206,7 +204,6 @@ class Access:
 
     Attributes:
         rank, peer: the accessing rank, and the rank that owns the box.
-        box: the box.
         writes: whether the access is a write.
     """
 

@@ -47,8 +47,7 @@ def cond(
             of the same form, shapes and element types: a blob, or a tuple or list of blobs.
         operands: blobs, or tuples or lists of blobs.
 
-    Returns:
-        The results of the chosen function.
+    Returns: The results of the chosen function.
 
     Raises:
         JobError: ``pred`` has several elements, or the functions return different forms, shapes or
@@ -57,13 +56,11 @@ def cond(
             other devices; or the blobs are of the mirrored view, of several periods, or of dynamic
             shape.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     total = flow.math.reduce_sum(x)
-        ...     return flow.cond(total > 0, flow.math.sqrt, flow.math.negative, x)
-        >>> job([1, 4]), job([1, -4])
-        (array([1., 2.], dtype=float32), array([-1.,  4.], dtype=float32))
+    >>> def root(x):
+    ...     total = flow.math.reduce_sum(x)
+    ...     return flow.cond(total > 0, flow.math.sqrt, flow.math.negative, x)
+    >>> run(root, [1, 4]), run(root, [1, -4])
+    (array([1., 2.], dtype=float32), array([-1.,  4.], dtype=float32))
     """
     at = user_line()
     job = current_job("cond")

@@ -106,7 +106,6 @@ def dynamic_binary_split(
         base_shift: logarithm of the size in bytes of the last two parts, to the base 2.
         out_num: number of parts, from 2; each one before the last two has twice the next one's
             size.
-        name: name of the op.
 
     Returns:
         ``out_num`` blobs of bytes (`flow.char`), from large to small, each with the valid rows
@@ -116,14 +115,13 @@ def dynamic_binary_split(
         JobError: ``x`` has a fixed size.
         ShapeError: the parts are too small for the header and all rows of ``x``.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.ListNumpy.Placeholder((4,), dtype=flow.int8)) -> tp.Bundle[tp.ListNumpy]:
-        ...     return flow.experimental.dynamic_binary_split(x, base_shift=3, out_num=2)
-        >>> for (part,) in job([[5, 6]]):
-        ...     print(part)
-        [2 0 0 0 0 0 0 0]
-        [5 6]
+    >>> @flow.global_function()
+    ... def job(x: tp.ListNumpy.Placeholder((4,), dtype=flow.int8)) -> tp.Bundle[tp.ListNumpy]:
+    ...     return flow.experimental.dynamic_binary_split(x, base_shift=3, out_num=2)
+    >>> for (part,) in job([[5, 6]]):
+    ...     print(part)
+    [2 0 0 0 0 0 0 0]
+    [5 6]
     """
     x = checked_blob(x)
     if isinstance(x, PeriodBlob):
@@ -149,21 +147,17 @@ def dynamic_binary_concat(
         source_blob: the blob that was split; the result has its element type and largest shape.
         source_sbp: ``"S:axis"``, ``"B"`` or ``"P"``, OneFlow's statement of the layout; without
             effect, since the compiler knows the layout.
-        name: name of the op.
 
-    Returns:
-        A blob of the same size as ``source_blob``.
+    Returns: A blob of the same size as ``source_blob``.
 
-    Raises:
-        DataError: in a step, the parts are not those of a blob of this shape.
+    Raises: DataError: in a step, the parts are not those of a blob of this shape.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.ListNumpy.Placeholder((8,))) -> tp.ListNumpy:
-        ...     parts = flow.experimental.dynamic_binary_split(x, base_shift=4, out_num=3)
-        ...     return flow.experimental.dynamic_binary_concat(parts, x)
-        >>> job([[1, 2, 3]])
-        [array([1., 2., 3.], dtype=float32)]
+    >>> @flow.global_function()
+    ... def job(x: tp.ListNumpy.Placeholder((8,))) -> tp.ListNumpy:
+    ...     parts = flow.experimental.dynamic_binary_split(x, base_shift=4, out_num=3)
+    ...     return flow.experimental.dynamic_binary_concat(parts, x)
+    >>> job([[1, 2, 3]])
+    [array([1., 2., 3.], dtype=float32)]
     """
     source, parts = checked_blob(source_blob), [checked_blob(x) for x in input_blob_list]
     if source_sbp[:1] not in ("S", "B", "P"):

@@ -28,10 +28,8 @@ def unique_with_counts(
         the rest are 0; for each element of ``x``, the index of its value among them (n,); the count
         of each value (n,); and ``num_unique`` (1,).
 
-    >>> @flow.global_function()
-    ... def job(x: tp.Numpy.Placeholder((3,), flow.int32)) -> tp.Bundle[tp.Numpy]:
-    ...     return flow.experimental.unique_with_counts(x)
-    >>> [result.tolist() for result in job([5, 7, 5])]
+    >>> results = run(flow.experimental.unique_with_counts, np.array([5, 7, 5]))
+    >>> [result.tolist() for result in results]
     [[5, 7, 0], [0, 1, 0], [2, 1, 0], [2]]
     """
     y, idx, count, number = emit("unique_with_counts", x, out_idx=as_dtype(out_idx).name, name=name)

@@ -31,22 +31,15 @@ def split(
         axis: the axis, negative to count from the last one.
         sizes: instead of ``indices_or_sections``: the size of each part (the last one may be
             smaller), or a list of all sizes, as in ``torch.split``.
-        name: name of the op.
 
-    Returns:
-        A list of blobs of the element type of ``x``.
+    Returns: A list of blobs of the element type of ``x``.
 
     Raises:
         InferenceError: the number of parts does not divide the size of the axis, a part is empty,
             or the sizes do not add up to the size of the axis.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((5,))) -> tuple[tp.Numpy, tp.Numpy]:
-        ...     first, rest = flow.split(x, [2])
-        ...     return first, rest
-        >>> job([1, 2, 3, 4, 5])
-        (array([1., 2.], dtype=float32), array([3., 4., 5.], dtype=float32))
+    >>> run(flow.split, [1, 2, 3, 4, 5], indices_or_sections=[2])
+    [array([1., 2.], dtype=float32), array([3., 4., 5.], dtype=float32)]
     """
     x = checked_blob(x, "split")
     axis = axis_of("split", axis, len(x.shape))
@@ -95,21 +88,13 @@ def unbind(x: Blob, axis: int = 0, name: str | None = None) -> list[BlobDef]:
     Args:
         x: a blob.
         axis: the axis, negative to count from the last one.
-        name: name of the op.
 
-    Returns:
-        A list of as many blobs as the axis has elements; of shape (1,) if ``x`` has one axis.
+    Returns: A list of as many blobs as the axis has elements; of shape (1,) if ``x`` has one axis.
 
-    Raises:
-        InferenceError: the axis is out of range or of size 0.
+    Raises: InferenceError: the axis is out of range or of size 0.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tuple[tp.Numpy, tp.Numpy]:
-        ...     first, second = flow.unbind(x, axis=1)
-        ...     return first, second
-        >>> job([[1, 2], [3, 4]])
-        (array([1., 3.], dtype=float32), array([2., 4.], dtype=float32))
+    >>> run(flow.unbind, [[1, 2], [3, 4]], axis=1)
+    [array([1., 3.], dtype=float32), array([2., 4.], dtype=float32)]
     """
     x = checked_blob(x, "unbind")
     axis = axis_of("unbind", axis, len(x.shape))
@@ -130,21 +115,14 @@ def roll(
         x: a blob.
         shift: by how many elements, negative towards the start; a list for several axes.
         axis: the axis or axes; None shifts the elements in row-major order.
-        name: name of the op.
 
-    Returns:
-        A blob of the shape and element type of ``x``.
+    Returns: A blob of the shape and element type of ``x``.
 
-    Raises:
-        InferenceError: an axis is out of range, or there are other numbers of shifts and axes.
+    Raises: InferenceError: an axis is out of range, or there are other numbers of shifts and axes.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-        ...     return flow.roll(x, 1, axis=1)
-        >>> job([[1, 2, 3], [4, 5, 6]])
-        array([[3., 1., 2.],
-               [6., 4., 5.]], dtype=float32)
+    >>> run(flow.roll, [[1, 2, 3], [4, 5, 6]], 1, axis=1)
+    array([[3., 1., 2.],
+           [6., 4., 5.]], dtype=float32)
     """
     x = checked_blob(x, "roll")
     if axis is None:
@@ -193,22 +171,16 @@ def cumsum(
             order.
         exclusive: whether an element is left out of its own sum; the first sum is then 0.
         reverse: whether to add from the end of the axis.
-        name: name of the op.
 
     Returns:
         A blob of the shape (for no ``axis``: of one axis) and element type of ``x``.  Sums of
         16-bit numbers are rounded once, from float32.
 
-    Raises:
-        InferenceError: the axis is out of range, or ``x`` has truth values.
+    Raises: InferenceError: the axis is out of range, or ``x`` has truth values.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-        ...     return flow.cumsum(x, axis=1)
-        >>> job([[1, 2, 3], [4, 5, 6]])
-        array([[ 1.,  3.,  6.],
-               [ 4.,  9., 15.]], dtype=float32)
+    >>> run(flow.cumsum, [[1, 2, 3], [4, 5, 6]], axis=1)
+    array([[ 1.,  3.,  6.],
+           [ 4.,  9., 15.]], dtype=float32)
     """
     x = checked_blob(x, "cumsum")
     if axis is None:

@@ -68,17 +68,12 @@ def scan(
             on other devices; or the blobs are of the mirrored view, of several periods, or of
             dynamic shape.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((4, 1))) -> tuple[tp.Numpy, tp.Numpy]:
-        ...     def body(total, element):
-        ...         total = 0.5 * total + element
-        ...         return total, total
-        ...
-        ...     return flow.scan(body, flow.zeros((1,)), x)
-        >>> last, totals = job([[1], [2], [3], [4]])
-        >>> totals.ravel(), last
-        (array([1.   , 2.5  , 4.25 , 6.125], dtype=float32), array([6.125], dtype=float32))
+    >>> def body(total, element):
+    ...     total = 0.5 * total + element
+    ...     return total, total
+    >>> last, totals = run(lambda x: flow.scan(body, flow.zeros((1,)), x), [[1], [2], [3], [4]])
+    >>> totals.ravel(), last
+    (array([1.   , 2.5  , 4.25 , 6.125], dtype=float32), array([6.125], dtype=float32))
     """
     at = user_line()
     job = current_job("scan")

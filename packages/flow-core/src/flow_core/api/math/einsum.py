@@ -47,25 +47,16 @@ def einsum(equation: str, *operands: Blob, name: str | None = None) -> BlobDef:
     Args:
         equation: letters of the axes of each operand, and of the result: ``"ij,jk->ik"``.
         operands: blobs of one element type.
-        name: name of the result.
 
-    Returns:
-        A blob with the axes of the result, or of shape (1,) if it has none.
+    Returns: A blob with the axes of the result, or of shape (1,) if it has none.
 
     Raises:
         InferenceError: the equation has other characters, or letters that do not fit the shapes,
             as in ``numpy.einsum``; or the element types differ.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(
-        ...     a: tp.Numpy.Placeholder((2, 2)),
-        ...     b: tp.Numpy.Placeholder((2, 2)),
-        ... ) -> tp.Numpy:
-        ...     return flow.einsum("ij,kj->ik", a, b)
-        >>> job([[1, 2], [3, 4]], [[1, 0], [0, 10]])
-        array([[ 1., 20.],
-               [ 3., 40.]], dtype=float32)
+    >>> run(flow.einsum, "ij,kj->ik", [[1, 2], [3, 4]], [[1, 0], [0, 10]])
+    array([[ 1., 20.],
+           [ 3., 40.]], dtype=float32)
     """
     check(isinstance(equation, str), "flow.einsum", f"{equation!r:.60}", "a text and blobs")
     blobs = [checked_blob(x, "einsum") for x in operands]

@@ -43,7 +43,6 @@ def norm(
             for 2 or "fro".
         axis: the axis of the vectors, or the two axes of the matrices; None for all axes.
         keepdims: whether to keep these axes with size 1.
-        name: name of the result.
 
     Returns:
         A blob of the element type of ``x`` without these axes; of shape (1,) if no axis is left.
@@ -52,12 +51,8 @@ def norm(
         InferenceError: an axis is out of range, or there are more than two with an ``ord``.
         UnsupportedError: the order is another one, such as 2 or "nuc" of matrices.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.linalg.norm(x, axis=1)
-        >>> job([[3, 4], [0, 2]])
-        array([5., 2.], dtype=float32)
+    >>> run(flow.linalg.norm, [[3, 4], [0, 2]], axis=1)
+    array([5., 2.], dtype=float32)
     """
     x = checked_blob(x, "norm")
     check(x.dtype.is_floating, "flow.norm", f"{x}", "a floating-point blob")

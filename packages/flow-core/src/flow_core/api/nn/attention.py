@@ -32,20 +32,13 @@ def swiglu(x: Blob, axis: int = -1, name: str | None = None) -> BlobDef:
     Args:
         x: a floating-point blob; a is the first half of the axis, b the second one.
         axis: the axis, of even size.
-        name: name of the result.
 
-    Returns:
-        A blob of the element type of ``x``, with half the size on the axis.
+    Returns: A blob of the element type of ``x``, with half the size on the axis.
 
-    Raises:
-        InferenceError: the axis is out of range, or its size is odd.
+    Raises: InferenceError: the axis is out of range, or its size is odd.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 4))) -> tp.Numpy:
-        ...     return flow.nn.swiglu(x)
-        >>> job([[0, 1, 5, 2]]).round(4)
-        array([[0.    , 1.4621]], dtype=float32)
+    >>> run(flow.nn.swiglu, [[0, 1, 5, 2]]).round(4)
+    array([[0.    , 1.4621]], dtype=float32)
     """
     where = checked_axis(_check, "swiglu", checked_blob(x, "swiglu"), axis)
     even = x.shape[where] % 2 == 0
@@ -68,20 +61,13 @@ def rms_norm(
         gamma: factors of shape (x.shape[axis],), or None.
         axis: the axis.
         epsilon: added to the mean square.
-        name: name of the result.
 
-    Returns:
-        A blob of the shape and element type of ``x``.
+    Returns: A blob of the shape and element type of ``x``.
 
-    Raises:
-        InferenceError: the axis is out of range, or ``gamma`` has another shape.
+    Raises: InferenceError: the axis is out of range, or ``gamma`` has another shape.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2))) -> tp.Numpy:
-        ...     return flow.nn.rms_norm(x)
-        >>> job([[3, 4]]).round(4)
-        array([[0.8485, 1.1314]], dtype=float32)
+    >>> run(flow.nn.rms_norm, [[3, 4]]).round(4)
+    array([[0.8485, 1.1314]], dtype=float32)
     """
     x = checked_blob(x, "rms_norm")
     where = checked_axis(_check, "rms_norm", x, axis)
@@ -108,21 +94,14 @@ def rotary_embedding(x: Blob, base: float = 10000.0, name: str | None = None) ->
     Args:
         x: a floating-point blob of shape (..., positions, features).
         base: the ratio of the slowest to the fastest rotation.
-        name: name of the result.
 
-    Returns:
-        A blob of the shape and element type of ``x``.
+    Returns: A blob of the shape and element type of ``x``.
 
-    Raises:
-        InferenceError: ``x`` has one axis, or an odd number of features.
+    Raises: InferenceError: ``x`` has one axis, or an odd number of features.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
-        ...     return flow.nn.rotary_embedding(x)
-        >>> job([[1, 0], [1, 0]]).round(4)
-        array([[1.    , 0.    ],
-               [0.5403, 0.8415]], dtype=float32)
+    >>> run(flow.nn.rotary_embedding, [[1, 0], [1, 0]]).round(4)
+    array([[1.    , 0.    ],
+           [0.5403, 0.8415]], dtype=float32)
     """
     x = checked_blob(x, "rotary_embedding")
     fits = len(x.shape) > 1 and x.shape[-1] % 2 == 0 and x.dtype.is_floating
@@ -169,21 +148,16 @@ def attention(
             position of the last key.
         dropout_rate: the rate at which weights are dropped in train jobs.
         scale: the factor of the products, by default ``features ** -0.5``.
-        name: name of the result.
 
     Returns:
         A blob of shape (batch, heads, queries, value features).  A query that sees no key gets an
         average of all values, not NaN.
 
-    Raises:
-        InferenceError: the shapes do not fit together.
+    Raises: InferenceError: the shapes do not fit together.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 1, 2, 1))) -> tp.Numpy:
-        ...     return flow.flatten(flow.nn.attention(x, x, x, causal=True))
-        >>> job([[[[0], [1]]]]).round(4)
-        array([0.    , 0.7311], dtype=float32)
+    >>> x = [[[[0], [1]]]]
+    >>> run(flow.nn.attention, x, x, x, causal=True).ravel().round(4)
+    array([0.    , 0.7311], dtype=float32)
     """
     q, k, v = (checked_blob(x, "attention") for x in (query, key, value))
     _check_heads(q, k, v)

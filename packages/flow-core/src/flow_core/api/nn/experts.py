@@ -36,7 +36,6 @@ def expert_slots(
         chosen: integers of shape (groups, choices, tokens), the experts that each token chooses.
         num_experts: number of experts; choices of other numbers get no slot.
         capacity: number of slots of an expert for each group.
-        name: name of the op.
 
     Returns:
         Three int32 blobs: the slot of each choice, -1 without one, of the shape of ``chosen``; the
@@ -47,13 +46,8 @@ def expert_slots(
     Raises:
         InferenceError: ``chosen`` has another shape or no integers, or a number is not positive.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(i: tp.Numpy.Placeholder((1, 1, 4), flow.int32)) -> tp.Numpy:
-        ...     slots, tokens, load = flow.nn.expert_slots(i, num_experts=2, capacity=2)
-        ...     return slots
-        >>> job([[[1, 1, 0, 1]]])
-        array([[[ 2,  3,  0, -1]]], dtype=int32)
+    >>> run(flow.nn.expert_slots, np.array([[[1, 1, 0, 1]]]), num_experts=2, capacity=2)[0]
+    array([[[ 2,  3,  0, -1]]], dtype=int32)
     """
     attrs = {"experts": num_experts, "capacity": capacity}
     for key, value in attrs.items():
@@ -104,20 +98,14 @@ def mixture_of_experts(
         loss with a small factor, such as 0.01, it evens out the load.  A NaN in the scores of a
         token is in its results and in the balance loss.
 
-    Raises:
-        InferenceError: the shapes, ``k``, ``groups`` or the result of ``experts`` do not fit.
+    Raises: InferenceError: the shapes, ``k``, ``groups`` or the result of ``experts`` do not fit.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((3, 2))) -> tp.Numpy:
-        ...     y, balance_loss, dropped = flow.nn.mixture_of_experts(
-        ...         x, 100 * x, lambda rows: -rows, capacity_factor=2
-        ...     )
-        ...     return y
-        >>> job([[1, 0], [0, 2], [3, 1]])
-        array([[-1., -0.],
-               [-0., -2.],
-               [-3., -1.]], dtype=float32)
+    >>> def mixture(x):
+    ...     return flow.nn.mixture_of_experts(x, 100 * x, lambda rows: -rows, capacity_factor=2)
+    >>> run(mixture, [[1, 0], [0, 2], [3, 1]])[0]
+    array([[-1., -0.],
+           [-0., -2.],
+           [-3., -1.]], dtype=float32)
     """
     x, scores = checked_blob(x, _FUNCTION), checked_blob(scores, _FUNCTION)
     count, size = _groups(x, scores, k, groups)

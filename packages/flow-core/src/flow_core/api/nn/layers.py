@@ -100,11 +100,8 @@ def dense(
 
     Returns: A blob of shape (*inputs.shape[:-1], units).
 
-    >>> @flow.global_function()
-    ... def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-    ...     ones = flow.ones_initializer()
-    ...     return flow.layers.dense(x, 2, flow.nn.relu, kernel_initializer=ones, name="fc")
-    >>> job([[1, 2, 3], [-1, -2, -3]])
+    >>> ones = flow.ones_initializer()
+    >>> run(flow.layers.dense, [[1, 2, 3], [-1, -2, -3]], 2, flow.nn.relu, kernel_initializer=ones)
     array([[6., 6.],
            [0., 0.]], dtype=float32)
     """
@@ -406,7 +403,6 @@ def upsample_2d(
         size: the two factors for height and width, or one factor for both.
         data_format: "NCHW" or "NHWC".
         interpolation: "nearest", or "bilinear", which interpolates between the centers of elements.
-        name: name of the op.
 
     Returns: A blob with larger height and width.
 

@@ -93,13 +93,8 @@ def mixture_of_experts(
         A blob of shape (..., units), the balance loss and the number of choices without a slot, the
         last two of shape (1,).
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 5, 8))) -> tp.Numpy:
-        ...     y, balance_loss, dropped = flow.layers.mixture_of_experts(x, 4, 16, k=2)
-        ...     return x + y
-        >>> job(np.ones((2, 5, 8))).shape
-        (2, 5, 8)
+    >>> run(flow.layers.mixture_of_experts, np.ones((2, 5, 8)), 4, 16, k=2)[0].shape
+    (2, 5, 8)
     """
     sizes = (num_experts, hidden_units, units)
     units = _checked_units(inputs, sizes)

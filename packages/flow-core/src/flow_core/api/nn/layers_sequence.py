@@ -75,21 +75,15 @@ def embedding(
         dtype: floating-point type of the weight.
         model_distribute: distribution of the weight.
 
-    Returns:
-        A blob of shape (*inputs.shape, embedding_dim).
+    Returns: A blob of shape (*inputs.shape, embedding_dim).
 
     Raises:
         InferenceError: ``inputs`` are no integers, or a size is not positive.
         VariableError: the job already has a layer of this name.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(i: tp.Numpy.Placeholder((2,), flow.int32)) -> tp.Numpy:
-        ...     ones = flow.ones_initializer()
-        ...     return flow.layers.embedding(i, 10, 3, initializer=ones)
-        >>> job([7, 0])
-        array([[1., 1., 1.],
-               [1., 1., 1.]], dtype=float32)
+    >>> run(flow.layers.embedding, np.array([7, 0]), 10, 3, flow.ones_initializer())
+    array([[1., 1., 1.],
+           [1., 1., 1.]], dtype=float32)
     """
     check_input("embedding", inputs)
     check(inputs.dtype.kind in "iu", "embedding", f"{inputs}", "integers, the numbers of rows")
@@ -120,18 +114,12 @@ def rms_norm(
         epsilon: added to the mean square.
         axis: the axis.
 
-    Returns:
-        A blob of the shape and element type of ``inputs``.
+    Returns: A blob of the shape and element type of ``inputs``.
 
-    Raises:
-        InferenceError: the axis is out of range.
+    Raises: InferenceError: the axis is out of range.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2))) -> tp.Numpy:
-        ...     return flow.layers.rms_norm(x)
-        >>> job([[3, 4]]).round(4)
-        array([[0.8485, 1.1314]], dtype=float32)
+    >>> run(flow.layers.rms_norm, [[3, 4]]).round(4)
+    array([[0.8485, 1.1314]], dtype=float32)
     """
     size = inputs.shape[layer_axis("rms_norm", inputs, axis)]
     with name_scope(layer_name(name)):
@@ -160,15 +148,11 @@ def swiglu(
         hidden_units: the number of gated units.
         units: size of the last axis of the result, by default that of ``inputs``.
 
-    Returns:
-        A blob of shape (*inputs.shape[:-1], units).
+    Returns: A blob of shape (*inputs.shape[:-1], units).
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((1, 2))) -> tp.Numpy:
-        ...     return flow.layers.swiglu(x, 4, kernel_initializer=flow.ones_initializer())
-        >>> job([[0.5, 0.5]]).round(4)
-        array([[2.9242, 2.9242]], dtype=float32)
+    >>> ones = flow.ones_initializer()
+    >>> run(flow.layers.swiglu, [[0.5, 0.5]], 4, kernel_initializer=ones).round(4)
+    array([[2.9242, 2.9242]], dtype=float32)
     """
     check_input("swiglu", inputs)
     more = _dense_arguments(use_bias, kernel_initializer, trainable)
@@ -219,15 +203,10 @@ def multi_head_attention(
             see ``flow.nn.rotary_embedding``.
         dropout_rate: the rate at which weights of attention are dropped in train jobs.
 
-    Returns:
-        A blob of shape (batch, positions, units).
+    Returns: A blob of shape (batch, positions, units).
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 5, 8))) -> tp.Numpy:
-        ...     return flow.layers.multi_head_attention(x, 2, causal=True, rotary_base=10000)
-        >>> job(np.ones((2, 5, 8))).shape
-        (2, 5, 8)
+    >>> run(flow.layers.multi_head_attention, np.ones((2, 5, 8)), 2, rotary_base=10000).shape
+    (2, 5, 8)
     """
     source = inputs if memory is None else checked_blob(memory, "multi_head_attention")
     few = num_heads if num_key_value_heads is None else num_key_value_heads
@@ -297,13 +276,8 @@ def lstm(
     Returns:
         h of all positions, of shape (batch, positions, units), and the pair of the last h and c.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 5, 3))) -> tp.Numpy:
-        ...     outputs, (h, c) = flow.layers.lstm(x, 4)
-        ...     return outputs
-        >>> job(np.ones((2, 5, 3))).shape
-        (2, 5, 4)
+    >>> run(flow.layers.lstm, np.ones((2, 5, 3)), 4)[0].shape
+    (2, 5, 4)
     """
     initializers = kernel_initializer, recurrent_initializer
     with name_scope(layer_name(name)):
@@ -336,16 +310,10 @@ def gru(
         units: size of h.
         initial_state: h before the first position, shape (batch, units); by default zeros.
 
-    Returns:
-        h of all positions, of shape (batch, positions, units), and the last h.
+    Returns: h of all positions, of shape (batch, positions, units), and the last h.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2, 5, 3))) -> tp.Numpy:
-        ...     outputs, h = flow.layers.gru(x, 4)
-        ...     return outputs
-        >>> job(np.ones((2, 5, 3))).shape
-        (2, 5, 4)
+    >>> run(flow.layers.gru, np.ones((2, 5, 3)), 4)[0].shape
+    (2, 5, 4)
     """
     initializers = kernel_initializer, recurrent_initializer
     given = None if initial_state is None else (initial_state,)

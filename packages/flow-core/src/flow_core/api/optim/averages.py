@@ -34,25 +34,22 @@ def average_weights(decay: float = 0.999, variables: Sequence[str] | None = None
         decay: the share of the average that a step keeps, at least 0 and below 1.
         variables: full names of the variables; None for all trainable variables of the job so far.
 
-    Returns:
-        The names of the averages.
+    Returns: The names of the averages.
 
-    Raises:
-        InferenceError: ``decay`` is out of range, or the job has no variable of a name.
+    Raises: InferenceError: ``decay`` is out of range, or the job has no variable of a name.
 
-    Example:
-        >>> @flow.global_function(type="train")
-        ... def job() -> tp.Numpy:
-        ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
-        ...     flow.optimizer.average_weights(0.5)
-        ...     flow.optimizer.SGD(0.1, momentum=0).minimize(w * w)
-        ...     return w
-        >>> [round(job().item(), 4) for _ in range(3)]
-        [1.0, 0.8, 0.64]
-        >>> average = flow.get_all_variables()["w-average"].numpy()
-        >>> average.round(4)
-        array([0.77], dtype=float32)
-        >>> flow.load_variables({"w": average})
+    >>> @flow.global_function(type="train")
+    ... def job() -> tp.Numpy:
+    ...     w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+    ...     flow.optimizer.average_weights(0.5)
+    ...     flow.optimizer.SGD(0.1, momentum=0).minimize(w * w)
+    ...     return w
+    >>> [round(job().item(), 4) for _ in range(3)]
+    [1.0, 0.8, 0.64]
+    >>> average = flow.get_all_variables()["w-average"].numpy()
+    >>> average.round(4)
+    array([0.77], dtype=float32)
+    >>> flow.load_variables({"w": average})
     """
     job = current_job("average_weights")
     check_numbers("average_weights", decay=decay)

@@ -38,20 +38,18 @@ def replay(
         An object whose items are arrays: ``replay["loss"]`` is the result of op ``loss``, and
         ``replay.ops`` are all ops in order.
 
-    Raises:
-        ReplayError: nothing was recorded, or not that step, or the job has no such op.
+    Raises: ReplayError: nothing was recorded, or not that step, or the job has no such op.
 
-    Example:
-        >>> @flow.global_function()
-        ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-        ...     return flow.math.exp(x, name="exp")
-        >>> flow.replay(job)
-        Traceback (most recent call last):
-        ...
-        flow_core.base.errors.ReplayError: replaying job 'job' (at ...)
-          found:   no recorded steps
-          allowed: a program that runs with FLOW_REPLAY=FILE, or the file of one
-          next:    flow run --record FILE SCRIPT.PY
+    >>> @flow.global_function()
+    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+    ...     return flow.math.exp(x, name="exp")
+    >>> flow.replay(job)
+    Traceback (most recent call last):
+    ...
+    flow_core.base.errors.ReplayError: replaying job 'job' (at ...)
+      found:   no recorded steps
+      allowed: a program that runs with FLOW_REPLAY=FILE, or the file of one
+      next:    flow run --record FILE SCRIPT.PY
     """
     from flow_core.base.formats.recorded_steps import read_recording
     from flow_core.observe.replay.run import (

@@ -28,7 +28,6 @@ class RecordedStep:
     """A step.
 
     Attributes:
-        job: the name of the job.
         step: the number of its step.
         feeds: the fed arrays, in the order of the job's inputs.
         results: the results in the order of the plan, None for large ones; None if the step failed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 Bind = Callable[[BindContext], Launch | Sequence[Launch]]
 Part = tuple[tuple[int, ...], Any]
 """The shape and the numpy type of a part of a workspace."""
+PartsOf = Callable[[KernelQuery], Iterable[Part]]
 Batchable = Callable[[KernelQuery, Sequence[KernelQuery]], bool]
 
 
@@ -41,15 +42,22 @@ def carved_bytes(*parts: tuple[tuple[int, ...], DTypeLike]) -> int:
     return sum(aligned(prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in parts)
 
 
+def carved(parts: PartsOf) -> Callable[[KernelQuery], int]:
+    """Return the function that returns the workspace size in bytes for given parts."""
+    return lambda query: carved_bytes(*parts(query))
+
+
 def kernel(
     op: str,
     bind: Bind,
     *,
     accepts: Callable[[KernelQuery], bool] | None = None,
     workspace: Callable[[KernelQuery], int] | None = None,
+    parts: PartsOf | None = None,
     batchable: Batchable | None = None,
 ) -> KernelSpec:
-    """Return the spec of a NumPy kernel."""
+    """Return the spec of a NumPy kernel, with the bytes or with the parts of its workspace."""
+    workspace = carved(parts) if parts else workspace
     return KernelSpec(op, "cpu", bind, accepts, 0, workspace, f"numpy.{op}", batchable)
 
 

@@ -15,7 +15,15 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from flow_core.base.arrays import Array
-from flow_core.builtin.numpy_kernels.binding import Batchable, Bind, carve, carved_bytes, kernel
+from flow_core.builtin.numpy_kernels.binding import (
+    Batchable,
+    Bind,
+    PartsOf,
+    carve,
+    carved,
+    carved_bytes,
+    kernel,
+)
 from flow_core.device import Launch
 from flow_core.ir.graph import TensorType, tensor_type
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
@@ -28,6 +36,7 @@ def widened(
     bind: Bind,
     *,
     workspace: Workspace | None = None,
+    parts: PartsOf | None = None,
     mutates: Sequence[int] = (),
     batchable: Batchable | None = None,
 ) -> KernelSpec:
@@ -35,14 +44,14 @@ def widened(
 
     Args:
         op: op type.
-        bind, workspace: bind and workspace functions of the kernel for float32 and wider types.
+        bind, workspace, parts: functions of the kernel for float32 and wider types.
         mutates: positions of the inputs that the kernel overwrites; their copies are copied back.
         batchable: see `KernelSpec.batchable`.
     """
     return kernel(
         op,
         lambda ctx: _bind(ctx, bind, mutates),
-        workspace=lambda query: _workspace(query, workspace),
+        workspace=lambda query: _workspace(query, carved(parts) if parts else workspace),
         batchable=batchable,
     )
 

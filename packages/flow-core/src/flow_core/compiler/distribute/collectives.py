@@ -33,8 +33,6 @@ def exchange_op(
     The op has no name yet.
 
     Args:
-        step: the reshard step.
-        group: the group of devices.
         type_: the type of the logical tensor.
         values: the local values, by source rank.
         kept: the devices that have ops; None for all.  If there are some, the attribute ``whole``

@@ -31,7 +31,6 @@ class Layouts:
 
     Attributes:
         parts: the (shape, layout) of all values, in order.
-        steps: the reshard steps, in order.
     """
 
     parts: dict[tuple[Shape, TensorLayout], None] = field(default_factory=dict)
@@ -71,7 +70,6 @@ class _Devices:
     """The devices of a graph, each with the number of its class so far.
 
     Attributes:
-        all: the devices.
         number: the position of each device.
         group: the number of the class of each device.
     """
@@ -165,8 +163,6 @@ class _Ends:
 
     Attributes:
         key: equal for steps with equal groups.
-        source, target: the placements.
-        groups: the groups.
         senders, receivers: the position of the device of each rank.
         rows: the positions of the senders, and those of the receivers, of each group.
     """

@@ -192,7 +192,6 @@ class _Lowering:
         return self._local(value, self.result_layout(value), None).values()
 
     def result_layout(self, value: Value) -> TensorLayout:
-        """Return the layout in which a result is fetched."""
         return result_layout(self.selection.layouts[value].placement)
 
     def _expand(self, op: Op) -> None:
@@ -301,7 +300,6 @@ class _Lowering:
 
         Args:
             value: the logical value.
-            layout: the layout.
             reader: the logical op that requires the layout; None for a result of the job.
         """
         known = self.local.get((value, layout))

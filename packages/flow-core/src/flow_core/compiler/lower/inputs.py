@@ -41,7 +41,6 @@ class CompileOptions:
     """The settings of a job that the compiler reads.
 
     Attributes:
-        seed: the job's seed.
         width: the number of steps in flight.
         inplace: whether an output may overwrite an input that no later op reads.
         reuse: whether memory is reused within a step.
@@ -54,7 +53,6 @@ class CompileOptions:
         settings: the settings in kernel queries, which are part of the plan.
         recording: the device types of the plan whose drivers record steps.
         alignment: the number of bytes to a multiple of which offsets are aligned, by device type.
-        costs: the cost model.
         ahead: the number of weights that are gathered ahead of their readers; None for all.
         batching: whether one launch may compute the rows of several devices.
         postpone: whether stages of a pipeline may compute gradients of weights later, which takes
@@ -88,7 +86,6 @@ class Inputs:
 
     Attributes:
         graph: the physical graph, in which no result is a view of a variable that a step changes.
-        kernels: the registry.
         options: the job's settings.
         threads: the number of threads of a kernel.
         constant: names of the ops that do not run in each step.
@@ -105,17 +102,14 @@ class Inputs:
 
     @property
     def costs(self) -> OpCosts:
-        """The costs of the ops of the graph."""
         accelerators, model = self.options.recording, self.options.costs
         return OpCosts(self.graph, self.specs, model, accelerators, self.threads)
 
     @property
     def specs(self) -> Mapping[str, OpSpec]:
-        """The op specs, by op type."""
         return self.kernels.ops
 
     def query(self, op: Op, form: Form) -> KernelQuery:
-        """Return the kernel query for an op in a form."""
         find = partial(self.kernels.find_kernel, device_type=op.placement.device_type)
         type_, attrs, values = form
         read, made = tuple(map(self.graph.type_of, values)), self.graph.types[op.name]

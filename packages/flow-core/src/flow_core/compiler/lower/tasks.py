@@ -66,9 +66,7 @@ def lower(
 
     Args:
         graph: the physical graph after all passes, in which each op runs on one device.
-        kernels: the registry.
         inputs: names of the ``input`` ops in the order of the job's parameters.
-        job: the job's name.
         options: the job's settings.
     """
     find_open_mp()
@@ -109,9 +107,6 @@ class _Phases:
     """The results of the phases before `lower` emits buffers and tasks.
 
     Attributes:
-        given: the inputs of lowering.
-        order: the order of the ops.
-        choice: the kernels of the ops.
         execution: the ops in their order, as the planner of memory reads them.
         storage: the storage of the ops' values.
     """
@@ -124,7 +119,6 @@ class _Phases:
 
     @property
     def graph(self) -> Graph:
-        """The physical graph."""
         return self.given.graph
 
 
@@ -141,6 +135,8 @@ def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
     prologue: list[Task] = []
     derived: list[Task] = []
     idle = state.order.sharing.idle()
+    # Leaves and views have bytes but compute nothing, and another op computes the results of idle
+    # ops: none of these needs a task.
     for i, op in enumerate(state.order.ops):
         if (
             op.type in LEAVES
@@ -157,6 +153,8 @@ def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
     held = [op for op in state.order.ops if op.type == "variable"]
     variables = {op.name: _view(state, buffers, op.output()) for op in held}
     options = state.given.options
+    # Every view has been requested by now: `place` assigns the offsets, and a buffer that is added
+    # later would have none.
     arenas, placed = place(
         buffers,
         state.graph.lines,
@@ -164,6 +162,7 @@ def _emit(state: _Phases, inputs: Sequence[str], job: str) -> Plan:
         options.is_resident,
         lambda device: options.alignment.get(device.type, ALIGNMENT),
     )
+    # Waits follow from accesses to bytes, not to values: two values may have the same offset.
     streams = list(dict.fromkeys(stream_name(state.graph.ops[t.op]) for t in tasks))
     if len(streams) > 1:
         tasks = _with_waits(state, tasks, streams, placed)

@@ -214,6 +214,8 @@ def _place_by_loop(
         block = blocks[i]
         size, begin, end = aligned(block.nbytes), block.first, block.last
         offset = 0
+        # ``placed`` is sorted by low end and ``offset`` is above all live blocks so far, so the
+        # first gap that is large enough is the lowest one.
         for low, high, first, last in placed:
             if first <= end and last >= begin:
                 if low - offset >= size:
@@ -261,6 +263,7 @@ def _first_come(blocks: Sequence[Block]) -> list[int]:
     holes = _Holes()
     offsets, freed = [0] * len(blocks), 0
     for i in order:
+        # Both orders are by time, so each block is freed once: O(n log n) in total.
         while freed < len(ends) and blocks[ends[freed]].last < blocks[i].first:
             gone = ends[freed]
             holes.free(offsets[gone], aligned(blocks[gone].nbytes))

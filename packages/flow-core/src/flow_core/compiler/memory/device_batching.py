@@ -39,7 +39,6 @@ def with_device_batching(
     Args:
         graph: the physical graph.
         sharing: the replicas that the graph's devices share.
-        specs: the op specs.
         find: the function that looks up a kernel by query and device type.
         once: the ops that run when the plan is loaded.
     """

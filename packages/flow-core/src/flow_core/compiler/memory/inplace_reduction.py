@@ -44,7 +44,6 @@ def with_inplace_sums(
     Args:
         graph: the physical graph.
         sharing: the replicas that the graph's devices share.
-        specs: the op specs.
         has_kernel: tells whether a form of an op that computes a sum in place has a kernel.
     """
     if not sharing.same:

@@ -27,7 +27,6 @@ class Execution:
 
     Attributes:
         graph: the physical graph.
-        specs: the op specs, by op type.
         ops: all ops of the graph.
         until: for each op, the position of the last op that starts before it ends; None if each
             op ends before the next one starts.
@@ -81,7 +80,6 @@ class Storage:
         return value, shift
 
     def owner(self, value: Value) -> Value:
-        """Return the owner of a value's bytes."""
         return self.locate(value)[0]
 
     def type_of(self, owner: Value) -> TensorType:
@@ -91,7 +89,6 @@ class Storage:
         return whole or self.graph.type_of(owner)
 
     def device(self, value: Value) -> Device:
-        """Return the device of a value."""
         return device_of(self.graph.ops[value.op], value.index)
 
 
@@ -118,6 +115,8 @@ def assign_storage(execution: Execution) -> Storage:
             if value not in storage.base:
                 storage.first[value] = i
                 storage.last[value] = max(uses.get(value, i), i)
+        # Ops are visited in their order, and a merge extends the range of the owner at once.  Hence
+        # ``last[owner] == i`` says that no op after this one reads any value in these bytes.
         if execution.inplace and op.name not in execution.constant:
             outputs = list(_inplace_outputs(specs, graph, op))
             owners = [storage.owner(v) for v in op.inputs] if any(c for _, c in outputs) else []
@@ -126,6 +125,7 @@ def assign_storage(execution: Execution) -> Storage:
                 _store_in_place(
                     storage, execution, i, value, [(k, owners[k]) for k in candidates], times
                 )
+    # Only now: the test above needs the last reader, not the last op that overlaps in time with it.
     _extend_while_running(storage, execution)
     return storage
 

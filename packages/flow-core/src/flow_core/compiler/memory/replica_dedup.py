@@ -61,7 +61,6 @@ class ReplicaDedup:
         return (*op.inputs, *(value for values in others for value in values))
 
     def executed_with(self, graph: Graph, op: Op) -> list[Op]:
-        """Return an op and the ops that it executes."""
         return [op, *(graph.ops[name] for name in self.executes[op.name])]
 
 
@@ -83,11 +82,12 @@ def find_sharing(
 
     Args:
         graph: the physical graph, after all passes.
-        specs: the op specs.
         copies: for each variable that may be shared, the groups of ``variable`` ops that hold the
             same part of the variable.
     """
     wanted, walks = list(copies), 0
+    # Equality is assumed and then checked: if the updates of a group differ under the assumption,
+    # what was derived from it is void, so the walk starts again without the group.
     while True:
         walks += 1
         walk = _Walk(graph, specs)

@@ -16,7 +16,6 @@ def protected(graph: Graph, specs: Mapping[str, OpSpec], sharing: ReplicaDedup) 
 
     Args:
         graph: the physical graph.
-        specs: the op specs.
         sharing: the values that the graph's devices share.
     """
     roots = alias_roots(graph, specs, sharing)

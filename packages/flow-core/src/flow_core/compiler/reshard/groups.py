@@ -59,7 +59,6 @@ class Groups(Sequence[Group]):
         return dict.fromkeys(group.name for group in moving)
 
     def labels(self) -> Iterable[str]:
-        """Return the name of each group."""
         return [group.name for group in self]
 
     @overload

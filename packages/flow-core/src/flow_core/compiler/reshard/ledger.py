@@ -120,7 +120,6 @@ class _Sent:
     """What a member of an exchange in a plan sends.
 
     Attributes:
-        task: the name of the task.
         once: whether the exchange runs once, when the plan is loaded.
         links: the bytes by (from, to); empty in a plan of classes.
     """
@@ -137,7 +136,6 @@ def completed(
 
     Args:
         ledger: the entries.
-        plan: the plan.
         is_part: whether the plan has no tasks of some devices.
     """
     found: dict[str, _Sent] = {}

@@ -34,7 +34,7 @@ from flow_core.compiler.reshard.steps import (
 from flow_core.costs.links import LinkModel
 from flow_core.sharding.layouts import TensorLayout, holds_partial
 from flow_core.sharding.sbp import B, Partial, Sbp, Split
-from flow_core.sharding.topology import Placement, devices_of
+from flow_core.sharding.topology import devices_of
 
 __all__ = [
     "BoxingError",
@@ -43,7 +43,6 @@ __all__ = [
     "ReshardStep",
     "Route",
     "TensorLayout",
-    "boxing_seconds",
     "direct",
     "groups_of",
     "holds_partial",
@@ -67,7 +66,6 @@ class Route:
     """A sequence of steps between two layouts.
 
     Attributes:
-        reshard_steps: the steps.
         nbytes: the number of bytes that cross devices.
         seconds: the predicted time.
     """
@@ -255,28 +253,13 @@ def _candidates(shape: Shape, source: TensorLayout, target: TensorLayout) -> lis
             if mixed or not any(isinstance(s, Partial) for s in sbp):
                 found[TensorLayout(layout.placement, sbp)] = None
     if holds_partial(source):
-        found[TensorLayout(_first_device(target.placement), (B,))] = None
-        found[TensorLayout(_first_device(source.placement), (B,))] = None
+        found[TensorLayout(target.placement.only(0), (B,))] = None
+        found[TensorLayout(source.placement.only(0), (B,))] = None
     found.pop(source, None)
     return list(found)
-
-
-def _first_device(placement: Placement) -> Placement:
-    return Placement(placement.device_type, placement.devices[:1])
 
 
 def _others(shape: Shape, axes: int) -> list[Sbp]:
     """Return the candidates for a hierarchy dimension: broadcast, or a split of a longest axis."""
     longest = sorted(range(len(shape)), key=lambda i: -shape[i])[:axes]
     return [B, *map(Split, longest)]
-
-
-def boxing_seconds(
-    shape: Shape, itemsize: int, source: TensorLayout, target: TensorLayout, links: LinkModel
-) -> float:
-    """Return the predicted time of the cheapest boxing, or infinity if none exists."""
-    try:
-        reshard_steps = plan_boxing(shape, itemsize, source, target, links)
-    except BoxingError:
-        return float("inf")
-    return sum(s.seconds(itemsize, links) for s in reshard_steps)

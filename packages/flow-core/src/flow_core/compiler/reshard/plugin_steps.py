@@ -63,7 +63,6 @@ class BoxingMethods:
 
     @classmethod
     def of(cls, registry: Registered) -> BoxingMethods:
-        """Return the boxing methods of a registry."""
         observers = registry.observers("flow_choose_boxing")
         return cls(tuple(registry.boxing.values()), registry.choose_boxing if observers else None)
 

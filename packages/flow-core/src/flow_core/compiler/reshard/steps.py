@@ -207,6 +207,8 @@ def _products(step: ReshardStep) -> list[Outer] | list[Listed] | None:
         devices = Devices([devices[0][nearest(step.source, step.target)]]), devices[1]
     elif whole or (isinstance(a, Split) and a == b):
         return _listed(step)
+    # What sender i and receiver j exchange is a factor of i times a factor of j, since each layout
+    # cuts at most one axis, another one; the elements of all other axes count on one side.
     axes = [s.axis for s in (a, b) if isinstance(s, Split)]
     rest = num_elements([n for axis, n in enumerate(step.shape) if axis not in axes])
     given, taken = (

@@ -53,7 +53,6 @@ class Factors:
         return cls(parts, base * each, (base + (longer > 0)) * each, longer or parts)
 
     def array(self) -> Ints:
-        """Return the factor of each device."""
         return np.where(self.kinds(), self.size, self.first)
 
     def kinds(self) -> Ints:
@@ -61,7 +60,6 @@ class Factors:
         return (np.arange(self.count) >= self.longer).astype(np.int64)
 
     def total(self) -> int:
-        """Return the sum of the factors."""
         return self.longer * self.first + (self.count - self.longer) * self.size
 
 
@@ -141,9 +139,7 @@ def _per_byte(devices: Devices, used: Ints, links: LinkModel) -> NDArray[np.floa
     """Return the seconds per byte of each device over each class of links.
 
     Args:
-        devices: the devices.
         used: the positions of the devices that take part.
-        links: the link model.
     """
     found = np.zeros((len(devices), len(links.classes)))
     taking = np.unique(used)
@@ -183,6 +179,7 @@ def _times(own: Ends, others: Ends, itemsize: int, links: LinkModel) -> NDArray[
         ])  # fmt: skip
     shared, of_device = _distinct_flows(own[0], links)
     columns.append(of_device)
+    # The columns are the digits of a number: devices with equal numbers agree in all columns.
     key = np.zeros(len(own[0]), np.int64)
     for column in columns:
         key = key * (int(column.max()) + 1) + column
@@ -239,7 +236,6 @@ def _time(
         factor: the device's factor.
         itself: the device's factor as the other end; None if it is not one.
         itemsize: the size of an element in bytes.
-        links: the link model.
         flows: for each class of links, the number of devices that share the device's uplink.
     """
     time = 0.0

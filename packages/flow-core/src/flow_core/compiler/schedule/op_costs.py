@@ -19,8 +19,6 @@ class OpCosts:
 
     Attributes:
         graph: the physical graph.
-        specs: op specs of the registry.
-        model: the cost model.
         accelerators: device types that do not compute on the cores of the host.
         threads: the number of threads of a kernel.
     """
@@ -32,7 +30,6 @@ class OpCosts:
     threads: int = 1
 
     def seconds(self, op: Op) -> float:
-        """Return the predicted time of an op."""
         if op.type == BOXING:
             return self._exchange(op)
         inputs, outputs = self.graph.input_types(op), self.graph.types[op.name]

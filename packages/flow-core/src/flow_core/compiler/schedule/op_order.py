@@ -70,6 +70,8 @@ def _predecessors(
     for op in running:
         for value in sharing.reads(graph, op):
             readers.setdefault(roots.get(value, value), set()).add(op.name)
+    # An update overwrites its variable for good, so ops that read the old value run before it.  Of
+    # two ops that overwrite the same value, neither counts as a reader, or each would wait.
     last_writer: dict[Value, str] = {}
     for op in running:
         for target in overwritten(op, specs, roots):
@@ -100,14 +102,10 @@ def _ranks(
     }
     step = 0.5 / (len(rank) + 1)
     for i, (name, op) in enumerate(graph.ops.items()):
-        early = specs[op.type].mutates or _tiny(graph, name)
+        early = specs[op.type].mutates or all(t.size <= TINY for t in graph.types[name])
         if before[name] and (early or _updates_only(graph, specs, readers, op)):
             rank[name] = max(rank[other] for other in before[name]) + step * (i + 1)
     return rank
-
-
-def _tiny(graph: Graph, name: str) -> bool:
-    return all(t.size <= TINY for t in graph.types[name])
 
 
 def _updates_only(

@@ -81,6 +81,8 @@ def find_pipeline(graph: Graph, stream_of: Mapping[str, str]) -> Pipeline:
     levels = _levels(depth, place, needed)
     rows = len(stages)
     count, rest = divmod(len(levels), rows)
+    # Only if micro-batches visit all stages in one order, ``count`` times, is the number of a chunk
+    # the same for its forward and its backward ops; other networks run without chunks.
     if count < 2 or rest or levels != stages * count:
         return Pipeline(micro, limits, late)
     last = 2 * (len(levels) - 1)

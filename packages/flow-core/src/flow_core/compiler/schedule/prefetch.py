@@ -33,7 +33,6 @@ def late_gathers(
 
     Args:
         graph: the physical graph.
-        specs: op specs of the registry.
         order: the ops of the graph, in an order without these constraints.  The result is not
             circular, because all ops whose end a gather waits for precede its readers there, and
             none is an update, which waits for gathers of its weight.

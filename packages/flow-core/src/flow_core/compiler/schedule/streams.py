@@ -47,7 +47,6 @@ class Timetable:
     """The order of a step's ops by their predicted start.
 
     Attributes:
-        order: the ops.
         until: for each op, the position of the last op that starts before the op ends.
         total: the sum of the predicted seconds of all ops.
         span: the predicted seconds from the first start to the last end.
@@ -101,6 +100,8 @@ class _Stream:
 
     def take(self) -> str | None:
         """Remove and return the ready op of lowest rank that the limit allows to start."""
+        # Units start in order, at most ``limit`` at a time: this bounds the activations in memory.
+        # Ops of started units are always allowed, since they lead to the end of these units.
         allowed = [m for m in (ONCE, *self.held) if self.ready.get(m)]
         following = self.later[0] if self.later else ONCE
         may_open = not self.limit or (len(self.open) < self.limit and len(self.held) < self.most)
@@ -301,7 +302,6 @@ def useful_workers(table: Timetable, cores: int) -> int:
     """Return the number of threads that is worthwhile for the streams of a plan.
 
     Args:
-        table: the timetable.
         cores: the number of streams for whose kernels there are enough cores.
     """
     workers = max(1, min(cores, table.streams))

@@ -13,9 +13,6 @@ from flow_core.plugins.specs import load
 def options_of_pass(name: str) -> Mapping[str, Any] | None:
     """Return the defaults of the options that a pass has besides those that other settings set.
 
-    Args:
-        name: the name of the pass.
-
     Returns:
         The defaults by name of the option; None if no plugin registers a pass of that name, or if
         only settings request it.

@@ -28,8 +28,6 @@ def half_type(registry: Registry, ops: Iterable[Op], requested: str | None = Non
     once per device type, if the device type has only kernels that compute in float32.
 
     Args:
-        registry: the registry of kernels.
-        ops: the ops of the job.
         requested: the half type that the job requests.
     """
     devices = _devices(ops)

@@ -18,7 +18,6 @@ def quantization(config: FunctionConfig, step: str | None) -> QuantizationAware 
     """Return the pass of quantization-aware training, None if that training is off.
 
     Args:
-        config: the settings.
         step: name of the variable that counts the steps of a train job.
     """
     if first_set(config, list(QAT)) is not True:

@@ -24,7 +24,6 @@ class Compilation:
     If the job does not fit into its devices, its plan is that of its cheapest form that fits.
 
     Args:
-        source: the job.
         effects, devices: see `compile_request`.
         plan_cache: the maximum size of all plans on disk in bytes; 0 to keep none.
         retrace: traces the job in a number of micro-batches; None if it cannot be traced again.

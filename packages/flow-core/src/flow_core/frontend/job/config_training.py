@@ -135,7 +135,6 @@ class _Reader:
         return self.read(f"{path}.{names[0]}", table[names[0]], conf[names[0]])
 
     def read(self, path: str, message: _Message, conf: Any) -> Any:
-        """Convert a message."""
         if not isinstance(conf, Mapping):
             self.fail(path, f"{conf!r:.80}", "a dict")
         unknown = [name for name in conf if name not in message.fields]

@@ -123,7 +123,6 @@ def _step_value(build: JobBuild) -> Value:
 
 
 def _add_step_variable(build: JobBuild, placement: Placement) -> None:
-    """Add the variable that counts the steps."""
     attrs = {
         "shape": (1,), "dtype": "int64", "initializer": ("constant", 0), "trainable": False
     }  # fmt: skip
@@ -181,7 +180,6 @@ def log_notes(job: str, requests: Sequence[TrainRequest]) -> None:
     """Log the notes of all groups of variables of a train job, each note once.
 
     Args:
-        job: name of the job.
         requests: the job's calls of ``minimize``.
     """
     notes = {

@@ -32,7 +32,7 @@ def traced_for_export(job: Any, attempted: str, at: SourceLine | None) -> Export
 
 def _exported(job: AnyJob, traced: Traced, attempted: str, at: SourceLine | None) -> ExportedJob:
     build, blobs = traced.build, traced.returned.blobs
-    fed = {_parameter(name): Value(name, 0) for name in traced.inputs}
+    fed = {name.removeprefix(PREFIX): Value(name, 0) for name in traced.inputs}
     for blob in blobs:
         _check_array(blob, attempted, at, job)
     results = tuple(build.rounded.get(blob.parts[0], blob.parts[0]) for blob in blobs)
@@ -58,15 +58,6 @@ def _resized(path: str, spec: Any, shapes: Mapping[str, Shape]) -> Any:
     if isinstance(spec, Mapping):
         return {k: _resized(f"{path}-{k}", v, shapes) for k, v in spec.items()}
     return type(spec)(_resized(f"{path}-{i}", v, shapes) for i, v in enumerate(spec))
-
-
-def _parameter(name: str) -> str:
-    """Return the name of the job's parameter to which an ``input`` op belongs.
-
-    >>> _parameter("Input_images"), _parameter("Input_pair-0")
-    ('images', 'pair-0')
-    """
-    return name.removeprefix(PREFIX)
 
 
 def _check_job(job: object, attempted: str, at: SourceLine | None) -> None:

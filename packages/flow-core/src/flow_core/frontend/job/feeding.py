@@ -62,8 +62,6 @@ class Feeding:
     """The conversion of the arguments of a job's calls to a flat list of arrays.
 
     Args:
-        job: name of the job.
-        signature: the parameters of the job.
         devices: the number of arrays in a list, one per device.
 
     Attributes:
@@ -289,7 +287,6 @@ class StagingBuffers:
 
         Args:
             slot: `Step.slot` of a step that holds a token.
-            arrays: the fed arrays.
             windows: `Executable.windows`.
         """
         buffers = self._sets.get(slot)

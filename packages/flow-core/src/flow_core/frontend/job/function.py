@@ -179,7 +179,6 @@ class JobFunction(Generic[P, R]):
         """Trace the job for other placeholders, without any effect on the job and its session.
 
         Args:
-            parameters: the placeholders of each parameter.
             before: the ops of the job as it is, to which constant batch sizes are adapted; see
                 `flow_core.frontend.trace.resizing`.
         """

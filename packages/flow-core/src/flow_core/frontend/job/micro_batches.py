@@ -241,7 +241,6 @@ class Relations:
 
     Args:
         micro, whole: the job for one micro-batch, and for the whole batch.
-        specs: the op specs.
         parts: the number of micro-batches.
     """
 
@@ -286,6 +285,8 @@ class Relations:
             return [self._fixed(op, whole, i, given) for i in range(len(types))]
         if op.type in IDENTITIES:
             return given
+        # A micro-batch is to the batch as the part on a device is to a tensor, so the SBP rules of
+        # the op say what its results are.
         rules = self._rules(whole)
         wanted = tuple(r.sbp for r in given)
         for rule in rules:
@@ -343,7 +344,6 @@ class Relations:
     def _ruled(
         self, op: Op, given: Sequence[Relation], sbp: Sbp, weight: float, output: int
     ) -> Relation:
-        """Return the relation of an output for which there is an SBP rule."""
         source = next((r.source for r in given if r.kind == "sum"), op.name)
         trained = any(r.trained for r in given if r.kind == "sum")
         if isinstance(sbp, Split):
@@ -449,7 +449,6 @@ def _is_additive(op: Op, rules: Sequence[Signature]) -> bool:
 
 
 def _is_linear(rules: Sequence[Signature], index: int) -> bool:
-    """Return whether an op is linear in one input."""
     return any(
         {*r.outputs} == {P} and all((s == P) == (i == index) for i, s in enumerate(r.inputs))
         for r in rules

@@ -170,7 +170,6 @@ def partial_feed(
 
     Args:
         value: the user's value.
-        spec: the placeholder.
         what: description of the feed in errors.
         convert: see `Convert`.
 

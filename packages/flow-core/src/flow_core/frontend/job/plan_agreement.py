@@ -102,8 +102,6 @@ def is_kept_by_all(world: World, build: JobBuild, kept: Compiled | None) -> bool
     """Return whether all processes have found equal plans on disk; all return the same.
 
     Args:
-        world: the processes.
-        build: the job.
         kept: the job with the plan that this process has found; None if it has found none.
     """
     mine = b"" if kept is None else _digest(_job_lines(build, kept))

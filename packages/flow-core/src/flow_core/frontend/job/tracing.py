@@ -74,7 +74,6 @@ def trace(
     """Run a job's function on placeholders.
 
     Args:
-        function: the function.
         signature: its parsed annotations.
         build: the job's graph, still empty.
         shapes: the shapes that may differ between calls; see `Shapes`.

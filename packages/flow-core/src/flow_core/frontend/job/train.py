@@ -139,7 +139,6 @@ class TrainOptions:
     """All options of an optimizer.
 
     Attributes:
-        rule: the update rule.
         schedule: the learning rate schedule.
         weight_decay: the decay of weights, by name of the variable.
         loss_scale: a constant factor, a dynamic loss scale, or None.
@@ -162,7 +161,6 @@ class TrainOptions:
 
     @property
     def groups(self) -> tuple[TrainOptions, ...]:
-        """The options of each group of variables."""
         return (self, *self.others)
 
     def options(self) -> TrainOptions:
@@ -182,7 +180,6 @@ class Gradient:
     """A gradient, with the scaling and regularization that are left to the update op.
 
     Attributes:
-        variable: the variable.
         value: the gradient, to which the scaling and regularization have yet to be applied.
         scale, l1, l2: the corresponding attributes of the update op.
     """
@@ -258,7 +255,6 @@ def build_training(
     Args:
         emitter: the graph of the forward ops.
         losses: the losses, all of the same shape; the sum of their means is minimized.
-        optimizer: the optimizer.
         variables: the variables of the job; only trainable variables are updated.
         step: number of the running step, int64, starting at 0.
         placement: the devices of ops that do not belong to one variable.
@@ -372,7 +368,6 @@ def _fail_without_gradients(t: _Training, trainable: int) -> NoReturn:
 
 
 def _loss_elements(t: _Training, losses: Sequence[Value]) -> int:
-    """Return the number of elements of each loss."""
     types = dict.fromkeys(map(t.type_of, losses))
     if len(types) != 1:
         _fail(

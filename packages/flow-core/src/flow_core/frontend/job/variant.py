@@ -42,19 +42,14 @@ class Variant:
     when its plan is needed, and bound when it runs.
 
     Args:
-        session: the job's session.
-        function: the job's function.
         signature: the parsed annotations of the function.
         build: the job's graph, still empty.
         fresh: a function that returns another empty graph of the job.
-        shapes: the shapes.
         check_kind: a function that is called with the session and the kind of the traced job.
         again: a function that traces the job with other settings, without any effect on the
             session.
 
     Attributes:
-        shapes: the shapes.
-        traced: the traced job.
         fetches: what a call returns.
         compiled: the compiled job; None before compilation.
         executable: the bound plan; None before binding.
@@ -172,7 +167,6 @@ class Variant:
 
     @cached_property
     def own(self) -> OwnDevices:
-        """The devices that this process compiles."""
         return own_devices(self.session, self.traced.build)
 
     def _bound(

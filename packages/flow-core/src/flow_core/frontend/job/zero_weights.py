@@ -169,9 +169,7 @@ def warn_of_zero_weights(
     causes no warning, because zero weights of such a job are optimal if their gradient is zero.
 
     Args:
-        job, line: the name of the job, and its source line.
         graph: the graph with backward pass and updates.
-        specs: the op specs.
         session: the session with the variables.
     """
     zeros = [op.name for op in graph.of_type("variable") if begins_at_zero(op)]

@@ -29,12 +29,7 @@ class OwnDevices:
 
 
 def own_devices(session: Session, build: JobBuild) -> OwnDevices:
-    """Return the devices of a traced job that this process compiles.
-
-    Args:
-        session: the job's session.
-        build: the job.
-    """
+    """Return the devices of a traced job that this process compiles."""
     world, registry = session.world, session.registry
     if world is None:
         return OwnDevices(None, "one process has all devices")

@@ -20,7 +20,6 @@ def save_collectively(
     """Write a checkpoint on rank 0, gathering one variable at a time.
 
     Args:
-        world: the processes.
         variables: arrays by name; reading one is a collective operation that gathers it.
         save: writes a mapping of arrays, in any order.
 

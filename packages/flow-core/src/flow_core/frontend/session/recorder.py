@@ -56,7 +56,6 @@ class _Kept:
     Attributes:
         number: the number of steps recorded before.
         job, step: the job and the number of its step.
-        feeds: the fed arrays.
         results: the results; None for large ones, and before the step has finished.
     """
 
@@ -107,11 +106,9 @@ class Recorder:
     _seconds: float = float("inf")
 
     def bound(self) -> None:
-        """Note that a plan was bound, which may have created variables."""
         self._writes = -1
 
     def begin(self, job: str, step: int, feeds: Sequence[Array]) -> Sequence[Array]:
-        """Record the start of a step; return copies of the fed arrays, which the step may use."""
         number = self._number
         if not number:
             call_at_shutdown(self.save)
@@ -125,7 +122,6 @@ class Recorder:
         return kept
 
     def finish(self, results: Sequence[Any]) -> None:
-        """Record the results of the step."""
         self._writes = self.writes.count
         self._kept[-1].results = [x.copy() if _is_small(x) else None for x in results]
 
@@ -219,7 +215,6 @@ class Recorder:
         return Recording(self.steps, kept, variables)
 
     def save(self) -> None:
-        """Write the file."""
         write_recording(self.file, self.recording())
 
     def close(self) -> None:

@@ -186,7 +186,6 @@ class Session:
         return root, world is None or root == world.rank
 
     def driver(self, device: Device) -> Driver:
-        """Return the driver of a device."""
         if device not in self._drivers:
             self._drivers[device] = self.registry.driver(device)
         return self._drivers[device]
@@ -257,7 +256,6 @@ class Session:
 
         Args:
             name: the variable.
-            device: the device.
             region: the part to hold; None for the whole variable.
             shape: the array's shape, if it differs from the shape of the part.
         """
@@ -298,7 +296,6 @@ class Session:
         return not np.any(stored.numpy())
 
     def value(self, name: str) -> Any:
-        """Return a copy of the value of a variable that a job uses."""
         return self._stored[name].numpy()
 
     def check_replicas(self, job: str, updated: Mapping[str, Collection[Device]]) -> None:
@@ -409,7 +406,6 @@ class Session:
         )
 
     def warn(self, text: str, category: type[FlowWarning], at: SourceLine | None) -> None:
-        """Issue a warning, on rank 0 only."""
         if self.world is None or self.world.rank == 0:
             warn(text, category, at)
 

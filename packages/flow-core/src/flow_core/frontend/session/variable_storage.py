@@ -43,7 +43,6 @@ class Part:
     arena: Arena | None = None
 
     def view(self, shape: Shape | None) -> DeviceArray | None:
-        """Return the array, reshaped if a shape is given."""
         if self.arena is None or self.array is None or shape in (None, self.array.shape):
             return self.array
         return self.arena.view(0, shape, self.array.dtype)
@@ -101,7 +100,6 @@ class StoredVariable:
         """Hold the variable, of which no device has a part, in a layout.
 
         Args:
-            layout: the layout.
             own: the parts of this process.
         """
         self._parts, self._layout = own, layout
@@ -129,7 +127,6 @@ class StoredVariable:
 
     @property
     def local(self) -> list[Part]:
-        """The parts of this process."""
         return [part for part in self._parts.values() if part.array is not None]
 
     def state(self) -> Callable[[], None]:
@@ -171,7 +168,6 @@ class StoredVariable:
         return list({part.region: part for part in reversed(self.parts.values())}.values())
 
     def _content(self, part: Part) -> Any:
-        """Return a copy of a part, in all processes."""
         if self.world is None:
             return part.driver.copy_out(part.array)
         if part.array is None:
@@ -264,7 +260,6 @@ def own_ranks(
     """Return the ranks of a placement whose devices belong to a process.
 
     Args:
-        placement: the placement.
         owner: returns the process that owns a device.
         rank: the rank of the process.
         machines: the number of machines, on which the owners depend.
@@ -276,8 +271,6 @@ def too_large(info: VariableInfo, device: Device, nbytes: int, available: str) -
     """Return the error for a variable that does not fit into a device's memory.
 
     Args:
-        info: the variable.
-        device: the device.
         nbytes: the number of bytes needed on the device.
         available: text that tells how much memory the device has.
     """

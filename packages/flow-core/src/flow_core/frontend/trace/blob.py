@@ -356,7 +356,6 @@ class MirroredBlob(BlobDef):
     Sizes that differ between the devices are `PerDevice` numbers.
 
     Attributes:
-        placement: the devices.
         differs: whether the values may differ between devices.
     """
 

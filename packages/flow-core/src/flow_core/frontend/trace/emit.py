@@ -22,7 +22,6 @@ def emit(
     """Add an op to the job being traced, at the current scope.
 
     Args:
-        op_type: type of the op.
         inputs: blobs of the same job.
         name: name of the op within the current name scope; by default, a unique name is made.
         attrs: the op's attributes; lists become tuples.

@@ -69,7 +69,6 @@ def missing_attribute(
     """Return the error about an attribute that an object does not have.
 
     Args:
-        owner: the object.
         described: what the object is, such as "a blob".
         name: the attribute.
         counterparts: what there is instead of attributes of other frameworks.

@@ -35,9 +35,7 @@ class TrainRequest:
     """A call of ``minimize``.
 
     Attributes:
-        optimizer: the optimizer.
         losses: the values to minimize; in the mirrored view, the losses of all devices.
-        line: the source line of the call.
         elements: the divisor of the sum of the losses; None to divide each loss by the number of
             its elements.
         placement: the devices of the mirrored view; None for the devices of the first loss.
@@ -79,12 +77,10 @@ class JobBuild:
     """The graph of one job while its function runs.
 
     Attributes:
-        name: the job's name.
         kind: "train" or "predict".
         builder: the graph under construction.
         default_placement: the devices of ops outside any placement scope.
         config: the job's settings.
-        session: the session of the job.
         variables: the values of the job's variables, by name of the variable.
         train_requests: the calls of ``minimize``.
         losses: the losses of programs that set the optimizer in the function config, as older
@@ -167,9 +163,7 @@ class JobBuild:
         """Add an op at the current scope.
 
         Args:
-            op_type, inputs, attrs: the op.
             name: the op's name within the name scope; made unique if it is taken.
-            line: the source line of the op.
             sbp: requested SBP of the outputs.
             full: the op's full name, instead of ``name``.
             placement: the op's devices, instead of those of the scope.

@@ -63,12 +63,10 @@ class JobSession(Protocol):
         settings: settings from environment variables.
         resources: settings of ``flow.config``.
         budget: the cores that this process may use.
-        writes: counts the writes to variables.
         declared: the variables of all jobs, by name.
         layouts: the layouts of variables, each chosen by the first compiled job that uses it.
         sharing: for each variable, whether devices share one copy in memory; chosen by the same
             job.
-        costs: the cost model of plans.
     """
 
     registry: Registry

@@ -20,7 +20,6 @@ def moved(build: JobBuild, count: int) -> JobBuild:
     divided among them in order.  SBP hints for one dimension are kept.
 
     Args:
-        build: the traced job.
         count: the number of devices.
     """
     graph = build.builder.build()

@@ -23,7 +23,6 @@ class Rows:
 
     Attributes:
         count: the number, a blob of shape (1,).
-        axis: the axis of the rows.
     """
 
     count: BlobDef

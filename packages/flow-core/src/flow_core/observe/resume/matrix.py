@@ -40,7 +40,6 @@ class Resumed:
     """A run that continues from the checkpoint.
 
     Attributes:
-        devices: the number of devices.
         start: the step at which the job's counter says that it continues.
         state: whether all variables have the bits that were saved.
         samples: whether its steps get the batches of the uninterrupted run.
@@ -84,7 +83,6 @@ class ResumeMatrix:
         return all(run.ok for run in self.runs)
 
     def to_json(self) -> str:
-        """Return everything as JSON text."""
         return json.dumps({"ok": self.ok, **asdict(self)}, indent=2)
 
 
@@ -111,7 +109,6 @@ def resume_matrix(
     The default session is cleared, and the job is compiled again for each run.
 
     Args:
-        job: the train job.
         devices: the number of devices of the first run.
         others: the numbers of devices on which to resume.
         steps: the number of steps before the checkpoint, and after it.
@@ -169,7 +166,6 @@ class _Trials:
 
     @property
     def session(self) -> Any:
-        """The session of the present run."""
         return self.job.active_session()
 
     def start(self, devices: int) -> None:
@@ -204,7 +200,6 @@ class _Trials:
         return run
 
     def state(self) -> State:
-        """Return the values of all variables."""
         return {name: self.session.value(name) for name in self.session.stored()}
 
     def save(self, path: Path) -> State:
@@ -214,7 +209,6 @@ class _Trials:
         return state
 
     def load(self, path: Path) -> None:
-        """Load a checkpoint."""
         self.session.stored()
         formats = self.session.registry.formats.values()
         self.session.assign({**store.load(path, formats, types=self.session.types())})

@@ -76,8 +76,6 @@ def body_graph(body: Body, types: tuple[TensorType, ...], placement: Placement =
 
     Args:
         body: the literal.
-        types: the types of the inputs.
-        placement: the placement of the ops.
 
     Raises:
         InferenceError: an op of the body does not accept the types that result.
@@ -111,7 +109,6 @@ def add_body(
         emitter: the graph.
         body: the literal.
         inputs: the inputs of the body in the graph.
-        placement: the placement of the ops.
         prefix: the beginning of their names.
         first: the beginning of the names of random ops that were added before, if any; their
             results are taken instead of adding them again.
@@ -163,13 +160,7 @@ class BodyGradient:
     """The graph of a body and of its gradients, under construction.
 
     Args:
-        body: the body.
-        types: the types of its inputs.
         backward: differentiates a graph, see `flow_core.ops.build.GradContext`.
-
-    Attributes:
-        inputs: the values of the inputs.
-        results: the values of the results.
     """
 
     def __init__(self, body: Body, types: Sequence[TensorType], backward: Backward) -> None:
@@ -179,7 +170,6 @@ class BodyGradient:
         self.results = add_body(self._emitter, body, self.inputs, UNPLACED)
 
     def input(self, type_: TensorType) -> Value:
-        """Add an input."""
         return add_input(self._emitter, type_)
 
     def gradients(

@@ -126,7 +126,6 @@ def _agreed(x: Sbp, y: Sbp, x_is_zero: bool, y_is_zero: bool) -> Sbp | None:
 
 
 def _gradient(g: GradContext) -> Gradients:
-    """Emit the branch of the gradients."""
     types = [x.type for x in g.inputs[1:]]
     given = {k: x for k, x in enumerate(g.grads) if x is not None}
     wanted = [i for i, t in enumerate(types) if t.dtype.is_floating and g.needed[i + 1]]

@@ -28,8 +28,6 @@ def settled(
     that the body returns.
 
     Args:
-        body: the body.
-        types: the types of its inputs.
         given: their SBPs.
         carries: the number of inputs, the first ones, whose SBPs the first results must have.
         parts: the number of devices; None for any number.

@@ -167,7 +167,6 @@ class Binary(OpDef):
             yield Sample(_integers(rng, dtype), {}, False, np.dtype(dtype).name)
 
     def _shapes(self) -> Iterator[tuple[Shape, Shape]]:
-        """Yield the shapes of the inputs of samples."""
         yield from (pair for pair in SHAPES if self.broadcasts or pair[0] == pair[1])
         yield (3, 4), (3, 4)
 

@@ -36,7 +36,8 @@ class ExpertSlots(OpDef):
     attrs = {"experts": REQUIRED, "capacity": REQUIRED}
 
     def infer(self, ctx: InferContext) -> Types:
-        chosen, (experts, capacity) = checked_index(ctx, 0), _sizes(ctx.attrs)
+        chosen = checked_index(ctx, 0)
+        experts, capacity = ctx.attrs["experts"], ctx.attrs["capacity"]
         shape = chosen.shape
         ctx.check(len(shape) == 3, f"chosen experts {chosen}", "shape (groups, choices, tokens)")
         positive = experts > 0 and capacity > 0
@@ -82,10 +83,6 @@ class ExpertSlots(OpDef):
             yield Sample((chosen,), {"experts": experts, "capacity": capacity}, note=note)
         outside = np.array([[[0, -1, 2, 0, 3, 127, 1]]], np.int8)
         yield Sample((outside,), {"experts": 3, "capacity": 2}, note="experts that do not exist")
-
-
-def _sizes(attrs: Any) -> tuple[int, int]:
-    return attrs["experts"], attrs["capacity"]
 
 
 OPS = specs(ExpertSlots)

@@ -23,11 +23,7 @@ MODEL, INDICES, VALUES, RATE, STATES = range(5)
 
 
 class IndexedUpdate(OpDef):
-    """An op that updates the rows of a table that have a gradient.
-
-    Args:
-        row: the rule.
-    """
+    """An op that updates the rows of a table that have a gradient."""
 
     outputs = ()
     numbers = (RATE,)

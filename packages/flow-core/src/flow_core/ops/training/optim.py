@@ -27,11 +27,7 @@ MANY = 3
 
 
 class UpdateDef(OpDef):
-    """An op for each row of `flow_core.ir.update_rules`.
-
-    Args:
-        row: the rule.
-    """
+    """An op for each row of `flow_core.ir.update_rules`."""
 
     outputs = ()
     effect = True

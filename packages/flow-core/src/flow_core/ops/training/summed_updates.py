@@ -56,11 +56,7 @@ def fused_attrs(
 
 
 class SummedUpdate(OpDef):
-    """An update and the products of which its gradient is the sum.
-
-    Args:
-        row: the rule of the update.
-    """
+    """An update and the products of which its gradient is the sum."""
 
     outputs = ()
     effect = True

@@ -178,7 +178,6 @@ def summed_reference(
     """Return the reference of an update that also computes its gradient.
 
     Args:
-        row: the update.
         product: the reference of a matrix product.
         attr_names: names of the attributes of the matrix product.
     """

@@ -104,7 +104,6 @@ def update_source(row: Update, kind: str, penalties: bool) -> tuple[Phase, ...]:
     Arrays that are no inputs are computed again in the second phase.
 
     Args:
-        row: the rule.
         kind: the type in which elements are computed.
         penalties: whether the gradient has the penalties l1 and l2.
     """

@@ -43,6 +43,7 @@ def _simplify(rewriter: Rewriter, op: Op, context: PassContext) -> None:
     body = body_graph(op.attrs["body"], types_within(graph.input_types(op), op.attrs), op.placement)
     inputs = [o.output() for o in body.of_type("input")]
     varying = inputs[: carries + op.attrs["sequences"]]
+    # A carry is read at the next position even if the program does not use its last value.
     kept = [k for k in range(len(body.results)) if k < carries or rewriter.is_used(op.output(k))]
     results = [body.results[k] for k in kept]
     needed = needed_ops(body.ops.values(), inputs, results)

@@ -58,11 +58,7 @@ def observed(graph: Graph, context: PassContext) -> tuple[Graph, tuple[str, ...]
 
 @dataclass(frozen=True)
 class PostTraining:
-    """The pass that rounds operands to the grids of calibrated ranges.
-
-    Attributes:
-        ranges: the ranges.
-    """
+    """The pass that rounds operands to the grids of calibrated ranges."""
 
     ranges: Ranges
     name: str = "post_training_quantization"

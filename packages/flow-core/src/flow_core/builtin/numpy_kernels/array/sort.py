@@ -78,10 +78,6 @@ def _order_parts(query: KernelQuery) -> tuple[tuple[tuple[int, ...], DTypeLike],
     return (x.shape, np.int32), (x.shape, np.int32), (x.shape, np.int64)
 
 
-def _order_bytes(query: KernelQuery) -> int:
-    return carved_bytes(*_order_parts(query))
-
-
 def _patterns(x: Array, patterns: Array, signs: Array, floating: bool) -> Iterator[Launch]:
     """Write int32 patterns that have the same order as the values of ``x`` to ``patterns``."""
     if not floating:
@@ -235,9 +231,9 @@ def _set_some(flat: Array, numbers: RowNumbers, on: Any, indices: Array, classes
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    kernel("sort", _sort, workspace=lambda query: carved_bytes(*_sort_parts(query))),
-    kernel("arg_sort", _arg_sort, workspace=_order_bytes),
-    kernel("top_k", _top_k, workspace=_order_bytes),
+    kernel("sort", _sort, parts=_sort_parts),
+    kernel("arg_sort", _arg_sort, parts=_order_parts),
+    kernel("top_k", _top_k, parts=_order_parts),
     kernel(
         "argmax",
         _argmax,

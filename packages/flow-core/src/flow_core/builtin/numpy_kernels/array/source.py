@@ -11,7 +11,7 @@ from flow_core.base.arrays import Array
 from flow_core.base.philox import Place, Uniform
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.array.select import copy, fill
-from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
+from flow_core.builtin.numpy_kernels.binding import carve, kernel
 from flow_core.builtin.numpy_kernels.drawing import Part, drawing, put, scratch_part
 from flow_core.device import Launch
 from flow_core.ops.array.source import permutation_layout, upper_limit
@@ -52,10 +52,6 @@ def _uniform(ctx: BindContext, out: Array, scratch: Array, draw: int = 0) -> Lau
 def _decide_parts(query: KernelQuery) -> tuple[Part, ...]:
     shape = query.outputs[0].shape
     return (shape, np.float32), (shape, np.float32), (shape, np.bool_), _scratch(query)
-
-
-def _decide_bytes(query: KernelQuery) -> int:
-    return carved_bytes(*_decide_parts(query))
 
 
 def _decide(ctx: BindContext, probability: Array) -> Sequence[Launch]:
@@ -170,16 +166,8 @@ KERNELS: tuple[KernelSpec, ...] = (
     kernel("constant_like", _constant),
     kernel("zero_like", _zeros),
     kernel("range", _range),
-    kernel("bernoulli", lambda ctx: _decide(ctx, ctx.inputs[0]), workspace=_decide_bytes),
-    kernel(
-        "random_values",
-        _random_values,
-        workspace=lambda query: carved_bytes(*_value_parts(query)),
-    ),
-    kernel("coin_flip", _coin_flip, workspace=_decide_bytes),
-    kernel(
-        "generate_random_batch_permutation_indices",
-        _permutation,
-        workspace=lambda query: carved_bytes(*_permutation_parts(query)),
-    ),
+    kernel("bernoulli", lambda ctx: _decide(ctx, ctx.inputs[0]), parts=_decide_parts),
+    kernel("random_values", _random_values, parts=_value_parts),
+    kernel("coin_flip", _coin_flip, parts=_decide_parts),
+    kernel("generate_random_batch_permutation_indices", _permutation, parts=_permutation_parts),
 )

@@ -39,7 +39,6 @@ class BodyKernels:
 
     @property
     def inputs(self) -> Sequence[Value]:
-        """The inputs of the body."""
         return [op.output() for op in self.graph.of_type("input")]
 
     def owned(self, count: int) -> dict[Value, int]:
@@ -61,7 +60,6 @@ def has_kernels(query: KernelQuery, body: Body, types: tuple[TensorType, ...]) -
 def _kernels(
     query: KernelQuery, graph: Graph
 ) -> Iterator[tuple[str, tuple[KernelSpec, KernelQuery]]]:
-    """Yield the kernels of the ops of a body."""
     if query.find is None:
         raise PlanError(f"finding kernels of a body of {query.op}", found="no registry of kernels")
     specs = op_specs()
@@ -81,8 +79,6 @@ def body_kernels(
 
     Args:
         query: the loop or branch.
-        body: the body.
-        types: the types of its inputs.
         elsewhere: the number of results, the first ones, of which `BodyKernels.owned` returns those
             that are in other memory.
     """
@@ -129,7 +125,6 @@ def bind_body(
     """Bind the kernels of a body; return their launches, and the arrays of all values.
 
     Args:
-        kernels: the kernels.
         ctx: the context of the loop or branch.
         workspace: the workspace of the body.
         given: the arrays of values that are not in the workspace.

@@ -40,7 +40,6 @@ def _bind(ctx: BindContext) -> Launch:
 
 
 def _launches(ctx: BindContext, kernels: BodyKernels) -> Sequence[Launch]:
-    """Bind a body to the outputs."""
     owned = kernels.owned(len(ctx.outputs))
     given = dict(zip(kernels.inputs, ctx.inputs[1:], strict=True))
     given |= {value: ctx.outputs[i] for value, i in owned.items()}

@@ -11,7 +11,7 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel, scalar
-from flow_core.builtin.numpy_kernels.widening import widened
+from flow_core.builtin.numpy_kernels.widening import as_launches, widened
 from flow_core.device import Launch
 from flow_core.ir.graph import TensorType
 from flow_core.ops.math.matmul import bias_axis
@@ -77,9 +77,7 @@ def _matmul_onto(ctx: BindContext) -> Sequence[Launch]:
     (scratch,) = carve(ctx.workspace, part)
     rest = ctx.workspace[carved_bytes(part) :] if found.workspace else None
     inner = replace(ctx, query=product, inputs=tuple(operands), outputs=(scratch,), workspace=rest)
-    bound = load(found.load)(inner)
-    launches = bound if isinstance(bound, tuple | list) else (bound,)
-    return (*launches, call(np.add, base, scratch, out=out))
+    return (*as_launches(load(found.load)(inner)), call(np.add, base, scratch, out=out))
 
 
 def _bias_rows(whole: KernelQuery, parts: Sequence[KernelQuery]) -> bool:

@@ -84,7 +84,6 @@ class Tiled(ABC):
     """Base class of the lowerings.
 
     Attributes:
-        geo: the geometry.
         itemsize: size of the computation type in bytes.
         staged: whether tensors are stored in a type other than the computation type.
         flip: whether this convolution is the transpose of the one to which the weights belong.
@@ -104,7 +103,6 @@ class Tiled(ABC):
         """Return the sizes of the workspace parts that one tile needs."""
 
     def tiles(self) -> list[Tile]:
-        """Return the tiles."""
         image = Tile(0, 1, 0, self.geo.out[0])
         return self.geo.tiles(sum(self.tile_sizes(image).values()) * self.itemsize)
 

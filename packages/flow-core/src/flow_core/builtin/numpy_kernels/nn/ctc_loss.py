@@ -10,7 +10,7 @@ import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.base.errors import DataError
-from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
+from flow_core.builtin.numpy_kernels.binding import carve, kernel
 from flow_core.device import Launch
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
@@ -26,10 +26,6 @@ def _parts(query: KernelQuery) -> Parts:
         (rows, np.int64), (rows, np.bool_), (rows, dtype), (rows, dtype), (rows, dtype),
         (rows, dtype), ((batch, classes), dtype), ((batch,), np.int64),
     )  # fmt: skip
-
-
-def _bytes(query: KernelQuery) -> int:
-    return carved_bytes(*_parts(query))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +175,6 @@ def _accepts(query: KernelQuery) -> bool:
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    kernel("ctc_loss", _forward, accepts=_accepts, workspace=_bytes),
-    kernel("ctc_loss_grad", _backward, accepts=_accepts, workspace=_bytes),
+    kernel("ctc_loss", _forward, accepts=_accepts, parts=_parts),
+    kernel("ctc_loss_grad", _backward, accepts=_accepts, parts=_parts),
 )

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from flow_core.base.arrays import Array
 from flow_core.builtin.calls import call
-from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
+from flow_core.builtin.numpy_kernels.binding import carve, kernel
 from flow_core.device import Launch
 from flow_core.plugins.batchable import rowwise
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
@@ -113,10 +113,5 @@ def _write(table: Any, places: Array, values: Array) -> None:
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    kernel(
-        "expert_slots",
-        _expert_slots,
-        workspace=lambda query: carved_bytes(*_parts(query)),
-        batchable=rowwise,
-    ),
+    kernel("expert_slots", _expert_slots, parts=_parts, batchable=rowwise),
 )

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from flow_core.builtin.numpy_kernels.binding import Part, carve, carved_bytes, kernel
+from flow_core.builtin.numpy_kernels.binding import Part, carve, kernel
 from flow_core.device import Launch
 from flow_core.ops.nn.linear_quantize import along, dequantize, quantize
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
@@ -34,6 +34,5 @@ def _bind(ctx: BindContext) -> list[Launch]:
 
 
 KERNELS: tuple[KernelSpec, ...] = tuple(
-    kernel(op, _bind, workspace=lambda query: carved_bytes(*_parts(query)))
-    for op in ("quantize_linear", "dequantize_linear")
+    kernel(op, _bind, parts=_parts) for op in ("quantize_linear", "dequantize_linear")
 )

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from flow_core.base.arrays import Array
 from flow_core.base.shapes import normal_axis
 from flow_core.builtin.calls import call
-from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, scalar
+from flow_core.builtin.numpy_kernels.binding import carve, scalar
 from flow_core.builtin.numpy_kernels.rows import (
     column_dots,
     column_sum,
@@ -105,10 +105,6 @@ def _channel_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
     fold, dtype = _channels(query), query.inputs[0].dtype.numpy
     vector = ((fold.channels,), dtype)
     return (fold.partials, dtype), vector, vector
-
-
-def _channel_bytes(query: KernelQuery) -> int:
-    return carved_bytes(*_channel_parts(query))
 
 
 def _batch_norm(ctx: BindContext) -> Launches:
@@ -290,10 +286,6 @@ def _row_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
     return (rows, type_.dtype.numpy), (rows, type_.dtype.numpy)
 
 
-def _row_bytes(query: KernelQuery) -> int:
-    return carved_bytes(*_row_parts(query))
-
-
 def _layer_norm_grad(ctx: BindContext) -> Launches:
     dot, total = carve(ctx.workspace, *_row_parts(ctx.query))
     rows = dot.shape[0]
@@ -333,10 +325,6 @@ def _gamma_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
     largest = max((b.stop - b.start for b in blocks), default=0)
     width = prod(type_.shape[begin:])
     return ((largest, item), type_.dtype.numpy), ((len(blocks), width), type_.dtype.numpy)
-
-
-def _gamma_bytes(query: KernelQuery) -> int:
-    return carved_bytes(*_gamma_parts(query))
 
 
 def _layer_norm_gamma_grad(ctx: BindContext) -> Launches:
@@ -390,10 +378,6 @@ def _l2_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
     return part, part, (squares.shape, np.dtype(np.bool_))
 
 
-def _l2_bytes(query: KernelQuery) -> int:
-    return carved_bytes(*_l2_parts(query))
-
-
 def _norm(squares: Array, epsilon: float, out: Array) -> Launches:
     return (
         call(np.maximum, squares, scalar(epsilon, out), out=out),
@@ -428,12 +412,12 @@ def _l2_normalize_grad(ctx: BindContext) -> Launches:
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    widened("normalization", _batch_norm, workspace=_channel_bytes, mutates=(1, 2)),
-    widened("normalization_grad", _batch_norm_grad, workspace=_channel_bytes),
+    widened("normalization", _batch_norm, parts=_channel_parts, mutates=(1, 2)),
+    widened("normalization_grad", _batch_norm_grad, parts=_channel_parts),
     widened("layer_norm", _layer_norm),
-    widened("layer_norm_grad", _layer_norm_grad, workspace=_row_bytes),
-    widened("layer_norm_gamma_grad", _layer_norm_gamma_grad, workspace=_gamma_bytes),
+    widened("layer_norm_grad", _layer_norm_grad, parts=_row_parts),
+    widened("layer_norm_gamma_grad", _layer_norm_gamma_grad, parts=_gamma_parts),
     widened("layer_norm_param_grad", _layer_norm_param_grad),
-    widened("l2_normalize", _l2_normalize, workspace=_l2_bytes),
-    widened("l2_normalize_grad", _l2_normalize_grad, workspace=_l2_bytes),
+    widened("l2_normalize", _l2_normalize, parts=_l2_parts),
+    widened("l2_normalize_grad", _l2_normalize_grad, parts=_l2_parts),
 )

@@ -97,10 +97,6 @@ def _split(ctx: BindContext) -> list[Array]:
     return [a.reshape(_split_shape(ctx.query, a.shape)) for a in (*ctx.inputs, *ctx.outputs)]
 
 
-def _cut(shape: Ints, axis: int, size: int) -> Ints:
-    return (*shape[:axis], size, *shape[axis + 1 :])
-
-
 def _at(array: Array, axis: int, part: slice) -> Array:
     return array[(slice(None),) * axis + (part,)]
 
@@ -114,7 +110,6 @@ class Passes:
 
     Attributes:
         shapes: the shape before the first pass, then the shape after each pass.
-        axes: the axis of each pass.
         dtype: the computation type.
         staged: whether tensors are stored in another type.
     """
@@ -147,7 +142,8 @@ def _passes(query: KernelQuery, function: np.ufunc, part: slice | None = None) -
     shapes = [(part.stop - part.start, *shape[1:])]
     axes = tuple(axis for axis in _axes(query, shape) if not axis.trivial)
     for axis in axes:
-        shapes.append(_cut(shapes[-1], axis.axis, axis.out))
+        last = shapes[-1]
+        shapes.append((*last[: axis.axis], axis.out, *last[axis.axis + 1 :]))
     return Passes(tuple(shapes), axes, computed, staged)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes
+from flow_core.builtin.numpy_kernels.binding import carve
 from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
 from flow_core.ops.nn.recurrent import order
@@ -19,10 +19,6 @@ def _parts(query: KernelQuery) -> list[tuple[tuple[int, ...], Any]]:
     (batch, _, rows), units = query.inputs[0].shape, query.inputs[1].shape[1]
     kind = query.inputs[0].dtype.numpy
     return [*[((batch, rows), kind)] * 2, *[((batch, units), kind)] * 3]
-
-
-def _workspace(query: KernelQuery) -> int:
-    return carved_bytes(*_parts(query))
 
 
 def _split(x: Array, count: int) -> list[Any]:
@@ -206,8 +202,8 @@ def _gru_grad(ctx: BindContext) -> Launch:
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    widened("lstm", _lstm, workspace=_workspace),
-    widened("lstm_grad", _lstm_grad, workspace=_workspace),
-    widened("gru", _gru, workspace=_workspace),
-    widened("gru_grad", _gru_grad, workspace=_workspace),
+    widened("lstm", _lstm, parts=_parts),
+    widened("lstm_grad", _lstm_grad, parts=_parts),
+    widened("gru", _gru, parts=_parts),
+    widened("gru_grad", _gru_grad, parts=_parts),
 )

@@ -41,10 +41,6 @@ def _along_axis_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]
     return ((outer, 1, inner), dtype), ((outer, classes, inner), dtype)
 
 
-def _along_axis_bytes(query: KernelQuery) -> int:
-    return carved_bytes(*_along_axis_parts(query))
-
-
 def _maxima(x: Array, out: Array, scratch: Array) -> Launches:
     if x.shape[2] == 1:
         return row_max(x[:, :, 0], out[:, :, 0], scratch)
@@ -122,16 +118,8 @@ def _loss_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
     return ((rows, classes), dtype), ((rows, 1), dtype), ((rows, 1), dtype), ((rows,), np.intp)
 
 
-def _loss_bytes(query: KernelQuery) -> int:
-    return carved_bytes(*_loss_parts(query))
-
-
 def _row_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
     return _loss_parts(query)[2:]
-
-
-def _row_bytes(query: KernelQuery) -> int:
-    return carved_bytes(*_row_parts(query))
 
 
 def _label_check(ctx: BindContext, label: Array) -> Launches:
@@ -375,21 +363,21 @@ def _elementwise(op: str, bind: Callable[[BindContext], Launches]) -> KernelSpec
 
 
 KERNELS: tuple[KernelSpec, ...] = (
-    widened("softmax", _softmax, workspace=_along_axis_bytes),
-    widened("softmax_grad", _softmax_grad, workspace=_along_axis_bytes),
-    widened("log_softmax", _log_softmax, workspace=_along_axis_bytes),
-    widened("log_softmax_grad", _log_softmax_grad, workspace=_along_axis_bytes),
-    widened("softmax_cross_entropy", _dense_softmax_loss, workspace=_loss_bytes),
+    widened("softmax", _softmax, parts=_along_axis_parts),
+    widened("softmax_grad", _softmax_grad, parts=_along_axis_parts),
+    widened("log_softmax", _log_softmax, parts=_along_axis_parts),
+    widened("log_softmax_grad", _log_softmax_grad, parts=_along_axis_parts),
+    widened("softmax_cross_entropy", _dense_softmax_loss, parts=_loss_parts),
     widened("softmax_cross_entropy_grad", _dense_softmax_loss_grad, batchable=rowwise),
-    widened("sparse_softmax_cross_entropy", _sparse_softmax_loss, workspace=_loss_bytes),
+    widened("sparse_softmax_cross_entropy", _sparse_softmax_loss, parts=_loss_parts),
     widened(
         "sparse_softmax_cross_entropy_grad",
         _sparse_softmax_loss_grad,
-        workspace=_row_bytes,
+        parts=_row_parts,
         batchable=rowwise,
     ),
-    widened("sparse_cross_entropy", _sparse_loss, workspace=_row_bytes),
-    widened("sparse_cross_entropy_grad", _sparse_loss_grad, workspace=_row_bytes),
+    widened("sparse_cross_entropy", _sparse_loss, parts=_row_parts),
+    widened("sparse_cross_entropy_grad", _sparse_loss_grad, parts=_row_parts),
     _elementwise("sigmoid_cross_entropy", _sigmoid_loss),
     _elementwise("sigmoid_cross_entropy_grad", _sigmoid_loss_grad),
     _elementwise("smooth_l1_loss", _smooth_l1),

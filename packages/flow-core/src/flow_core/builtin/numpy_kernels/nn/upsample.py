@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from flow_core.base.arrays import Array
-from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
+from flow_core.builtin.numpy_kernels.binding import carve, kernel
 from flow_core.device import Launch
 from flow_core.ops.nn.upsample import SCALES, interpolation_matrix, nearest_indices
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
@@ -76,6 +76,5 @@ def _matrices(ctx: BindContext, dtype: DTypeLike) -> tuple[Array, Array]:
 
 
 KERNELS: tuple[KernelSpec, ...] = tuple(
-    kernel(op, _bind, workspace=lambda q: carved_bytes(*_parts(q)))
-    for op in ("upsample", "upsample_grad")
+    kernel(op, _bind, parts=_parts) for op in ("upsample", "upsample_grad")
 )

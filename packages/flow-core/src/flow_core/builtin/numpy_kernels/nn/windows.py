@@ -48,7 +48,6 @@ class Geometry:
     Attributes:
         first: whether the channel axis comes before the spatial axes.
         n: batch size.
-        groups: number of groups.
         channels, filters: numbers of channels and filters per group.
         size, out, kernel, strides, dilation: input size, output size, and so on, per spatial axis.
         before: padding before the first element of each axis; a negative value crops elements.
@@ -83,7 +82,6 @@ class Geometry:
 
     @property
     def empty(self) -> bool:
-        """Whether the input or the output is empty."""
         return 0 in (self.n, self.groups, self.channels, self.filters, *self.size, *self.out)
 
     @property
@@ -120,7 +118,6 @@ class Geometry:
         return [(tile.h0, tile.h1 - tile.h0), *((0, n) for n in self.out[1:])]
 
     def tile_out(self, tile: Tile) -> Ints:
-        """Return the output sizes of a tile."""
         return tuple(count for _, count in self._rows(tile))
 
     def columns(self, tile: Tile) -> int:
@@ -246,8 +243,6 @@ def padded(x: Any, geo: Geometry, tile: Tile, buffer: Any) -> tuple[list[Launch]
 
     Args:
         x: the whole data array in canonical axes.
-        geo: the geometry.
-        tile: the tile.
         buffer: an array of `padded_shape` for the copy; None to use x itself.
     """
     span = geo.span(tile)
@@ -282,7 +277,6 @@ def apply(
     """Yield launches of a ufunc; copy views for which NumPy would need buffers to temporaries.
 
     Args:
-        function: the ufunc.
         inputs: arrays of one shape.
         out: array of the same shape; it can be one of the inputs.
         temporaries: contiguous vectors, each with as many bytes as the largest array: one for each

@@ -104,11 +104,7 @@ TRANSFORMS: tuple[KernelSpec, ...] = (
     kernel(
         "l1_l2_regularize_gradient", _listed(_regularize), workspace=lambda q: q.outputs[0].nbytes
     ),
-    kernel(
-        "square_sum",
-        _listed(_square_sum),
-        workspace=lambda q: carved_bytes(*_square_sum_parts(q)),
-    ),
+    kernel("square_sum", _listed(_square_sum), parts=_square_sum_parts),
     kernel(
         "multi_square_sum",
         _listed(_multi_square_sum),

@@ -33,7 +33,6 @@ class Lowering:
     """The calls that compute the assignments to arrays, with as few temporary arrays as possible.
 
     Attributes:
-        calls: the calls, in order.
         temporaries: number of temporary arrays.
     """
 

@@ -66,12 +66,10 @@ class Recipe:
 
     @property
     def norms(self) -> Sequence[Statement]:
-        """The norms."""
         return [s for s in self.phases[0] if isinstance(s.value, Norm)]
 
     @property
     def assigned(self) -> set[str]:
-        """Names of the arrays that are assigned."""
         return {s.name for phase in self.phases for s in phase if isinstance(s.value, Elements)}
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from flow_core.base.arrays import Array
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes, kernel
+from flow_core.builtin.numpy_kernels.widening import as_launches
 from flow_core.device import Launch
 from flow_core.ir.graph import AttrValue, TensorType, tensor_type
 from flow_core.ir.update_rules import DIFF, MODEL
@@ -135,8 +136,7 @@ def _bound(
     query, kernel_ = found
     space = scratch if kernel_.workspace else None
     inner = replace(ctx, query=query, inputs=tuple(inputs), outputs=tuple(outputs), workspace=space)
-    bound = load(kernel_.load)(inner)
-    return bound if isinstance(bound, tuple | list) else (bound,)
+    return as_launches(load(kernel_.load)(inner))
 
 
 def _at_once(ctx: BindContext) -> Iterator[Launch]:
