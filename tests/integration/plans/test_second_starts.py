@@ -80,6 +80,7 @@ def test_a_second_start_loads_the_plans(script: Path, tmp_path: Path) -> None:
     assert started(script, tmp_path) == without
 
 
+@pytest.mark.slow
 def test_processes_that_start_together_share_plans(script: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(PROGRAM), str(script)]
     both = run_together([(command, environment(tmp_path))] * 3, cwd=tmp_path)
