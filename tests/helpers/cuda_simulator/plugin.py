@@ -17,6 +17,7 @@ from flow_core.authoring.specs import (
     Device,
     DeviceSpec,
     KernelSpec,
+    Lazy,
     OpSpec,
     PassSpec,
     Unavailable,
@@ -86,7 +87,7 @@ def flow_register_ops() -> tuple[OpSpec, ...]:
 
 def flow_register_passes() -> tuple[PassSpec, ...]:
     """Return the passes of flow-cuda."""
-    loads = {
+    loads: dict[str, Lazy] = {
         "cudnn_convolutions": lambda: Convolutions(dnn_plans),
         "cudnn_norms": lambda: Norms(dnn_plans),
         "cudnn_attention": lambda: JoinAttention(dnn_plans),
