@@ -2,8 +2,8 @@
 
 python benchmarks/observation_cost.py [JOB...]
 
-Blocks of steps with and without the observation alternate in one process on one thread, and CPU
-times are compared, which other programs hardly prolong.  Each step is fed other arrays, as those of
+Steps with and without the observation alternate in one process on one thread, and their CPU times
+are compared, which other programs hardly prolong.  Each step is fed other arrays, as those of
 a data set; read-only ones are recorded without a copy.  The jobs are those of simulation_jobs.py.
 """
 
@@ -15,14 +15,16 @@ import time
 from pathlib import Path
 from statistics import median
 
+from flow_core.runtime.executable import Executable
+
 BLOCK = 96
-"""The steps of a block: two windows of `flow stragglers`, 3 copies of variables at least."""
+"""Pairs of steps in a block: two windows of `flow stragglers`, 3 copies of variables or more."""
 
 BATCHES = 48
 """The number of batches that are fed in turn: of the mlp, more than the caches hold."""
 
 SECONDS = 15.0
-"""The time after which no further pair of blocks starts."""
+"""The time after which no further block starts."""
 
 JOBS = "mlp", "lenet", "gpt"
 OBSERVED = {
@@ -33,12 +35,27 @@ OBSERVED = {
 """The setting that turns on what is measured, and whether fed arrays can be written to."""
 
 
-def block(run, executable, batches):
-    """Return the CPU seconds of a step, in a block of steps."""
-    started = time.process_time()
-    for i in range(BLOCK):
-        run(executable, batches[i % BATCHES])
-    return (time.process_time() - started) / BLOCK
+def timed(run, executable, arrays):
+    """Return the CPU seconds of a step."""
+    started = time.process_time_ns()
+    run(executable, arrays)
+    return (time.process_time_ns() - started) / 1e9
+
+
+def block(executable, recorder, batches):
+    """Return the mean CPU seconds of a plain and of an observed step, in a block of pairs."""
+    plain = observed = 0.0
+    for i in range(0, 2 * BLOCK, 2):
+        one, other = batches[i % BATCHES], batches[(i + 1) % BATCHES]
+        if recorder is None:
+            executable._launch = executable._plain
+        seconds = timed(Executable.run, executable, one)
+        if recorder is not None:  # as if the plain step had not run
+            recorder._writes = recorder.writes.count
+            recorder._began += seconds
+        plain += seconds
+        observed += timed(type(executable).run, executable, other)
+    return plain / BLOCK, observed / BLOCK
 
 
 def measure(name, writeable):
@@ -46,7 +63,6 @@ def measure(name, writeable):
     import simulation_jobs
 
     import oneflow
-    from flow_core.runtime.executable import Executable
 
     job = simulation_jobs.make(name)
     arrays = simulation_jobs.feeds(job)
@@ -56,15 +72,11 @@ def measure(name, writeable):
     job(*arrays)
     executable = job.executable()
     recorder = job.active_session().recorder
-    pairs, end = [], time.perf_counter() + SECONDS
-    while time.perf_counter() < end or len(pairs) < 2:
-        if recorder is None:
-            executable._launch = executable._plain
-        plain = block(Executable.run, executable, batches)
-        executable.run(arrays)  # variables have changed meanwhile, so that they are copied
-        pairs.append((plain, block(type(executable).run, executable, batches)))
-    step, cost = median(a for a, _ in pairs), median(b / a for a, b in pairs) - 1
-    text = f"{step * 1e3:8.2f} ms{cost:9.2%}{len(pairs):7}"
+    blocks, end = [], time.perf_counter() + SECONDS
+    while time.perf_counter() < end or len(blocks) < 2:
+        blocks.append(block(executable, recorder, batches))
+    step, cost = median(a for a, _ in blocks), median(b / a for a, b in blocks) - 1
+    text = f"{step * 1e3:8.2f} ms{cost:9.2%}{len(blocks):8}"
     if recorder is not None:
         kept = [x for recorded in recorder._kept for x in recorded.feeds]
         parts = [part for snapshot in recorder._snapshots for part in snapshot.parts.values()]
@@ -78,7 +90,7 @@ def main():
     """Measure each job with each setting in a process of its own."""
     threads = ("ONEFLOW_CPU_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     env = {**os.environ, **dict.fromkeys(threads, "1")}
-    print(f"{'job':7}{'observed':19}{'step':>11}{'cost':>9}{'pairs':>7}{'memory':>12}", flush=True)
+    print(f"{'job':7}{'observed':19}{'step':>11}{'cost':>9}{'blocks':>8}{'memory':>12}", flush=True)
     for name in sys.argv[1:] or JOBS:
         for text, (setting, writeable) in OBSERVED.items():
             print(f"{name:7}{text:19}", end="", flush=True)
