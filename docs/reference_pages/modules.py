@@ -44,10 +44,13 @@ def _plugin_api() -> Iterator[tuple[str, str]]:
 def _module(name: str, title: str) -> str:
     """Return a page with the full documentation of a module's public names."""
     module = importlib.import_module(name)
-    names = [member for member in vars(module) if not member.startswith("_")]
-    own = [n for n in names if getattr(getattr(module, n), "__module__", "") == name]
+    names = getattr(module, "__all__", None) or [
+        member
+        for member, found in vars(module).items()
+        if not member.startswith("_") and getattr(found, "__module__", "") == name
+    ]
     lines = [f"# {title}", "", docstrings.fenced(module.__doc__ or ""), ""]
-    for member in sorted(own or names):  # modules without names of their own re-export others
+    for member in sorted(names):
         found = getattr(module, member)
         if inspect.isfunction(found) or inspect.isclass(found):
             doc = docstrings.parse(found.__doc__)

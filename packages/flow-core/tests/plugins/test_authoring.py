@@ -10,7 +10,6 @@ from pathlib import Path
 
 import processes
 import pytest
-from snapshots.surface import public_names
 
 import flow_core.authoring
 
@@ -34,7 +33,7 @@ def test_every_object_is_exported_by_one_module() -> None:
     found: dict[tuple[str, int], str] = {}
     for name in MODULES:
         module = import_module(f"flow_core.authoring.{name}")
-        for exported in public_names(module.__name__):
+        for exported in module.__all__:
             first = found.setdefault((exported, id(getattr(module, exported))), name)
             assert first == name, f"{exported} is in {first} and {name}"
 

@@ -6,32 +6,32 @@ own name: ``resnet50-layer1.0.conv1-weight``.  `load` reads the files of torchvi
 Face.
 """
 
-from flow_zoo.bert_encoder import BERT_BASE as BERT_BASE
-from flow_zoo.bert_encoder import BERT_LARGE as BERT_LARGE
-from flow_zoo.bert_encoder import BertConfig as BertConfig
-from flow_zoo.bert_encoder import bert as bert
-from flow_zoo.bert_encoder import bert_pooled as bert_pooled
-from flow_zoo.bert_encoder import bert_words as bert_words
-from flow_zoo.gpt import GPT2 as GPT2
-from flow_zoo.gpt import GPT2_LARGE as GPT2_LARGE
-from flow_zoo.gpt import GPT2_MEDIUM as GPT2_MEDIUM
-from flow_zoo.gpt import GPT2_XL as GPT2_XL
-from flow_zoo.gpt import GPT2Config as GPT2Config
-from flow_zoo.gpt import gpt2 as gpt2
-from flow_zoo.loading import load as load
-from flow_zoo.loading import rules as rules
-from flow_zoo.mobilenet import mobilenet_v2 as mobilenet_v2
-from flow_zoo.resnet import RESNET18 as RESNET18
-from flow_zoo.resnet import RESNET50 as RESNET50
-from flow_zoo.resnet import ResNetConfig as ResNetConfig
-from flow_zoo.resnet import resnet as resnet
-from flow_zoo.resnet import resnet18 as resnet18
-from flow_zoo.resnet import resnet50 as resnet50
-from flow_zoo.vision_transformer import VIT_B_16 as VIT_B_16
-from flow_zoo.vision_transformer import VIT_B_32 as VIT_B_32
-from flow_zoo.vision_transformer import VIT_L_16 as VIT_L_16
-from flow_zoo.vision_transformer import VIT_L_32 as VIT_L_32
-from flow_zoo.vision_transformer import ViTConfig as ViTConfig
-from flow_zoo.vision_transformer import vit as vit
+from flow_zoo.bert_encoder import (
+    BERT_BASE,
+    BERT_LARGE,
+    BertConfig,
+    bert,
+    bert_pooled,
+    bert_words,
+)
+from flow_zoo.gpt import GPT2, GPT2_LARGE, GPT2_MEDIUM, GPT2_XL, GPT2Config, gpt2
+from flow_zoo.loading import load, rules
+from flow_zoo.mobilenet import mobilenet_v2
+from flow_zoo.resnet import RESNET18, RESNET50, ResNetConfig, resnet, resnet18, resnet50
+from flow_zoo.vision_transformer import (
+    VIT_B_16,
+    VIT_B_32,
+    VIT_L_16,
+    VIT_L_32,
+    ViTConfig,
+    vit,
+)
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "BERT_BASE", "BERT_LARGE", "GPT2", "GPT2_LARGE", "GPT2_MEDIUM", "GPT2_XL", "RESNET18",
+    "RESNET50", "VIT_B_16", "VIT_B_32", "VIT_L_16", "VIT_L_32", "BertConfig", "GPT2Config",
+    "ResNetConfig", "ViTConfig", "bert", "bert_pooled", "bert_words", "gpt2", "load",
+    "mobilenet_v2", "resnet", "resnet18", "resnet50", "rules", "vit",
+]  # fmt: skip

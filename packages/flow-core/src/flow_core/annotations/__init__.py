@@ -15,35 +15,66 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flow_core.annotations.parsing import annotation_name as annotation_name
-from flow_core.annotations.parsing import parse_placeholder as parse_placeholder
-from flow_core.annotations.parsing import parse_result as parse_result
-from flow_core.annotations.records import KIND_NAMES as KIND_NAMES
-from flow_core.annotations.records import UNANNOTATED as UNANNOTATED
-from flow_core.annotations.records import FedShape as FedShape
-from flow_core.annotations.records import Fetch as Fetch
-from flow_core.annotations.records import FetchBundle as FetchBundle
-from flow_core.annotations.records import FetchCallback as FetchCallback
-from flow_core.annotations.records import FetchDict as FetchDict
-from flow_core.annotations.records import FetchLeaf as FetchLeaf
-from flow_core.annotations.records import FetchList as FetchList
-from flow_core.annotations.records import FetchNone as FetchNone
-from flow_core.annotations.records import FetchOf as FetchOf
-from flow_core.annotations.records import FetchTuple as FetchTuple
-from flow_core.annotations.records import Kind as Kind
-from flow_core.annotations.records import Placeholders as Placeholders
-from flow_core.annotations.records import PlaceholderSpec as PlaceholderSpec
-from flow_core.annotations.records import fed_shape as fed_shape
-from flow_core.annotations.records import placeholder as placeholder
-from flow_core.annotations.returned import ResultLayout as ResultLayout
-from flow_core.annotations.returned import Returned as Returned
-from flow_core.annotations.returned import Structure as Structure
-from flow_core.annotations.returned import check_returned as check_returned
-from flow_core.annotations.returned import structure as structure
-from flow_core.annotations.signatures import JobSignature as JobSignature
-from flow_core.annotations.signatures import parse_handler as parse_handler
-from flow_core.annotations.signatures import parse_signature as parse_signature
+from flow_core.annotations.parsing import annotation_name, parse_placeholder, parse_result
+from flow_core.annotations.records import (
+    KIND_NAMES,
+    UNANNOTATED,
+    FedShape,
+    Fetch,
+    FetchBundle,
+    FetchCallback,
+    FetchDict,
+    FetchLeaf,
+    FetchList,
+    FetchNone,
+    FetchOf,
+    FetchTuple,
+    Kind,
+    Placeholders,
+    PlaceholderSpec,
+    fed_shape,
+    placeholder,
+)
+from flow_core.annotations.returned import (
+    ResultLayout,
+    Returned,
+    Structure,
+    check_returned,
+    structure,
+)
+from flow_core.annotations.signatures import JobSignature, parse_handler, parse_signature
 
 if TYPE_CHECKING:
     from flow_core.annotations.static import Callback as Callback
     from flow_core.annotations.static import Pending as Pending
+
+__all__ = [
+    "KIND_NAMES",
+    "UNANNOTATED",
+    "FedShape",
+    "Fetch",
+    "FetchBundle",
+    "FetchCallback",
+    "FetchDict",
+    "FetchLeaf",
+    "FetchList",
+    "FetchNone",
+    "FetchOf",
+    "FetchTuple",
+    "JobSignature",
+    "Kind",
+    "PlaceholderSpec",
+    "Placeholders",
+    "ResultLayout",
+    "Returned",
+    "Structure",
+    "annotation_name",
+    "check_returned",
+    "fed_shape",
+    "parse_handler",
+    "parse_placeholder",
+    "parse_result",
+    "parse_signature",
+    "placeholder",
+    "structure",
+]

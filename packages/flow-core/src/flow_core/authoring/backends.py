@@ -1,47 +1,98 @@
 """The API for kernels, drivers and communication backends."""
 
-from flow_core.base.arrays import Array as Array
-from flow_core.comm.described import places as places
-from flow_core.comm.described import present as present
-from flow_core.comm.exchange import BOXING as BOXING
-from flow_core.comm.exchange import COMBINE as COMBINE
-from flow_core.comm.exchange import Block as Block
-from flow_core.comm.exchange import DevicePair as DevicePair
-from flow_core.comm.exchange import Exchange as Exchange
-from flow_core.comm.exchange import Meter as Meter
-from flow_core.comm.exchange import Steps as Steps
-from flow_core.comm.exchange import check_arrays as check_arrays
-from flow_core.comm.exchange import neutral as neutral
-from flow_core.comm.exchange import pack as pack
-from flow_core.comm.exchange import sent_by as sent_by
-from flow_core.comm.exchange import unpack as unpack
-from flow_core.device import ALIGN as ALIGN
-from flow_core.device import SLAB_BYTES as SLAB_BYTES
-from flow_core.device import AgreedJob as AgreedJob
-from flow_core.device import Arena as Arena
-from flow_core.device import Comm as Comm
-from flow_core.device import DeviceCopier as DeviceCopier
-from flow_core.device import Driver as Driver
-from flow_core.device import Event as Event
-from flow_core.device import Joinable as Joinable
-from flow_core.device import Launch as Launch
-from flow_core.device import Loop as Loop
-from flow_core.device import Repeatable as Repeatable
-from flow_core.device import Result as Result
-from flow_core.device import Scratch as Scratch
-from flow_core.device import Stream as Stream
-from flow_core.device import Strided as Strided
-from flow_core.device import World as World
-from flow_core.device import strided as strided
-from flow_core.plugins.batchable import Parts as Parts
-from flow_core.plugins.batchable import elementwise_batchable as elementwise_batchable
-from flow_core.plugins.batchable import is_split as is_split
-from flow_core.plugins.batchable import repeated as repeated
-from flow_core.plugins.batchable import rowwise as rowwise
-from flow_core.plugins.batchable import rowwise_in_first as rowwise_in_first
-from flow_core.plugins.batchable import rowwise_in_last as rowwise_in_last
-from flow_core.plugins.batchable import side_by_side as side_by_side
-from flow_core.plugins.staging import StagedComm as StagedComm
-from flow_core.plugins.trials import bitwise_equal_in_trials as bitwise_equal_in_trials
-from flow_core.plugins.trials import canceling_operands as canceling_operands
-from flow_core.plugins.trials import multiplications as multiplications
+from flow_core.base.arrays import Array
+from flow_core.comm.described import places, present
+from flow_core.comm.exchange import (
+    BOXING,
+    COMBINE,
+    Block,
+    DevicePair,
+    Exchange,
+    Meter,
+    Steps,
+    check_arrays,
+    neutral,
+    pack,
+    sent_by,
+    unpack,
+)
+from flow_core.device import (
+    ALIGN,
+    SLAB_BYTES,
+    AgreedJob,
+    Arena,
+    Comm,
+    DeviceCopier,
+    Driver,
+    Event,
+    Joinable,
+    Launch,
+    Loop,
+    Repeatable,
+    Result,
+    Scratch,
+    Stream,
+    Strided,
+    World,
+    strided,
+)
+from flow_core.plugins.batchable import (
+    Parts,
+    elementwise_batchable,
+    is_split,
+    repeated,
+    rowwise,
+    rowwise_in_first,
+    rowwise_in_last,
+    side_by_side,
+)
+from flow_core.plugins.staging import StagedComm
+from flow_core.plugins.trials import bitwise_equal_in_trials, canceling_operands, multiplications
+
+__all__ = [
+    "ALIGN",
+    "BOXING",
+    "COMBINE",
+    "SLAB_BYTES",
+    "AgreedJob",
+    "Arena",
+    "Array",
+    "Block",
+    "Comm",
+    "DeviceCopier",
+    "DevicePair",
+    "Driver",
+    "Event",
+    "Exchange",
+    "Joinable",
+    "Launch",
+    "Loop",
+    "Meter",
+    "Parts",
+    "Repeatable",
+    "Result",
+    "Scratch",
+    "StagedComm",
+    "Steps",
+    "Stream",
+    "Strided",
+    "World",
+    "bitwise_equal_in_trials",
+    "canceling_operands",
+    "check_arrays",
+    "elementwise_batchable",
+    "is_split",
+    "multiplications",
+    "neutral",
+    "pack",
+    "places",
+    "present",
+    "repeated",
+    "rowwise",
+    "rowwise_in_first",
+    "rowwise_in_last",
+    "sent_by",
+    "side_by_side",
+    "strided",
+    "unpack",
+]

@@ -3,67 +3,135 @@
 This module is fast to import: it imports no kernels, passes or hardware libraries.
 """
 
-from flow_core.ir.graph import NO_ATTRS as NO_ATTRS
-from flow_core.ir.graph import Attrs as Attrs
-from flow_core.ir.graph import AttrValue as AttrValue
-from flow_core.ir.graph import Graph as Graph
-from flow_core.ir.graph import GraphBuilder as GraphBuilder
-from flow_core.ir.graph import Op as Op
-from flow_core.ir.graph import TensorType as TensorType
-from flow_core.ir.graph import Value as Value
-from flow_core.ir.graph import tensor_type as tensor_type
-from flow_core.plugins.emission import emit as emit
-from flow_core.plugins.exporters import ExportedJob as ExportedJob
-from flow_core.plugins.exporters import ExporterSpec as ExporterSpec
-from flow_core.plugins.exporters import ImportTools as ImportTools
-from flow_core.plugins.hookspecs import hookimpl as hookimpl
-from flow_core.plugins.specs import ANY_DEVICE_TYPE as ANY_DEVICE_TYPE
-from flow_core.plugins.specs import REQUIRED as REQUIRED
-from flow_core.plugins.specs import AnnotationSpec as AnnotationSpec
-from flow_core.plugins.specs import Available as Available
-from flow_core.plugins.specs import BindContext as BindContext
-from flow_core.plugins.specs import BoxingSpec as BoxingSpec
-from flow_core.plugins.specs import CommSpec as CommSpec
-from flow_core.plugins.specs import DecoderSpec as DecoderSpec
-from flow_core.plugins.specs import DeviceSpec as DeviceSpec
-from flow_core.plugins.specs import FormatSpec as FormatSpec
-from flow_core.plugins.specs import InferContext as InferContext
-from flow_core.plugins.specs import KernelQuery as KernelQuery
-from flow_core.plugins.specs import KernelSpec as KernelSpec
-from flow_core.plugins.specs import Lazy as Lazy
-from flow_core.plugins.specs import LocalContext as LocalContext
-from flow_core.plugins.specs import OpSpec as OpSpec
-from flow_core.plugins.specs import Part as Part
-from flow_core.plugins.specs import PassSpec as PassSpec
-from flow_core.plugins.specs import ReaderSpec as ReaderSpec
-from flow_core.plugins.specs import Sample as Sample
-from flow_core.plugins.specs import SbpContext as SbpContext
-from flow_core.plugins.specs import Unavailable as Unavailable
-from flow_core.plugins.specs import load as load
-from flow_core.plugins.specs import local_attrs as local_attrs
-from flow_core.plugins.specs import local_shape as local_shape
-from flow_core.sharding.sbp import EXTREMES as EXTREMES
-from flow_core.sharding.sbp import B as B
-from flow_core.sharding.sbp import Broadcast as Broadcast
-from flow_core.sharding.sbp import NdSbp as NdSbp
-from flow_core.sharding.sbp import P as P
-from flow_core.sharding.sbp import Partial as Partial
-from flow_core.sharding.sbp import Region as Region
-from flow_core.sharding.sbp import S as S
-from flow_core.sharding.sbp import Sbp as Sbp
-from flow_core.sharding.sbp import Signature as Signature
-from flow_core.sharding.sbp import Signatures as Signatures
-from flow_core.sharding.sbp import Split as Split
-from flow_core.sharding.sbp import coordinates as coordinates
-from flow_core.sharding.sbp import format_nd_sbp as format_nd_sbp
-from flow_core.sharding.sbp import gradient_dual as gradient_dual
-from flow_core.sharding.sbp import intersect as intersect
-from flow_core.sharding.sbp import local_region as local_region
-from flow_core.sharding.sbp import parse_nd_sbp as parse_nd_sbp
-from flow_core.sharding.sbp import parse_sbp as parse_sbp
-from flow_core.sharding.sbp import region_shape as region_shape
-from flow_core.sharding.sbp import signature as signature
-from flow_core.sharding.topology import Device as Device
-from flow_core.sharding.topology import Devices as Devices
-from flow_core.sharding.topology import Placement as Placement
-from flow_core.sharding.topology import numbered as numbered
+from flow_core.ir.graph import (
+    NO_ATTRS,
+    Attrs,
+    AttrValue,
+    Graph,
+    GraphBuilder,
+    Op,
+    TensorType,
+    Value,
+    tensor_type,
+)
+from flow_core.plugins.emission import emit
+from flow_core.plugins.exporters import ExportedJob, ExporterSpec, ImportTools
+from flow_core.plugins.hookspecs import hookimpl
+from flow_core.plugins.specs import (
+    ANY_DEVICE_TYPE,
+    REQUIRED,
+    AnnotationSpec,
+    Available,
+    BindContext,
+    BoxingSpec,
+    CommSpec,
+    DecoderSpec,
+    DeviceSpec,
+    FormatSpec,
+    InferContext,
+    KernelQuery,
+    KernelSpec,
+    Lazy,
+    LocalContext,
+    OpSpec,
+    Part,
+    PassSpec,
+    ReaderSpec,
+    Sample,
+    SbpContext,
+    Unavailable,
+    load,
+    local_attrs,
+    local_shape,
+)
+from flow_core.sharding.sbp import (
+    EXTREMES,
+    B,
+    Broadcast,
+    NdSbp,
+    P,
+    Partial,
+    Region,
+    S,
+    Sbp,
+    Signature,
+    Signatures,
+    Split,
+    coordinates,
+    format_nd_sbp,
+    gradient_dual,
+    intersect,
+    local_region,
+    parse_nd_sbp,
+    parse_sbp,
+    region_shape,
+    signature,
+)
+from flow_core.sharding.topology import Device, Devices, Placement, numbered
+
+__all__ = [
+    "ANY_DEVICE_TYPE",
+    "EXTREMES",
+    "NO_ATTRS",
+    "REQUIRED",
+    "AnnotationSpec",
+    "AttrValue",
+    "Attrs",
+    "Available",
+    "B",
+    "BindContext",
+    "BoxingSpec",
+    "Broadcast",
+    "CommSpec",
+    "DecoderSpec",
+    "Device",
+    "DeviceSpec",
+    "Devices",
+    "ExportedJob",
+    "ExporterSpec",
+    "FormatSpec",
+    "Graph",
+    "GraphBuilder",
+    "ImportTools",
+    "InferContext",
+    "KernelQuery",
+    "KernelSpec",
+    "Lazy",
+    "LocalContext",
+    "NdSbp",
+    "Op",
+    "OpSpec",
+    "P",
+    "Part",
+    "Partial",
+    "PassSpec",
+    "Placement",
+    "ReaderSpec",
+    "Region",
+    "S",
+    "Sample",
+    "Sbp",
+    "SbpContext",
+    "Signature",
+    "Signatures",
+    "Split",
+    "TensorType",
+    "Unavailable",
+    "Value",
+    "coordinates",
+    "emit",
+    "format_nd_sbp",
+    "gradient_dual",
+    "hookimpl",
+    "intersect",
+    "load",
+    "local_attrs",
+    "local_region",
+    "local_shape",
+    "numbered",
+    "parse_nd_sbp",
+    "parse_sbp",
+    "region_shape",
+    "signature",
+    "tensor_type",
+]

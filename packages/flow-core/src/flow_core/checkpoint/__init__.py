@@ -4,10 +4,16 @@ In: arrays by name, and a path.  Out: a checkpoint on disk, or the arrays of a c
 This package must not depend on sessions or jobs.
 """
 
-from flow_core.checkpoint.manager import CheckpointManager as CheckpointManager
-from flow_core.checkpoint.snapshot import Snapshot as Snapshot
-from flow_core.checkpoint.snapshot import StoredVariable as StoredVariable
-from flow_core.checkpoint.store import load as load
-from flow_core.checkpoint.store import match as match
-from flow_core.checkpoint.store import open_path as open_path
-from flow_core.checkpoint.store import save as save
+from flow_core.checkpoint.manager import CheckpointManager
+from flow_core.checkpoint.snapshot import Snapshot, StoredVariable
+from flow_core.checkpoint.store import load, match, open_path, save
+
+__all__ = [
+    "CheckpointManager",
+    "Snapshot",
+    "StoredVariable",
+    "load",
+    "match",
+    "open_path",
+    "save",
+]
