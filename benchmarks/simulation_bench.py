@@ -57,8 +57,10 @@ def simulated(name, processes, topology):
     return json.loads(output(command))
 
 
-def measured(name, processes, steps):
-    text = output(ranks(processes, "simulation_jobs.py", name, str(steps)))
+def measured(name, processes, steps, topology):
+    """Run the plan that is simulated, which depends on the costs in the topology file."""
+    command = ranks(processes, "simulation_jobs.py", name, str(steps))
+    text = output(command, FLOW_TOPOLOGY=str(topology))
     found = [json.loads(row.partition("JSON")[2]) for row in text.splitlines() if "JSON" in row]
     clock = 1 if processes == 1 else 0  # the CPU time of a process without partners
     return min(min(t[clock] for t in f["times"]) for f in found), found[0]
@@ -84,7 +86,7 @@ def main():
         for _ in range(options.rounds):
             for name in names:
                 count = 1 if name in NETWORKS else 2
-                seconds, found = measured(name, count, options.steps)
+                seconds, found = measured(name, count, options.steps, files[count])
                 best[name] = min(best.get(name, seconds), seconds)
                 rows[name] = {"arenas": found["arenas"], "rss": found["rss"]}
         for name in names:
