@@ -254,6 +254,24 @@ def test_values_that_no_task_shows(
         assert problems(train, plan) == []
 
 
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_numbers_beyond_the_range_of_float16(precision: str) -> None:
+    """They are infinite in mixed precision, which is no mistake of the pass."""
+
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((4, 64)), y: tp.Numpy.Placeholder((4,), flow.int32)) -> None:
+        for i in range(5):
+            large = flow.random_normal_initializer(stddev=4.0)
+            w = flow.get_variable(f"w{i}", (64, 64), initializer=large)
+            x = flow.nn.relu(flow.matmul(x, w))
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, x)
+        flow.optimizer.SGD(0.1, momentum=0).minimize(loss)
+
+    with emulated(2):
+        plan = compiled(train, Form("data", 2, "all", "flow-core", precision)).plan
+        assert problems(train, plan) == []
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("restored_program")
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

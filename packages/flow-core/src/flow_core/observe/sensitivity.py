@@ -35,6 +35,7 @@ def moved(
     values: Mapping[str, Array],
     feeds: Sequence[Sequence[Array]],
     results: Collection[Value],
+    roundings: float = ROUNDINGS,
 ) -> float:
     """Measure the change of results and variables when weights and inputs are perturbed.
 
@@ -42,6 +43,7 @@ def moved(
         simulated: function that returns a run of the program on given weights.
         feeds: the inputs of each step.
         results: the results to compare, in addition to the variables.
+        roundings: the size of a perturbation, in roundings of the arrays' own types.
 
     Returns:
         The largest drift of any step; see `flow_core.observe.rounding.drift`.
@@ -49,17 +51,18 @@ def moved(
     rng, worst = np.random.default_rng(SEED), 0.0
     usual = simulated(values)
     others = [
-        simulated({name: _disturbed(x, rng) for name, x in values.items()}) for _ in range(TRIALS)
+        simulated({name: _disturbed(x, rng, roundings) for name, x in values.items()})
+        for _ in range(TRIALS)
     ]
     for step, fed in enumerate(feeds):
         wanted = usual.run(fed, step)
         for other in others:
-            found = other.run([_disturbed(x, rng) for x in fed], step)
+            found = other.run([_disturbed(x, rng, roundings) for x in fed], step)
             pairs = [(found[v], wanted[v]) for v in results if v in wanted]
             both = (*pairs, *states(other.variables, usual.variables))
             worst = max([worst, *(drift(a, b) for a, b in both)])
     return worst
 
 
-def _disturbed(array: Array, rng: np.random.Generator) -> Array:
-    return disturb(array, ROUNDINGS * np.abs(array), rng) if is_float(array) else array
+def _disturbed(array: Array, rng: np.random.Generator, roundings: float) -> Array:
+    return disturb(array, roundings * np.abs(array), rng) if is_float(array) else array

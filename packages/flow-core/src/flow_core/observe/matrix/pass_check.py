@@ -12,19 +12,23 @@ import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.compiler.pass_list import stages
-from flow_core.ir.graph import Graph
+from flow_core.ir.graph import Graph, Value
 from flow_core.observe.copies import overwritten_copies, with_copies
 from flow_core.observe.feeds import draw_variable
 from flow_core.observe.isolated_run import IsolatedRun, simulate_graph
 from flow_core.observe.matrix.plan_check import EVERY_STEP, Finding, PlanCheck
 from flow_core.observe.oracle import on_one_device
 from flow_core.observe.rounding import allowed, drift, epsilon, explained, is_float, largest
-from flow_core.observe.sensitivity import moved
+from flow_core.observe.sensitivity import ROUNDINGS, moved
 from flow_core.passes.mixed_precision import MixedPrecision
 
 LAST = "to_physical"
 MICRO = "gradient_accumulation"
 """The pass after which a graph computes all micro-batches of a step, and before it one."""
+
+HALF_ROUNDINGS = float(1 << 14)
+"""The size of a perturbation for mixed precision, in roundings of float32: a quarter of one of
+bfloat16, which flips signs that decide whether an element contributes to a gradient."""
 
 WRONG_PASS = "wrong pass"
 
@@ -72,9 +76,12 @@ def _changes(
     name: str,
 ) -> Iterator[Finding]:
     types = (t for g in (before, after) for row in g.types.values() for t in row)
-    limit = ROUGH if name == MixedPrecision.name else allowed(types)
+    is_mixed = name == MixedPrecision.name
+    limit = ROUGH if is_mixed else allowed(types)
     old, new = _run(check, before, inputs, check.values), _run(check, after, inputs, check.values)
     a, b = old.run(feeds, 0), new.run(feeds, 0)
+    if is_mixed and _overflows(a, b):
+        return  # values that depend on infinities tell nothing
     common = [v for v in b if v in a and a[v].dtype == b[v].dtype and a[v].shape == b[v].shape]
     far = [v for v in common if drift(b[v], a[v]) > limit]
     updates = list(_updates(check, old, new, limit)) if limit < ROUGH else []
@@ -82,8 +89,9 @@ def _changes(
         return
     worst = max(drift(b[v], a[v]) for v in far) if far else 0.0
     sensitive = moved(
-        lambda values: _run(check, before, inputs, values), check.values, [feeds], common
-    )
+        lambda values: _run(check, before, inputs, values), check.values, [feeds], common,
+        HALF_ROUNDINGS if is_mixed else ROUNDINGS,
+    )  # fmt: skip
     if far and explained(worst, sensitive):
         far = []
     for value in far:
@@ -93,6 +101,16 @@ def _changes(
         if not explained(error, sensitive):
             text = f"pass {name!r} changes the update of variable {variable!r} by {error:.1e}"
             yield _finding(after, _writer(check, after, variable), text)
+
+
+def _overflows(before: Mapping[Value, Any], after: Mapping[Value, Any]) -> bool:
+    """Return whether a value is infinite in float16, which has no numbers that large."""
+    half = [v for v, x in after.items() if x.dtype == np.float16 and v in before]
+    return any(
+        np.isinf(after[v]).any() and np.abs(before[v]).max() > np.finfo(np.float16).max
+        for v in half
+        if before[v].dtype != np.float16
+    )
 
 
 def _run(
