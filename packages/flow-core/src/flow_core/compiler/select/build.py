@@ -256,6 +256,7 @@ class Builder:
             tuple(use.kind for use in uses),
             self.problem.stays(op),
             op.attrs["batch_axis"] if op.type == "input" else None,
+            value in self.costs.gradients,
         )
         known = self._value_tables.get(key)
         if known is None:

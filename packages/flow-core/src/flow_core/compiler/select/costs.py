@@ -66,7 +66,7 @@ class Costs:
         self._moves: dict[Hashable, Move] = {}
         self._all_moves: dict[Hashable, Move] = problem.table("moves", problem.memory)
         self._ops: dict[Hashable, Cost] = problem.table("ops", problem.memory)
-        self._gradients = frozenset(gradients(problem))
+        self.gradients = frozenset(gradients(problem))
 
     # ---------------------------------------------------------------------- boxing
 
@@ -106,7 +106,7 @@ class Costs:
     def bucketed(self, value: Value, reshard_steps: Sequence[ReshardStep]) -> int:
         """Return the credit, zero or negative, for all-reducing a gradient in a bucket."""
         type_ = self.problem.graph.type_of(value)
-        if not reshard_steps or value not in self._gradients or type_.nbytes >= BUCKET:
+        if not reshard_steps or value not in self.gradients or type_.nbytes >= BUCKET:
             return 0
         size, links = type_.dtype.itemsize, self.problem.costs.links
         saved = 0.0
