@@ -82,6 +82,7 @@ def plan_boxing(
     """Return the cheapest steps between two layouts, or no steps if nothing has to move.
 
     >>> from flow_core.sharding.sbp import P, S
+    >>> from flow_core.sharding.topology import Placement
     >>> gpus = Placement.parse("gpu", "0:0-3")
     >>> steps = plan_boxing(
     ...     (8, 4), 4, TensorLayout(gpus, (P,)), TensorLayout(gpus, (B,)), LinkModel()
@@ -113,8 +114,9 @@ def plan_routes(
 ) -> tuple[Route, ...]:
     """Return the choice of `plan_boxing`, followed by the runners-up, the cheapest first.
 
-    >>> gpus = Placement.parse("gpu", "0:0-3")
     >>> from flow_core.sharding.sbp import P
+    >>> from flow_core.sharding.topology import Placement
+    >>> gpus = Placement.parse("gpu", "0:0-3")
     >>> routes = plan_routes(
     ...     (8, 4), 4, TensorLayout(gpus, (P,)), TensorLayout(gpus, (B,)), LinkModel()
     ... )
