@@ -12,6 +12,10 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The time of an example depends on the load of the machine.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 # Shells make background jobs ignore Ctrl-C, and programs started by tests inherit that; a Python
 # handler is not inherited.

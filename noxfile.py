@@ -34,7 +34,7 @@ WORKERS = ("-n", str(1 + (os.cpu_count() or 1)), "--dist=worksteal", "--timeout=
 REPRESENTATIVE = ("--cases=representative", "--parts")
 QUICK = "not slow and not exhaustive"
 DIST = ("-m", "not exhaustive", "--timeout=600", "packages/flow-dist/tests")
-# CI: hypothesis drops its deadlines.  One thread each: pytest runs one process per core.  All
+# CI: hypothesis draws the same inputs.  One thread each: pytest runs one process per core.  All
 # sessions and Pythons share flow-onednn's cache of compiled loops.
 QUIET = {
     "CI": "true",

@@ -19,7 +19,7 @@ def test_size_classes_fit_requests_with_little_overhead(nbytes: int) -> None:
     assert size_class(size) == size
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 40_000)), max_size=60))
 def test_arrays_in_use_never_share_memory(requests: list[tuple[bool, int]]) -> None:
     pool = Pool(patience=7)

@@ -69,7 +69,7 @@ def transitions(draw: st.DrawFn) -> tuple[Shape, TensorLayout, TensorLayout]:
     return shape, source, target
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(transitions(), st.sets(st.integers(0, 7), min_size=1, max_size=3))
 def test_pieces_are_those_that_a_search_finds(
     transition: tuple[Shape, TensorLayout, TensorLayout], some: set[int]

@@ -65,7 +65,7 @@ def test_valid_rows_propagate_through_ops(name: str) -> None:
 
 
 @given(st.integers(0, 2**12 - 1))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_nonzero_positions_match_numpy(bits: int) -> None:
     @flow.global_function()
     def job(x: Numpy.Placeholder((3, 4))) -> ListNumpy:

@@ -21,7 +21,7 @@ def numbers(*shape: int) -> Any:
 
 
 @given(periods=st.integers(1, 4), rows=st.integers(1, 3), columns=st.integers(1, 3))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_ops_between_unpack_and_pack_process_one_part_at_a_time(
     periods: int, rows: int, columns: int
 ) -> None:

@@ -37,7 +37,7 @@ def step(work: Work, number: int, credit: Credit, deliver: Any = None, release: 
 Move = tuple[str, int]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     widths=st.lists(st.integers(1, 4), min_size=1, max_size=3),
     moves=st.lists(

@@ -54,13 +54,13 @@ def graphs(draw: st.DrawFn) -> Graph:
 
 
 @given(graphs())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_text_form_round_trips(graph: Graph) -> None:
     assert parse_graph(print_graph(graph)) == graph
 
 
 @given(graphs())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_passes_preserve_semantics_and_invariants(graph: Graph) -> None:
     passes = (p for p in PASSES if p.default and p.name != "fuse_elementwise")
     context, after = PassContext(SPECS), graph
@@ -77,7 +77,7 @@ def test_passes_preserve_semantics_and_invariants(graph: Graph) -> None:
 
 
 @given(graphs())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_fusion_produces_valid_graphs_with_the_same_members(graph: Graph) -> None:
     """Groups without readers are dropped, as they would have no outputs."""
     fuse, dead_code = (

@@ -133,7 +133,7 @@ RANDOM = (
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.sampled_from(RANDOM), st.integers(0, 2**64 - 1), st.lists(st.integers(0, 5), max_size=4))
 def test_values_depend_on_seed_and_index_only(
     initializer: Any, seed: int, shape: list[int]
@@ -170,7 +170,7 @@ def boxes(draw: Any) -> Any:
     return tuple(shape), tuple((low, high) for low, high in ends)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(PARTED), st.integers(0, 2**64 - 1), boxes())
 def test_part_equals_the_slice_of_the_whole(initializer: Any, seed: int, box: Any) -> None:
     shape, region = box

@@ -86,7 +86,7 @@ def naive(x: Any, weight: Any, attrs: dict[str, Any]) -> Any:
     return np.moveaxis(y, 1, -1) if last else y
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(cases())
 def test_reference_matches_the_definition(case: Any) -> None:
     x, weight, attrs = case
@@ -97,7 +97,7 @@ def test_reference_matches_the_definition(case: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(cases(), st.sampled_from((1, 200, 2000, 1 << 22)), st.sampled_from((1, 48)))
 def test_gradients_are_adjoints(case: Any, budget: int, narrow: int) -> None:
     """<conv(x, w), y> = <x, data_grad(y, w)> = <w, filter_grad(y, x)>, for any tiling."""

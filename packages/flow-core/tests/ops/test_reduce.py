@@ -38,7 +38,7 @@ def run(op: str, *arrays: Any, **attrs: Any) -> Any:
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data())
 def test_any_axes_of_any_shape(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.sampled_from([0, 1, 2, 3, 5, 9]), min_size=1, max_size=5)))

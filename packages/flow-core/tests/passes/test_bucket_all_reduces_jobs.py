@@ -114,7 +114,7 @@ def test_reader_of_one_gradient_does_not_wait_for_the_bucket(registry: Registry)
     assert len(list(reduces(graph))) == 3
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=6),
     late=st.lists(st.integers(0, 5), max_size=3),

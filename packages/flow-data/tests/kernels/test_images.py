@@ -50,9 +50,7 @@ def test_invalid_images_are_rejected(library: str, data: bytes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.representative(r"\[Pillow alone\]", "the decoder that every installation has")
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     patches=st.lists(st.tuples(st.integers(0, 10_000), st.binary(min_size=1, max_size=4))),
     end=st.integers(0, 10_000),
@@ -111,7 +109,7 @@ SIZES = st.integers(1, 600)
 UNIT = st.floats(0, 0.9375, width=32)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SIZES, SIZES, st.data())
 def test_random_crops_lie_inside_the_image(height: int, width: int, data: Any) -> None:
     limits = CropLimits(
@@ -127,7 +125,7 @@ def test_random_crops_lie_inside_the_image(height: int, width: int, data: Any) -
     assert 0 <= left <= width - w
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 900), st.integers(1, 900), st.integers(1, 800), st.booleans())
 def test_aspect_ratios_are_preserved(height: int, width: int, target: int, longer: bool) -> None:
     w, h = size_keeping_ratio(height, width, target, 0, 0, longer)

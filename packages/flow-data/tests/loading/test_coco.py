@@ -171,9 +171,7 @@ def spoil(content: Any, data: Any) -> Any:
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_malformed_annotations_raise_typed_errors(tmp_path: Path, data: Any) -> None:
     path = Path(coco(tmp_path, 3))

@@ -32,7 +32,7 @@ COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any)
 OPTIONS = st.builds(SamplerOptions, st.integers(0, 6), st.booleans(), st.integers(0, 5))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(COUNTS, OPTIONS, st.integers(0, 3))
 def test_each_epoch_visits_every_record_once(
     counts: list[int], options: SamplerOptions, number: int
@@ -41,7 +41,7 @@ def test_each_epoch_visits_every_record_once(
     assert sorted(Sampler(Counted(counts), options).epoch(number)) == every
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(COUNTS, OPTIONS, st.integers(0, 50))
 def test_sequence_can_start_at_any_position(
     counts: list[int], options: SamplerOptions, sample: int
@@ -50,7 +50,7 @@ def test_sequence_can_start_at_any_position(
     assert list(islice(Sampler(Counted(counts), options).after(sample), 10)) == whole[sample:]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(COUNTS, OPTIONS, st.sampled_from([1, 2, 4]), st.lists(st.integers(0, 12), max_size=8))
 def test_devices_read_disjoint_parts_of_the_same_batches_in_any_order(
     counts: list[int], options: SamplerOptions, devices: int, steps: list[int]

@@ -20,7 +20,7 @@ TENSORS = st.sampled_from(["int8", "int16", "int32", "int64", "float32", "float6
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(max_size=6), TENSORS, max_size=4))
 def test_written_tensors_round_trip(tensors: dict[str, Any]) -> None:
     found = parse_onerec(example(tensors))
@@ -35,7 +35,7 @@ def test_bytes_round_trip() -> None:
     assert parse_onerec(example({"x": [b"abc", b""]})) == {"x": ("bytes_list", (b"abc", b""))}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=8), st.integers(0), st.data())
 def test_corrupt_data_does_not_crash_the_parser(patch: bytes, place: int, data: Any) -> None:
     """Without checksums: a tensor of the right type or a Python exception, quickly."""

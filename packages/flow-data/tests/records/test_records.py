@@ -86,7 +86,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.dictionaries(st.text(max_size=8), VALUES, max_size=4), min_size=1, max_size=5))
 def test_written_records_round_trip(records: list[dict[str, Any]]) -> None:
     import tempfile
@@ -260,7 +260,7 @@ def damaged(sound: bytes, draw: random.Random) -> bytearray:
     return data[: draw.randrange(len(data) + 1)] if draw.random() < 0.5 else data
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(sorted(FORMATS)), st.binary(max_size=64), st.booleans())
 @example("OFRecord", b"", False)
 @example("OFRecord", struct.pack("<q", 1), False)
@@ -396,7 +396,7 @@ def whole_tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(min_size=1, max_size=20), st.integers(0, 4095), st.integers(0), st.booleans())
 def test_no_input_crashes_the_tar_reader(
     whole_tar: Path, patch: bytes, place: int, cut: int, skip: bool

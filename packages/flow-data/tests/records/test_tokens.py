@@ -72,7 +72,7 @@ def test_the_order_is_that_of_megatron(tmp_path: Path, number: int) -> None:
     assert samples(source(prefix, shuffle=True, num_samples=number)) == spans(MEGATRON[number])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.integers(0, 12), min_size=1, max_size=8).filter(any),
     st.integers(1, 9), st.integers(1, 30), st.sampled_from(sorted(CODES)),

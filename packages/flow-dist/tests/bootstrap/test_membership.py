@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flow_dist.bootstrap.engines import ENGINES, Engine
@@ -31,7 +31,6 @@ def test_no_launcher_variables() -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(places, some_sets)
 def test_sets_that_agree(place: tuple[int, int, tuple[int, int]], sets: list[Engine]) -> None:
     rank, size, local = place
@@ -48,7 +47,6 @@ def test_sets_that_agree(place: tuple[int, int, tuple[int, int]], sets: list[Eng
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(places, places, st.lists(st.sampled_from(ENGINES), min_size=2, max_size=2, unique=True))
 def test_sets_that_disagree(
     one: tuple[int, int, tuple[int, int]],

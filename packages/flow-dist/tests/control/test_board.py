@@ -291,7 +291,7 @@ def test_a_job_that_ends_well() -> None:
     assert made.verdict(1000.0) is None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.sampled_from(GROUPS), min_size=1, max_size=12),
     st.integers(0, 2**32),

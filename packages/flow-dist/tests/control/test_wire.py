@@ -17,7 +17,7 @@ messages = st.dictionaries(st.text(max_size=8), values, max_size=4)
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(messages, max_size=3), st.data())
 def test_any_split_of_the_stream_yields_the_same_messages(
     sent: list[dict[str, object]], data: st.DataObject
@@ -30,7 +30,6 @@ def test_any_split_of_the_stream_yields_the_same_messages(
     assert got == sent
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_strange_bytes_are_messages_or_refused(data: bytes) -> None:
     try:
@@ -88,7 +87,6 @@ def test_only_objects(body: bytes) -> None:
         list(Framing(1 << 16).feed(len(body).to_bytes(4, "big") + body))
 
 
-@settings(deadline=None)
 @given(st.text(), st.one_of(st.none(), st.integers(), st.text()))
 def test_only_the_right_proof_is_one(token: str, wrong: object) -> None:
     right = prove("secret", "rank", "a", "b")

@@ -203,7 +203,7 @@ class _Meeting:
         return said
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=4),
     st.integers(1, 4),

@@ -125,7 +125,7 @@ def together(size: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.integers(2, 4),
     st.lists(st.integers(1, 6), min_size=1, max_size=2),

@@ -14,7 +14,7 @@ from flow_core.plugins.host import default_registry
 
 OPS = default_registry().ops
 LAYOUTS = ("channels_first", "channels_last")
-quick = settings(max_examples=25, deadline=None)
+quick = settings(max_examples=25)
 
 
 def filled(rng: Any, shape: tuple[int, ...]) -> Any:

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flow_core.base.alignment import ALIGNMENT, aligned
@@ -23,7 +23,6 @@ blocks = st.lists(
 
 @pytest.mark.slow
 @given(blocks)
-@settings(deadline=None)
 def test_live_blocks_never_overlap(items: list[Block]) -> None:
     layout = plan_arena(items)
     spans = list(zip(items, layout.offsets, strict=True))
@@ -37,7 +36,6 @@ def test_live_blocks_never_overlap(items: list[Block]) -> None:
 
 @pytest.mark.slow
 @given(blocks)
-@settings(deadline=None)
 def test_lower_bound_is_the_largest_live_set(items: list[Block]) -> None:
     bound, peak = live_peak(items)
     live = [sum(aligned(b.nbytes) for b in items if b.first <= t <= b.last) for t in range(45)]
@@ -71,7 +69,6 @@ WAYS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @given(items=blocks.filter(bool), random=st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_all_ways_to_place_agree(way: str, items: list[Block], random: Random) -> None:
     """Also if blocks that have not moved are not placed again."""
     order = list(range(len(items)))

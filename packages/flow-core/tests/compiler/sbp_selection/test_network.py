@@ -48,7 +48,6 @@ def least(net: Network) -> int:
 
 @pytest.mark.slow
 @given(networks())
-@settings(deadline=None)
 def test_elimination_finds_the_minimum_cost(net: Network) -> None:
     wanted, fresh = least(net), copy.deepcopy(net)
     if wanted >= NEVER:
@@ -61,7 +60,7 @@ def test_elimination_finds_the_minimum_cost(net: Network) -> None:
 
 
 @given(networks())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_integer_program_finds_the_minimum_cost(net: Network) -> None:
     pytest.importorskip("highspy")
     wanted = least(net)
@@ -158,7 +157,7 @@ def test_equal_parts_of_a_chain_are_solved_once() -> None:
 )
 @pytest.mark.parametrize("rule", RULES)
 @given(net=networks())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_every_order_finds_the_minimum_cost_with_the_predicted_work(
     rule: str, net: Network
 ) -> None:
@@ -177,7 +176,7 @@ def test_every_order_finds_the_minimum_cost_with_the_predicted_work(
 
 
 @given(networks())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_network_reduced_to_pairs_has_the_same_minimum_cost(net: Network) -> None:
     """Nodes with at most two neighbors are eliminated; an integer program solves the rest."""
     pytest.importorskip("highspy")

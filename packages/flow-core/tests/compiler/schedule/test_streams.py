@@ -13,7 +13,7 @@ from functools import partial
 
 import processes
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_core.base.dtypes import float32
@@ -38,7 +38,7 @@ ranges = st.tuples(st.integers(0, 12), st.integers(1, 5)).map(lambda t: (t[0], t
 accesses = st.builds(
     lambda space, r, writes: Access(space, *r, writes), st.sampled_from("ab"), ranges, st.booleans()
 )
-calm = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+calm = settings(max_examples=60)
 programs = st.lists(
     st.tuples(st.integers(0, 3), st.lists(accesses, min_size=1, max_size=3)), max_size=25
 )
