@@ -58,8 +58,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         calls[1:] = []
     elif config.getoption(CASES) == "representative" and len(calls) > 1:
         marker = test.get_closest_marker("representative")
-        named = [call for call in calls if names(marker, f"{test.name}[{call.id}]")]
-        calls[:] = named or calls[:1]
+        chosen = [
+            call
+            for call in ([] if test.get_closest_marker("exhaustive") else calls)
+            if names(marker, f"{test.name}[{call.id}]")
+            and all(mark.name != "exhaustive" for mark in call.marks)
+        ]
+        calls[:] = chosen or calls[:1]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
