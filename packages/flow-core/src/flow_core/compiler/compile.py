@@ -103,7 +103,7 @@ def compile_plan(request: CompileRequest) -> Compiled:
 
 
 def _logical_key(request: CompileRequest) -> tuple[object, ...]:
-    """Return all that the passes on the logical graph depend on."""
+    """Return the key of the logical passes: everything that their result depends on."""
     graph = request.graph
     return (
         id(request.registry), graph, graph.lines, graph.origins, graph.merged, request.job,

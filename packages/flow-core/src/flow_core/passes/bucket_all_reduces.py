@@ -111,7 +111,7 @@ def _leaves_first(graph: Graph) -> Graph:
 def _movable(rewriter: Rewriter, collectives: Collection[str]) -> Iterator[_Member]:
     graph, position = rewriter.graph, rewriter.position
     waited_for = {name for op in graph.ops.values() for name in op.control}
-    # An exchange with order edges may not move, since its place is what the edges are about.
+    # An exchange with order edges must not move, because the edges fix its position.
     moving = {
         op.name: op
         for op in graph.of_type(BOXING)

@@ -115,7 +115,7 @@ class Declared:
                 self.unknown += 1
                 continue
             rule = Rule(inputs, outputs)
-            # DTensor resizes a tensor to write into, which then has the layout of the result
+            # DTensor resizes an ``out`` tensor, which then has the layout of the result
             given = [inputs[i] for i in self.call.into]
             if {*inputs, *outputs} == {B} or given != [*outputs][: len(given)]:
                 continue

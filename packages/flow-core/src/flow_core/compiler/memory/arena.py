@@ -208,7 +208,7 @@ def _live_together(blocks: Sequence[Block]) -> list[list[int]] | None:
 def _place_by_loop(
     blocks: Sequence[Block], before: Sequence[int], order: Sequence[int], offsets: list[int]
 ) -> None:
-    """Add the offsets of further blocks by a loop over those that were placed before."""
+    """Place the blocks of ``order`` by a loop over all placed blocks."""
     placed = sorted([_extent(blocks[i], offsets[i]) for i in before])
     for i in order:
         block = blocks[i]
@@ -229,7 +229,7 @@ def _place_by_loop(
 def _place_by_arrays(
     blocks: Sequence[Block], before: Sequence[int], order: Sequence[int], offsets: list[int]
 ) -> None:
-    """Add the offsets of further blocks by array operations on those that were placed before."""
+    """Place the blocks of ``order`` by array operations on all placed blocks."""
     rows = sorted([_extent(blocks[i], offsets[i]) for i in before])
     placed = np.zeros((4, len(offsets)), np.int64)  # rows low, high, first, last; sorted by low
     placed[:, : len(rows)] = np.array(rows, np.int64).reshape(-1, 4).T

@@ -465,7 +465,7 @@ class _Queue:
         return heapq.heappop(self._heap) if self._heap else None
 
     def put(self, entry: _Entry) -> None:
-        """Add a form again that was removed."""
+        """Return a form that `pop` has removed to the queue."""
         heapq.heappush(self._heap, entry)
 
     def follow(self, form: Form, adds_work: bool) -> None:
