@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import snapshots
-from snapshots.pages import PATHS, agree
+from snapshots.pages import PATHS, agree, shared_interpreter
 
 SLOW = ("docs/howto/published-networks.md",)
 """Pages whose programs take more than a few seconds."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def interpreter() -> Iterator[None]:
+    with shared_interpreter():
+        yield
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
+import preloaded
 import processes
 import pytest
 
@@ -72,6 +75,47 @@ def test_an_error_in_the_block_ends_the_program() -> None:
     with pytest.raises(ValueError, match="mine"), processes.Program(python("input()")) as program:
         raise ValueError("mine")
     assert program.returncode is not None
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[str]:
+    with preloaded.Interpreter(os.environ) as address:
+        yield address
+
+
+def test_a_fork_has_what_a_program_has(interpreter: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("NUMBER = 3")
+    (tmp_path / "program.py").write_text(
+        "import os, sys, own\n"
+        "print(__name__, sys.argv, os.getcwd(), os.environ['WORD'], sorted(os.environ))\n"
+        "print(sys.stdin.read())\n"
+        "print('no', file=sys.stderr)\n"
+        "sys.exit(own.NUMBER)\n"
+    )
+    done = [
+        processes.run(command, cwd=tmp_path, env={"WORD": "w"}, input="yes")
+        for command in (
+            preloaded.command(interpreter, "program.py", "-x"),
+            [sys.executable, "program.py", "-x"],
+        )
+    ]
+    assert {one.returncode for one in done} == {3}
+    assert done[0].stdout.replace(", 'LC_CTYPE'", "") == done[1].stdout.replace(", 'LC_CTYPE'", "")
+    assert done[0].stderr == done[1].stderr == "no\n"
+    module = processes.run(preloaded.command(interpreter, "-m", "own"), cwd=tmp_path)
+    assert (module.returncode, module.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="programs start anew there")
+def test_a_fork_ends_with_the_program_that_waits(interpreter: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(GRANDCHILD)
+    command = preloaded.command(interpreter, "program.py", "1000")
+    with processes.Program(command, cwd=tmp_path) as program:
+        child = int(program.stdout.readline())
+    until = time.monotonic() + processes.scaled(10)
+    while alive(child) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not alive(child)
 
 
 def test_limits_grow_with_the_load(monkeypatch: pytest.MonkeyPatch) -> None:

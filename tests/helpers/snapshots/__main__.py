@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from snapshots import ALL, ROOT
+from snapshots import ALL, ROOT, pages
 
 
 def main(parts: list[str]) -> None:
@@ -12,12 +12,13 @@ def main(parts: list[str]) -> None:
     chosen = [s for s in ALL if not parts or any(part in s.path for part in parts)]
     if not chosen:
         sys.exit(f"no snapshot of {' '.join(parts)}; there are:\n" + "\n".join(s.path for s in ALL))
-    for snapshot in chosen:
-        path = ROOT / snapshot.path
-        before = path.read_text()
-        after = snapshot.text(before)
-        path.write_text(after)
-        print(f"{'unchanged' if before == after else 'written  '} {snapshot.path}", flush=True)
+    with pages.shared_interpreter():
+        for snapshot in chosen:
+            path = ROOT / snapshot.path
+            before = path.read_text()
+            after = snapshot.text(before)
+            path.write_text(after)
+            print(f"{'unchanged' if before == after else 'written  '} {snapshot.path}", flush=True)
 
 
 if __name__ == "__main__":

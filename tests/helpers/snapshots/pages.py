@@ -18,10 +18,12 @@ import shlex
 import sys
 import tempfile
 import tomllib
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import preloaded
 import processes
 import pytest
 
@@ -104,8 +106,11 @@ def blocks(page: str) -> Iterator[Block]:
 # ------------------------------------------------------------------------- in a child process
 
 
-def run_blocks(page: str) -> list[str]:
-    """Run the blocks of a page in the working directory; return their output."""
+def run_blocks(page: str, address: str) -> list[str]:
+    """Run the blocks of a page in the working directory; return their output.
+
+    Commands run in the interpreter at the address.
+    """
     program = {"__name__": "__main__"}
     printed, line = [], 0
     for block in blocks(page):
@@ -113,7 +118,7 @@ def run_blocks(page: str) -> list[str]:
             write_file(Path(block.title), block.text)
             printed.append("")
         elif block.kind == "console":
-            printed.append(run_command(block.text))
+            printed.append(run_command(block.text, address))
         else:
             code = compile("\n" * line + block.text, "tutorial.py", "exec")
             line += block.text.count("\n")
@@ -143,8 +148,8 @@ def write_metadata(text: str) -> None:
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
-def run_command(command: str) -> str:
-    """Run a command with this Python; return its output."""
+def run_command(command: str, address: str) -> str:
+    """Run a command; return its output."""
     words = shlex.split(command)
     settings = {}
     while "=" in words[0]:
@@ -152,7 +157,7 @@ def run_command(command: str) -> str:
         settings[name] = value
     if words[:4] == ["uv", "pip", "install", "-e"]:
         return install(Path(words[4]))
-    program, env = [sys.executable, *COMMANDS[words[0]]], {**os.environ, **settings}
+    program, env = preloaded.command(address, *COMMANDS[words[0]]), {**os.environ, **settings}
     done = processes.run([*program, *words[1:]], env=env, stderr=processes.STDOUT, timeout=300)
     return str(done.stdout)
 
@@ -167,18 +172,36 @@ def install(package: Path) -> str:
 # ---------------------------------------------------------------------------------- comparison
 
 
-def outputs(page: str, folder: Path) -> list[str]:
-    """Return the output of a page's blocks in a new process with default settings."""
+def settings() -> dict[str, str]:
+    """Return the environment of programs with default settings."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("FLOW_", "ONEFLOW_"))}
-    path = (str(folder), str(Path(__file__).parents[1]), PYTHON_PATH)
-    env |= {
-        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+    return env | {
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "FLOW_DISABLE_PLUGINS": "flow-onednn",  # the pages show the kernels of the core package
     }
-    command = [sys.executable, "-W", "error", __file__]
-    done = processes.run(command, input=page, check=True, timeout=300, cwd=folder, env=env)
+
+
+_shared: list[str] = []
+"""The address of the interpreter, within `shared_interpreter`."""
+
+
+@contextlib.contextmanager
+def shared_interpreter() -> Iterator[None]:
+    """Run the programs of all pages in forks of one interpreter."""
+    with preloaded.Interpreter(settings()) as address:
+        _shared[:] = [address]
+        yield
+        _shared.clear()
+
+
+def outputs(page: str, folder: Path) -> list[str]:
+    """Return the output of a page's blocks, which run with default settings."""
+    path = (str(folder), str(Path(__file__).parents[1]), PYTHON_PATH)
+    env = settings() | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+    with contextlib.nullcontext() if _shared else shared_interpreter():
+        command = preloaded.command(_shared[0], __file__, _shared[0])
+        done = processes.run(command, input=page, check=True, timeout=300, cwd=folder, env=env)
     plain: list[str] = json.loads(done.stdout)
     return [text.replace(f"{folder}{os.sep}", "").rstrip() for text in plain]
 
@@ -215,4 +238,5 @@ def text(name: str, page: str) -> str:
 
 
 if __name__ == "__main__":
-    json.dump(run_blocks(sys.stdin.read()), sys.stdout)
+    warnings.simplefilter("error")
+    json.dump(run_blocks(sys.stdin.read(), sys.argv[1]), sys.stdout)

@@ -1,0 +1,168 @@
+"""Run Python programs as forks of an interpreter that has imported the packages.
+
+A start with the packages takes half a second of processor time, a fork a few milliseconds.  This
+suits tests of what many programs print; tests of starts, imports and ends run them anew.
+
+``preloaded.py serve ADDRESS`` is the interpreter; ``preloaded.py run ADDRESS ...`` stands for
+``python ...``: it passes arguments, environment, folder and streams on, and waits.  A fork that
+loses the process that waits for it is killed with its process group.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+
+SAMPLE = """
+import doctest, flow_core.cli.app, flow_core.cli.job_ops, numpy, pytest
+import oneflow as flow, oneflow.typing as tp
+
+@flow.global_function(type="train")
+def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
+    loss = flow.layers.dense(x, 2, kernel_initializer=flow.ones_initializer())
+    flow.optimizer.SGD(0.1).minimize(loss)
+    return loss
+
+job(numpy.ones((2, 2), numpy.float32))
+"""
+"""A program that imports what most programs do."""
+LONGEST = 1 << 17
+"""The largest number of bytes of a request."""
+
+
+def command(address: str, *words: str) -> list[str]:
+    """Return a command that runs ``python`` and the words in a fork."""
+    fork = ("-IS", __file__, "run", address) if address else ()
+    return [sys.executable, *fork, *words]
+
+
+class Interpreter:
+    """A context whose value is the address of an interpreter that has imported the packages.
+
+    The address is empty where there is none: programs then start anew.
+
+    Args:
+        env: its environment variables, some of which libraries read while they are imported.
+    """
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
+
+    def __enter__(self) -> str:
+        import processes
+
+        if sys.platform != "linux":
+            return ""
+        address = f"flow-preloaded-{os.getpid()}"
+        serve = [sys.executable, __file__, "serve", address]
+        self._program = processes.Program(serve, env=self._env, stderr=None)
+        assert self._program.stdout.readline() == "ready\n", "the interpreter did not start"
+        return address
+
+    def __exit__(self, *exception: object) -> None:
+        if sys.platform == "linux":
+            self._program.__exit__(None, None, None)
+
+
+# ------------------------------------------------------------------------------ the interpreter
+
+
+def serve(address: str) -> Callable[[], None]:
+    """Import modules and fork for each request; return in forks, what they run."""
+    import contextlib
+    import gc
+    import importlib
+
+    for name in modules_of(SAMPLE):
+        with contextlib.suppress(ImportError):  # of modules that others replace by themselves
+            importlib.import_module(name)
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the forks here
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind("\0" + address)
+        server.listen()
+        print("ready", flush=True)
+        while True:
+            connection, _ = server.accept()
+            if not os.fork():
+                break
+            connection.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    request, streams, _, _ = socket.recv_fds(connection, LONGEST, 3)
+    pid = os.fork()
+    if pid:
+        watch(connection, pid)
+    connection.close()
+    return program(streams=streams, **json.loads(request))
+
+
+def modules_of(code: str) -> list[str]:
+    """Return the modules that a program imports."""
+    receiver, sender = os.pipe()
+    if not os.fork():
+        exec(code, {"__name__": "__main__"})
+        with open(sender, "w") as file:
+            file.write("\n".join(sys.modules))
+        os._exit(0)
+    os.close(sender)
+    with open(receiver) as file:
+        return file.read().split("\n")
+
+
+def watch(connection: socket.socket, pid: int) -> None:
+    """Send the status of a fork to where it was asked for, and kill it if nothing waits there."""
+    ended = os.pidfd_open(pid)
+    if ended not in select.select([ended, connection], [], [])[0]:
+        os.killpg(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def program(
+    words: list[str], cwd: str, env: dict[str, str], streams: list[int]
+) -> Callable[[], None]:
+    """Make this process one that was started with these arguments; return what it runs."""
+    import runpy
+
+    os.setsid()
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    paths = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        sys.path[:1] = [cwd, *paths]
+        return lambda: runpy.run_module(words[1], run_name="__main__", alter_sys=True) and None
+    sys.argv = words
+    sys.path[:1] = [os.path.dirname(os.path.abspath(words[0])), *paths]
+    return lambda: runpy.run_path(words[0], run_name="__main__") and None
+
+
+# ------------------------------------------------------------------- what stands for ``python``
+
+
+def run(address: str, *words: str) -> int:
+    """Run a program in a fork of the interpreter at an address; return its exit status."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect("\0" + address)
+        request = {"words": words, "cwd": os.getcwd(), "env": dict(os.environ)}
+        socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
+        status = int(connection.recv(LONGEST) or -signal.SIGKILL)
+    if status < 0:
+        os.kill(os.getpid(), -status)
+    return status
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "run":
+        sys.exit(run(*sys.argv[2:]))
+    serve(sys.argv[2])()
