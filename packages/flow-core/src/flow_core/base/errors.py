@@ -191,9 +191,12 @@ def visible(text: str) -> str:
     >>> print(visible("red\x1b[31m \u202e\ud800 \u00e9"))
     red\x1b[31m \u202e\ud800 é
     """
-    if text.isprintable():
-        return text
-    return "".join([c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text])
+    lines = text.split("\n")
+    return "\n".join([line if line.isprintable() else _escaped_line(line) for line in lines])
+
+
+def _escaped_line(line: str) -> str:
+    return "".join([c if c.isprintable() or c == "\t" else _escaped(c) for c in line])
 
 
 def shown(value: object, limit: int = 60) -> str:
