@@ -68,6 +68,15 @@ def restored_program(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
+def interpreter() -> Iterator[str]:
+    """Return the address of an interpreter that has imported the packages: see `preloaded`."""
+    from suite import preloaded
+
+    with preloaded.Interpreter() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
 def fsspec_loop() -> object:
     """Start the thread in which fsspec runs requests, and which lasts as long as the process."""
     return pytest.importorskip("fsspec.asyn").get_loop()

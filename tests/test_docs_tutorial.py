@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 import snapshots
-from snapshots.pages import PATHS, agree, shared_interpreter
+from snapshots.pages import PATHS, agree, sharing
 
 SLOW = ("docs/howto/published-networks.md",)
 """Pages whose programs take more than a few seconds."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def interpreter() -> Iterator[None]:
-    with shared_interpreter():
+def shared(interpreter: str) -> Iterator[None]:
+    with sharing(interpreter):
         yield
 
 

@@ -25,13 +25,19 @@ TESTS = {
     "filters": "warnings.simplefilter('ignore', UnicodeWarning)",
     "filters no": "warnings.resetwarnings()",
 }
+CONFTEST = """
+import os, sys
+import suite.leftovers
+suite.leftovers.PATIENCE = 0.01
+pytest_plugins = ['suite.leftovers']
+os.environ["LANG"] = "de"
+sys.path.append("kept")
+"""
 MODULE = """
 import os, socket, sys, tempfile, threading, warnings
 import pytest
 KEPT, END, SLEEP = [], threading.Event(), "import time; time.sleep(1000)"
 FOLDER = os.getcwd()
-os.environ["LANG"] = "de"
-sys.path.append("kept")
 
 @pytest.fixture(scope="module", autouse=True)
 def end():
@@ -57,19 +63,18 @@ def test_next():
 def plugin(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Load the plugin, with hardly any patience."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "helpers"))
-    pytester.makeconftest(
-        "import suite.leftovers\nsuite.leftovers.PATIENCE = 0.01\n"
-        "pytest_plugins = ['suite.leftovers']"
-    )
+    pytester.makeconftest(CONFTEST)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and /dev/shm")
-@pytest.mark.parametrize("kind", list(TESTS))
-def test_each_kind_fails_its_test_alone(kind: str, pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(MODULE.format(TESTS[kind]))
+def test_each_kind_fails_its_test_alone(pytester: pytest.Pytester) -> None:
+    modules = {
+        f"test_{number:02}": MODULE.format(code) for number, code in enumerate(TESTS.values())
+    }
+    pytester.makepyfile(**modules)
     done = pytester.runpytest_subprocess("-p", "no:cacheprovider")
-    done.assert_outcomes(passed=2, errors=1)
-    done.stdout.fnmatch_lines([f"*the test has left {kind}*"])
+    done.assert_outcomes(passed=2 * len(TESTS), errors=len(TESTS))
+    done.stdout.fnmatch_lines([f"*the test has left {kind}*" for kind in TESTS])
 
 
 def test_no_folder_is_left(pytester: pytest.Pytester) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import preloaded
 import processes
 import pytest
+from suite import preloaded
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="process groups are POSIX")
 GRANDCHILD = """
@@ -77,14 +76,10 @@ def test_an_error_in_the_block_ends_the_program() -> None:
     assert program.returncode is not None
 
 
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[str]:
-    with preloaded.Interpreter(os.environ) as address:
-        yield address
-
-
 def test_a_fork_has_what_a_program_has(interpreter: str, tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("NUMBER = 3")
+    (tmp_path / "own.py").write_text(
+        "import sys; NUMBER = 3; print(__name__, sys.argv, sys.path[0])"
+    )
     (tmp_path / "program.py").write_text(
         "import os, sys, own\n"
         "print(__name__, sys.argv, os.getcwd(), os.environ['WORD'], sorted(os.environ))\n"
@@ -102,8 +97,15 @@ def test_a_fork_has_what_a_program_has(interpreter: str, tmp_path: Path) -> None
     assert {one.returncode for one in done} == {3}
     assert done[0].stdout.replace(", 'LC_CTYPE'", "") == done[1].stdout.replace(", 'LC_CTYPE'", "")
     assert done[0].stderr == done[1].stderr == "no\n"
-    module = processes.run(preloaded.command(interpreter, "-m", "own"), cwd=tmp_path)
-    assert (module.returncode, module.stderr) == (0, "")
+    code = "import sys; print(__name__, sys.argv, sys.path[0])"
+    done = [
+        processes.run([*start, *words], cwd=tmp_path)
+        for words in (("-c", code, "-x"), ("-m", "own", "-x"))
+        for start in (preloaded.command(interpreter), [sys.executable])
+    ]
+    assert {(one.returncode, one.stderr) for one in done} == {(0, "")}
+    assert done[0].stdout == done[1].stdout
+    assert done[2].stdout == done[3].stdout
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="programs start anew there")

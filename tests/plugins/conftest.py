@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 import processes
 import pytest
+from suite import preloaded
 
 PACKAGES = Path(__file__).parent / "packages"
 
@@ -18,8 +18,9 @@ PACKAGES = Path(__file__).parent / "packages"
 class Site:
     """A folder of installed packages, and programs that see it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, interpreter: str) -> None:
         self.folder = folder
+        self.interpreter = interpreter
         self.plugins: list[str] = []
         self.sources: list[str] = []
 
@@ -67,7 +68,8 @@ class Site:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         chosen = {"FLOW_PLUGINS": ",".join(self.plugins), **settings}
         environment |= {key: value for key, value in chosen.items() if value is not None}
-        return processes.run([sys.executable, *arguments], cwd=cwd, env=environment)
+        command = preloaded.command(self.interpreter, *arguments)
+        return processes.run(command, cwd=cwd, env=environment)
 
     def python(self, code: str, **settings: str | None) -> str:
         """What a program prints that sees a `registry`; it must end well."""
@@ -94,7 +96,7 @@ def _modules(package: Path) -> list[str]:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path, interpreter: str) -> Site:
     folder = tmp_path / "site"
     folder.mkdir()
-    return Site(folder)
+    return Site(folder, interpreter)

@@ -82,6 +82,7 @@ def test_doctor_names_another_owner_of_oneflow(site: Site) -> None:
 @pytest.mark.slow
 def test_doctor_names_a_foreign_oneflow_on_the_path(site: Site) -> None:
     (site.folder / "oneflow.py").write_text("")
+    site.interpreter = ""  # one that has not imported the package
     done = site.flow("doctor", FLOW_PLUGINS="")
     assert f"import oneflow finds {site.folder / 'oneflow.py'}" in done.stdout
 
@@ -433,6 +434,7 @@ def test_plans_are_saved_and_compared(site: Site) -> None:
 
 
 def test_without_click_it_says_what_to_install(site: Site) -> None:
+    site.interpreter = ""  # one that has not imported the package
     (site.folder / "click.py").write_text("raise ModuleNotFoundError('x', name='click')\n")
     done = site.flow("doctor")
     assert done.returncode == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from suite import preloaded
+
 from snapshots import ALL, ROOT, pages
 
 
@@ -12,7 +14,7 @@ def main(parts: list[str]) -> None:
     chosen = [s for s in ALL if not parts or any(part in s.path for part in parts)]
     if not chosen:
         sys.exit(f"no snapshot of {' '.join(parts)}; there are:\n" + "\n".join(s.path for s in ALL))
-    with pages.shared_interpreter():
+    with preloaded.Interpreter() as address, pages.sharing(address):
         for snapshot in chosen:
             path = ROOT / snapshot.path
             before = path.read_text()

@@ -23,9 +23,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import preloaded
 import processes
 import pytest
+from suite import preloaded
 
 ROOT = Path(__file__).parents[3]
 PATHS = (
@@ -172,35 +172,25 @@ def install(package: Path) -> str:
 # ---------------------------------------------------------------------------------- comparison
 
 
-def settings() -> dict[str, str]:
-    """Return the environment of programs with default settings."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("FLOW_", "ONEFLOW_"))}
-    return env | {
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "FLOW_DISABLE_PLUGINS": "flow-onednn",  # the pages show the kernels of the core package
-    }
-
-
 _shared: list[str] = []
-"""The address of the interpreter, within `shared_interpreter`."""
+"""The address of the interpreter, within `sharing`."""
 
 
 @contextlib.contextmanager
-def shared_interpreter() -> Iterator[None]:
-    """Run the programs of all pages in forks of one interpreter."""
-    with preloaded.Interpreter(settings()) as address:
-        _shared[:] = [address]
-        yield
-        _shared.clear()
+def sharing(address: str) -> Iterator[None]:
+    """Run programs of pages in forks of the interpreter at an address."""
+    _shared.append(address)
+    yield
+    _shared.pop()
 
 
 def outputs(page: str, folder: Path) -> list[str]:
     """Return the output of a page's blocks, which run with default settings."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("FLOW_", "ONEFLOW_"))}
     path = (str(folder), str(Path(__file__).parents[1]), PYTHON_PATH)
-    env = settings() | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
-    with contextlib.nullcontext() if _shared else shared_interpreter():
-        command = preloaded.command(_shared[0], __file__, _shared[0])
+    env |= preloaded.SETTINGS | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+    with contextlib.nullcontext(_shared[0]) if _shared else preloaded.Interpreter() as address:
+        command = preloaded.command(address, __file__, address)
         done = processes.run(command, input=page, check=True, timeout=300, cwd=folder, env=env)
     plain: list[str] = json.loads(done.stdout)
     return [text.replace(f"{folder}{os.sep}", "").rstrip() for text in plain]

@@ -16,7 +16,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 SAMPLE = """
 import doctest, flow_core.cli.app, flow_core.cli.job_ops, numpy, pytest
@@ -31,6 +31,13 @@ def job(x: tp.Numpy.Placeholder((2, 2))) -> tp.Numpy:
 job(numpy.ones((2, 2), numpy.float32))
 """
 """A program that imports what most programs do."""
+SETTINGS = {
+    "FLOW_DISABLE_PLUGINS": "flow-onednn",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""The environment variables of the interpreter; forks have those of their requests."""
+
 LONGEST = 1 << 17
 """The largest number of bytes of a request."""
 
@@ -45,22 +52,16 @@ class Interpreter:
     """A context whose value is the address of an interpreter that has imported the packages.
 
     The address is empty where there is none: programs then start anew.
-
-    Args:
-        env: its environment variables, some of which libraries read while they are imported.
     """
-
-    def __init__(self, env: Mapping[str, str]) -> None:
-        self._env = env
 
     def __enter__(self) -> str:
         import processes
 
         if sys.platform != "linux":
             return ""
-        address = f"flow-preloaded-{os.getpid()}"
+        address = f"flow-preloaded-{os.urandom(8).hex()}"
         serve = [sys.executable, __file__, "serve", address]
-        self._program = processes.Program(serve, env=self._env, stderr=None)
+        self._program = processes.Program(serve, env=os.environ | SETTINGS, stderr=None)
         assert self._program.stdout.readline() == "ready\n", "the interpreter did not start"
         return address
 
@@ -142,6 +143,10 @@ def program(
         sys.argv = words[1:]
         sys.path[:1] = [cwd, *paths]
         return lambda: runpy.run_module(words[1], run_name="__main__", alter_sys=True) and None
+    if words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        sys.path[:1] = ["", *paths]
+        return lambda: exec(words[1], vars(sys.modules["__main__"]))
     sys.argv = words
     sys.path[:1] = [os.path.dirname(os.path.abspath(words[0])), *paths]
     return lambda: runpy.run_path(words[0], run_name="__main__") and None
