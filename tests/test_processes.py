@@ -34,6 +34,14 @@ def alive(pid: int) -> bool:
         return False
 
 
+def ends(pid: int) -> bool:
+    """Whether a process ends within ten seconds of an idle machine."""
+    until = time.monotonic() + processes.scaled(10)
+    while alive(pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    return not alive(pid)
+
+
 def test_output_status_and_input() -> None:
     code = "import sys; print(sys.stdin.read()); print('no', file=sys.stderr); sys.exit(3)"
     done = processes.run(python(code), input="yes")
@@ -63,10 +71,7 @@ def test_a_program_that_ends_leaves_no_child() -> None:
         child = int(program.stdout.readline())
         assert program.status() == 0
         assert alive(child)
-    until = time.monotonic() + processes.scaled(10)
-    while alive(child) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not alive(child)
+    assert ends(child)
 
 
 @POSIX
@@ -114,10 +119,24 @@ def test_a_fork_ends_with_the_program_that_waits(interpreter: str, tmp_path: Pat
     command = preloaded.command(interpreter, "program.py", "1000")
     with processes.Program(command, cwd=tmp_path) as program:
         child = int(program.stdout.readline())
-    until = time.monotonic() + processes.scaled(10)
-    while alive(child) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not alive(child)
+    assert ends(child)
+
+
+STARTER = """
+import os
+from suite import preloaded
+interpreter = preloaded.Interpreter()
+interpreter.__enter__()
+print(interpreter._program.pid, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="programs start anew there")
+def test_an_interpreter_ends_with_the_process_that_started_it() -> None:
+    env = os.environ | {"PYTHONPATH": str(Path(processes.__file__).parent)}
+    pid = int(processes.run(python(STARTER), env=env, check=True).stdout)
+    assert ends(pid)
 
 
 def test_limits_grow_with_the_load(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,8 @@ class Interpreter:
             return ""
         address = f"flow-preloaded-{os.urandom(8).hex()}"
         serve = [sys.executable, __file__, "serve", address]
-        self._program = processes.Program(serve, env=os.environ | SETTINGS, stderr=None)
+        pipe = {"stdin": processes.PIPE, "stderr": None}  # the end of its input ends it
+        self._program = processes.Program(serve, env=os.environ | SETTINGS, **pipe)
         assert self._program.stdout.readline() == "ready\n", "the interpreter did not start"
         return address
 
@@ -89,6 +90,8 @@ def serve(address: str) -> Callable[[], None]:
         server.listen()
         print("ready", flush=True)
         while True:
+            if sys.stdin in select.select([server, sys.stdin], [], [])[0]:
+                os._exit(0)
             connection, _ = server.accept()
             if not os.fork():
                 break
