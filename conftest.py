@@ -70,9 +70,10 @@ def restored_program(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def interpreter() -> Iterator[str]:
     """Return the address of an interpreter that has imported the packages: see `preloaded`."""
-    from suite import preloaded
+    from suite import leftovers, preloaded
 
-    with preloaded.Interpreter() as address:
+    with (started := preloaded.Interpreter()) as address:
+        leftovers.LASTING_PROCESSES.add(str(started.pid))
         yield address
 
 

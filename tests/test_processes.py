@@ -127,7 +127,7 @@ import os
 from suite import preloaded
 interpreter = preloaded.Interpreter()
 interpreter.__enter__()
-print(interpreter._program.pid, flush=True)
+print(interpreter.pid, flush=True)
 os._exit(0)
 """
 

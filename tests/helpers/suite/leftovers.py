@@ -52,6 +52,9 @@ LASTING_THREADS = re.compile(
 LASTING_FILTERS = re.compile(r".*(numpy|IPython).*")
 """Warning filters that packages add when they are first imported."""
 
+LASTING_PROCESSES: set[str] = set()
+"""Identifiers of processes that fixtures of the session have started."""
+
 STATE = ("program", "environment", "folder", "filters")
 """Attributes of `Held` of which nothing may be missing either; the end of a thread is welcome."""
 
@@ -120,7 +123,7 @@ def _processes() -> frozenset[str]:
     for task in _entries("/proc/self/task"):
         with contextlib.suppress(OSError):
             pids += Path(f"/proc/self/task/{task}/children").read_text().split()
-    return frozenset(filter(None, map(_command, pids)))
+    return frozenset(filter(None, map(_command, set(pids) - LASTING_PROCESSES)))
 
 
 def _command(pid: str) -> str:

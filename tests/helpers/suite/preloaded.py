@@ -52,7 +52,12 @@ class Interpreter:
     """A context whose value is the address of an interpreter that has imported the packages.
 
     The address is empty where there is none: programs then start anew.
+
+    Attributes:
+        pid: its process.
     """
+
+    pid = 0
 
     def __enter__(self) -> str:
         import processes
@@ -63,6 +68,7 @@ class Interpreter:
         serve = [sys.executable, __file__, "serve", address]
         pipe = {"stdin": processes.PIPE, "stderr": None}  # the end of its input ends it
         self._program = processes.Program(serve, env=os.environ | SETTINGS, **pipe)
+        self.pid = self._program.pid
         assert self._program.stdout.readline() == "ready\n", "the interpreter did not start"
         return address
 
