@@ -147,6 +147,7 @@ def program(
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
     paths = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
     if words[0] == "-m":
         sys.argv = words[1:]
