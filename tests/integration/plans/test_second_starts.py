@@ -91,6 +91,10 @@ def test_processes_that_start_together_share_plans(script: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.representative(
+    r"\[(detection|mixture_of_experts)-all|char_gpt-core",
+    "values of changing shape, a grid of devices, and the kernels of the core alone",
+)
 @pytest.mark.parametrize("plugins", ["all", "core"])
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_compute_the_same_with_kept_plans(

@@ -142,7 +142,7 @@ def test_a_killed_first_save_is_no_checkpoint(name: str, half: bool, every: bool
 def test_saves_killed_several_times_in_a_row(name: str, first: bool) -> None:
     url, rng = f"dying://{name}", random.Random(7)
     count, clean = places(url, first)
-    for _ in range(100):
+    for _ in range(30):
         DyingStore.clear()
         known = None if first else plain(OLD)
         if not first:
