@@ -8,7 +8,7 @@ The arrays of CPU devices take part without copies.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,10 +51,6 @@ class StagedComm(Comm):
     def arena(self, device: Device, nbytes: int) -> Arena | None:
         """Allocate the memory of a plan on a CPU device as the comm of host arrays does."""
         return self.hosts.arena(device, nbytes) if is_host(device) else None
-
-    def wanted(self, devices: Collection[Device], is_regular: bool) -> Collection[Device] | None:
-        """Return the devices whose blocks the comm of host arrays needs."""
-        return self.hosts.wanted(devices, is_regular)
 
     def bind(
         self,
