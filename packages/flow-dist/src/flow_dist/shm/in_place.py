@@ -151,7 +151,7 @@ def _connect(
     copies = {}
     for box, row in found:
         mine = reads.get(box.key, none)
-        others = [memory.open(*place, box) for r, there in row if r != rank for place in there]
+        others = [memory.open(*place, box) for r, offered in row if r != rank for place in offered]
         targets = [*(mine.targets if mine.places else ()), *others]
         copies[box.key] = _Copy([r for r, _ in row], views[box.key], targets)
     return views, copies
@@ -165,8 +165,8 @@ def _shared(box: Box, places: Mapping[int, Places], rank: int) -> list[tuple[int
         places: the targets that each rank offers.
         rank: the rank of this process, which copies even if it has no target.
     """
-    row = [(r, there) for r, there in sorted(places.items()) if there or r == rank]
-    count = sum(len(there) for _, there in row)
+    row = [(r, offered) for r, offered in sorted(places.items()) if offered or r == rank]
+    count = sum(len(offered) for _, offered in row)
     fits = 1 < len(row) <= MOST_SHARING and count > 1 and box.shape[:1] >= (len(row),)
     return row if fits else None
 
