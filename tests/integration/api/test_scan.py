@@ -308,6 +308,44 @@ def test_the_size_of_the_plan_does_not_depend_on_the_length(device: str) -> None
     assert sizes(10) == sizes(10_000)
 
 
+@pytest.mark.parametrize("devices", ["0:0", "0:0-1"])
+def test_the_gradient_of_a_weight_is_one_product_after_the_loop(devices: str) -> None:
+    """The loop of the gradients reads the results of the other one instead of computing them."""
+    rng = np.random.default_rng(3)
+    w, x = rng.normal(size=(6, 6)).astype("f4"), rng.normal(size=(5, 2, 6)).astype("f4")
+
+    def body(h: Any, x: Any) -> Any:
+        h = flow.math.tanh(flow.matmul(h, flow.get_variable("w", w.shape, initializer=w)) + x)
+        return h, (h,)
+
+    def job_of(loop: Callable[..., Any]) -> Any:
+        flow.clear_default_session()
+        flow.config.cpu_device_num(2)
+
+        @flow.global_function("train")
+        def job(x: tp.Numpy.Placeholder(x.shape)) -> tp.Numpy:
+            with flow.scope.placement("cpu", devices):
+                _, (ys,) = loop(body, flow.zeros(x.shape[1:]), x)
+                loss = flow.math.reduce_mean(flow.math.square(ys))
+                flow.optimizer.SGD(0.1, momentum=0).minimize(loss)
+                return loss
+
+        return job
+
+    found = []
+    for loop in (flow.scan, python_loop):
+        job = job_of(loop)
+        losses = [job(x)[0] for _ in range(3)]
+        found.append((losses, flow.get_all_variables()["w"].numpy()))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    loops = [op for op in job_of(flow.scan).compile().graph.ops.values() if op.type == "scan"]
+    assert len(loops) == (2 if devices == "0:0" else 4)
+    assert {op.attrs["carries"] for op in loops} == {1}
+    products = [[row[1] for row in op.attrs["body"][0]].count("matmul") for op in loops]
+    assert set(products) == {1}
+
+
 def test_one_op_per_scan_runs_in_parts_on_several_devices() -> None:
     plan = recurrent(False, "0:0-3").compile().plan
     scans = [task for task in plan.tasks if task.type == "scan"]

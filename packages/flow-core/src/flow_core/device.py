@@ -5,7 +5,7 @@ A world is the set of processes that run one program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -372,19 +372,6 @@ class Comm(Protocol):
 
     def arena(self, device: Device, nbytes: int) -> Arena | None:
         """Allocate the memory of a plan on a device; None leaves the allocation to the driver."""
-        return None
-
-    def wanted(self, devices: Collection[Device], is_regular: bool) -> Collection[Device] | None:
-        """Return the devices whose blocks an exchange must list; None for all.
-
-        This is called for exchanges that are described by layouts, so that a comm that transfers
-        only between this process and its peers need not know what the peers do with each other.
-
-        Args:
-            devices: the devices of the exchange.
-            is_regular: whether the blocks of a device show whether all blocks have the form of a
-                collective; see `flow_core.comm.described.is_regular`.
-        """
         return None
 
     def before_step(self) -> None:

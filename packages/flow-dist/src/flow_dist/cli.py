@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import click
 import flow_dist
 from flow_core.base.errors import FlowError
 from flow_core.base.formats.trace_file import merge, rank_files
+from flow_core.cli.options import FiniteRange
 from flow_dist.control.board import Limits
 from flow_dist.launch.mpi_launchers import Host
 from flow_dist.launch.supervisor import Job, check_script, supervise
@@ -28,7 +30,6 @@ class _Group(click.Group):
             raise click.ClickException(str(error)) from error
 
 
-_SECONDS = click.FloatRange(min=0, min_open=True)
 _LIMITS = Limits()
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -36,11 +37,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def _limit(name: str, doc: str) -> Callable[[Command], Command]:
     usual = getattr(_LIMITS, name)
+    is_limited = math.isfinite(usual)
     return click.option(
         f"--{name.replace('_', '-')}",
-        type=_SECONDS,
-        default=usual,
-        show_default=True,
+        type=FiniteRange(min=0, min_open=True),
+        default=usual if is_limited else None,
+        show_default=is_limited or "never",
         metavar="S",
         help=doc,
     )
@@ -127,7 +129,7 @@ def run(
     stragglers: str | None,
     script: str,
     args: tuple[str, ...],
-    **limits: float,
+    **limits: float | None,
 ) -> None:
     """Run SCRIPT with ARGS in N processes, and stop all of them when one fails.
 
@@ -153,7 +155,7 @@ def run(
         mpiexec,
         agent,
         address,
-        Limits(**limits),
+        Limits(**{name: seconds for name, seconds in limits.items() if seconds is not None}),
         settings=settings,
     )
     with _merged(trace):
@@ -194,7 +196,10 @@ def _resources(text: str) -> dict[str, float]:
     for part in filter(None, text.split(",")):
         name, _, number = part.partition("=")
         try:
-            resources[name.strip()] = float(number)
+            count = float(number)
         except ValueError:
             raise click.BadParameter(f"{part!r} is not name=number", param_hint="--each") from None
+        if not 0 <= count < math.inf:
+            raise click.BadParameter(f"{part!r} is not a number of resources", param_hint="--each")
+        resources[name.strip()] = count
     return resources

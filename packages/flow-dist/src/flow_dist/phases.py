@@ -244,6 +244,16 @@ def in_sequence(launches: Iterable[Launch]) -> Launch:
     return launch
 
 
+def combine_into(combine: Combine, a: Array, b: Array, out: Array) -> Launch:
+    """Return a launch that combines two arrays into a third.
+
+    A keyword takes longer, but numpy deprecates a third argument of maxima and minima.
+    """
+    if combine in (np.maximum, np.minimum):
+        return partial(combine, a, b, out=out)
+    return partial(combine, a, b, out)
+
+
 def combine_launches(combine: Combine, target: Array, parts: Sequence[Array]) -> Iterator[Launch]:
     """Yield launches that combine arrays from left to right; a single array is copied.
 
@@ -254,11 +264,11 @@ def combine_launches(combine: Combine, target: Array, parts: Sequence[Array]) ->
         return
     late = any(same_address(target, part) for part in parts[2:])  # read after the target is written
     sums = np.empty(target.shape, target.dtype) if late else target
-    yield partial(combine, parts[0], parts[1], sums)  # a keyword `out` takes longer
+    yield combine_into(combine, parts[0], parts[1], sums)
     for part in parts[2:-1]:
-        yield partial(combine, sums, part, sums)
+        yield combine_into(combine, sums, part, sums)
     if len(parts) > 2:
-        yield partial(combine, sums, parts[-1], target)
+        yield combine_into(combine, sums, parts[-1], target)
 
 
 def same_address(one: Array, other: Array) -> bool:

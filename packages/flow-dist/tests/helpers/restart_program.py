@@ -55,6 +55,7 @@ def nothing(folder: Path) -> None:
 
 FAULTS = {
     "kill": lambda folder: os.kill(os.getpid(), signal.SIGKILL),
+    "worker": lambda folder: os.kill(os.getppid(), signal.SIGKILL),
     "stop": lambda folder: os.kill(os.getpid(), signal.SIGSTOP),
     "raise": lambda folder: {}["nothing"],
     "damage": damage,

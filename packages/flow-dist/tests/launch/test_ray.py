@@ -173,6 +173,7 @@ def struck(folder: Path) -> float:
     ("fault", "words"),
     [
         ("kill", "died without an error"),
+        ("worker", "died without an error"),
         ("stop", "has not responded for"),
         ("raise", "raised KeyError: 'nothing'"),
     ],

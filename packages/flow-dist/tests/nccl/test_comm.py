@@ -9,7 +9,6 @@ from nccl_fakes import Fabric, FakeDriver, FakeGpu, on_ranks
 
 from flow_core.base.dtypes import DType, float32
 from flow_core.base.shapes import Shape
-from flow_core.comm.described import is_regular
 from flow_core.comm.exchange import Exchange, exchange_of
 from flow_core.compiler.distribute.collectives import exchange_op
 from flow_core.compiler.reshard.direct import direct
@@ -169,9 +168,7 @@ def test_a_process_needs_its_own_blocks_only(
 
     def body(comm: Comm) -> None:
         for task in tasks(shape):
-            wanted = comm.wanted(DEVICES, is_regular(task.attrs))
-            assert wanted == (comm.local if is_regular(task.attrs) else None)
-            exchange = exchange_of(task, (), wanted)
+            exchange = exchange_of(task, (), comm.local)
             run = comms.BoundExchange(kit, comm, exchange, 3)
             for step in range(2):
                 run.refill(step)

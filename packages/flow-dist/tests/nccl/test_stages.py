@@ -11,7 +11,7 @@ import pytest
 
 from flow_core.base.dtypes import float32
 from flow_core.base.shapes import Shape
-from flow_core.comm.described import is_regular
+from flow_core.comm.described import Sparse, is_regular
 from flow_core.comm.exchange import Exchange, exchange_of
 from flow_core.compiler.distribute.collectives import exchange_op
 from flow_core.compiler.reshard.direct import direct
@@ -22,6 +22,7 @@ from flow_core.sharding.layouts import TensorLayout
 from flow_core.sharding.sbp import B, P, S
 from flow_core.sharding.topology import Device, Devices, Placement
 from flow_dist.nccl import stages
+from flow_dist.phases import phases_of, routes
 
 
 class Row:
@@ -93,8 +94,6 @@ def test_the_blocks_of_a_device_show_the_collective(
 ) -> None:
     collectives = 0
     for task in tasks(shape, hierarchy):
-        if not is_regular(task.attrs):
-            continue
         whole = exchange_of(task, (), None)
         devices = sorted(set(whole.devices))
         wanted = chosen(whole, devices)
@@ -102,4 +101,33 @@ def test_the_blocks_of_a_device_show_the_collective(
             found = chosen(exchange_of(task, (), [device]), [device])
             assert found == (None if wanted is None else {device: wanted[device]}), task.attrs
         collectives += wanted is not None
+        assert wanted is None or is_regular(task.attrs)
     assert collectives
+
+
+def transfers(ranks: int) -> tuple[int, int]:
+    """Return the blocks, and the sends and receives, of a rank between uneven grids."""
+    every = Placement.parse("gpu", f"0:0-{ranks - 1}", (ranks // 2, 2))
+    fewer = Placement.parse("gpu", f"0:0-{ranks - 3}", (ranks // 2 - 1, 2))
+    shape, devices = (ranks * (ranks // 2 - 1) + 1, 3), [Device("gpu", 0, i) for i in range(ranks)]
+    step = direct(shape, TensorLayout(every, (S(0), S(1))), TensorLayout(fewer, (S(0), S(1))))
+    assert step is not None
+    values = {rank: Value("x", rank) for rank in range(ranks)}
+    own, blocks, boxes = devices[ranks // 2], 0, 0
+    for group in groups_of(step):
+        op, *_ = exchange_op(step, group, tensor_type(shape, float32), values, devices)
+        exchange = exchange_of(
+            Task("x", "boxing", op.attrs, (), (), None, own, "boxing"), (), [own]
+        )
+        assert not exchange.is_regular
+        ends = (Sparse(len(end), {}) for end in (exchange.senders, exchange.receivers))
+        (gathers,) = phases_of(exchange, *ends).phases
+        blocks += len(exchange.blocks)
+        boxes += sum(map(len, routes(gathers, lambda device: device.index).values()))
+    return blocks, boxes
+
+
+def test_transfers_between_uneven_grids_do_not_grow_with_the_ranks() -> None:
+    blocks, boxes = transfers(8)
+    assert 0 < boxes <= blocks
+    assert transfers(64) == (blocks, boxes)

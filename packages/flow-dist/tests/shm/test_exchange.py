@@ -1,19 +1,17 @@
 """The shared-memory exchange between ranks that are threads: which rank combines, which copies."""
 
-import queue
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from functools import partial
 from typing import Any
 
 import numpy as np
-import processes
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thread_ranks import Mail, together
 
 from flow_core.base.dtypes import float32
 from flow_core.sharding.topology import Device
@@ -47,28 +45,19 @@ class Ranks:
         devices = tuple(Device("cpu", 0, rank) for rank in range(size))
         self.exchange = comm_cases.all_reduce(*[(n,) for n in lengths])(devices, float32)
         self.sums: Counter[int] = Counter()
-        # Made here: two threads that find a defaultdict without a key may get different queues.
-        self._mail: dict[tuple[int, int], queue.Queue[bytes]] = {
-            pair: queue.Queue() for pair in product(range(size), repeat=2)
-        }
+        self._mail = Mail(size)
 
     def bind(self, rank: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
         """The launch of a rank."""
-
-        def swap(texts: Mapping[int, bytes], sources: Iterable[int]) -> dict[int, bytes]:
-            for target, text in texts.items():
-                self._mail[rank, target].put(text)
-            return {
-                source: self._mail[source, rank].get(timeout=processes.scaled(30))
-                for source in sources
-            }
 
         def combine(a: Any, b: Any, out: Any) -> None:
             self.sums[rank] += 1
             np.add(a, b, out)
 
+        swap = partial(self._mail.swap, rank)
         group = PeerGroup(rank, lambda device: device.index, swap, lambda t, s: ())
-        phases = phases_of(self.exchange, inputs, outputs)
+        own = self.exchange.part_of([Device("cpu", 0, rank)])
+        phases = phases_of(own, inputs, outputs)
         (launch,) = bind_exchange(replace(phases, combine=combine), SharedMemory(), group)
         return launch
 
@@ -88,11 +77,7 @@ class Ranks:
                 launch()
                 found[rank].append([a.copy() for a in outputs if a is not None])
 
-        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(self.size)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(processes.scaled(60))
+        together([partial(work, rank) for rank in range(self.size)])
         return found
 
     def expected(self, arrays: Sequence[Any]) -> list[Any]:
@@ -119,7 +104,7 @@ def drawn(seed: int, size: int, lengths: Sequence[int], launches: int) -> list[l
     ]
 
 
-def together(size: int) -> None:
+def on_one_core(size: int) -> None:
     """All ranks keep to one core."""
     WAIT_POLICY.spins, WAIT_POLICY.home, WAIT_POLICY.same_core = 0, 0, frozenset(range(size))
 
@@ -138,7 +123,7 @@ def test_sums_are_in_rank_order_whichever_rank_combines(
 ) -> None:
     WAIT_POLICY.home, WAIT_POLICY.same_core = None, frozenset()
     if near:
-        together(size)
+        on_one_core(size)
     steps = drawn(seed, size, lengths, 7)
     ranks = Ranks(size, lengths, in_place)
     found = ranks.run(steps, lambda rank, number: time.sleep(1e-3 * (number % size == rank)))
@@ -150,7 +135,7 @@ def test_sums_are_in_rank_order_whichever_rank_combines(
 
 
 def test_later_ranks_copy_the_sum_of_the_first() -> None:
-    together(4)
+    on_one_core(4)
     ranks = Ranks(4, [3], in_place=False)
     ranks.run(drawn(0, 4, [3], 20), lambda rank, number: time.sleep(2e-3 * (rank == number % 4)))
     assert 20 * 3 <= ranks.sums.total() < 20 * 3 * 4

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from flow_core.base.errors import ConfigError
+from flow_core.cli.options import FiniteRange
 from flow_serve.settings import MIB, Batching, Limits
 
 _DEFAULT, _BATCHING = Limits(), Batching()
@@ -21,7 +22,7 @@ def add_commands(cli: Any) -> None:
 
 
 def _seconds(default: float, text: str) -> Any:
-    return {"type": click.FloatRange(min=0), "default": default, "show_default": True, "help": text}
+    return {"type": FiniteRange(min=0), "default": default, "show_default": True, "help": text}
 
 
 def _count(default: int, text: str, most: int | None = None) -> Any:

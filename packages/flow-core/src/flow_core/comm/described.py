@@ -176,12 +176,14 @@ class Contents:
         inputs, outputs: the types of the arrays, member by member.
         blocks: the fields of the blocks.
         fills: (output, operation) of the outputs that blocks do not cover.
+        most: the maximum number of elements that one device sends to another.
     """
 
     inputs: Sequence[TensorType]
     outputs: Sequence[TensorType]
     blocks: tuple[Row, ...]
     fills: tuple[tuple[int, str], ...]
+    most: int
 
 
 def contents(attrs: Mapping[str, AttrValue], local: Collection[Device] | None) -> Contents:
@@ -196,12 +198,14 @@ def contents(attrs: Mapping[str, AttrValue], local: Collection[Device] | None) -
     ends: list[tuple[_End, _End]] = []
     blocks: list[Row] = []
     fills: list[tuple[int, str]] = []
+    most = 0
     for number, (shape, *layouts, fill) in enumerate(whole[3]):
         source, target = map(TensorLayout.of_text, layouts)
         held_end, made_end = _End.of(shape, source, senders), _End.of(shape, target, receivers)
         ends.append((held_end, made_end))
         if attrs["collective"] == "all_reduce":
             continue  # its chunks follow from the types
+        most += _most(shape, source, target)
         pieces = Pieces(shape, source, target)
         for row in _blocks(pieces, held_end, made_end, local):
             blocks.append((row[0] + number * len(senders), row[1],
@@ -214,7 +218,16 @@ def contents(attrs: Mapping[str, AttrValue], local: Collection[Device] | None) -
         ]
     types = [Parts([pair[side] for pair in ends], dtype) for side in (0, 1)]
     given, made = types if local is not None else map(tuple, types)
-    return Contents(given, made, tuple(blocks), tuple(fills))
+    return Contents(given, made, tuple(blocks), tuple(fills), most)
+
+
+def _most(shape: Shape, source: TensorLayout, target: TensorLayout) -> int:
+    """Return the size of a box that is as long as the shorter of the longest parts, by axis.
+
+    The parts of the ranks 0 are the longest ones.
+    """
+    ends = zip(*(region_shape(layout.region(shape, 0)) for layout in (source, target)), strict=True)
+    return num_elements(tuple([min(pair) for pair in ends]))
 
 
 @dataclass(frozen=True, slots=True)

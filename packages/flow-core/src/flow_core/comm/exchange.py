@@ -24,7 +24,15 @@ from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.errors import PlanError
 from flow_core.base.shapes import Shape, balanced_range, num_elements
-from flow_core.comm.described import Tiled, contents, ends_of, joined, places, present
+from flow_core.comm.described import (
+    Tiled,
+    contents,
+    ends_of,
+    is_regular,
+    joined,
+    places,
+    present,
+)
 from flow_core.ir.graph import AttrValue, TensorType
 from flow_core.plan import COLLECTIVES, Buffer, Plan, Task
 from flow_core.sharding.topology import Device, Devices
@@ -81,6 +89,9 @@ class Exchange:
             this one; inputs and outputs are then listed member by member.  For an exchange that
             is not fused, only its own name.
         local: the devices whose blocks are known, and gathers are made; None for all devices.
+        most: the maximum number of elements that one device sends to another, if the exchange was
+            made of layouts or of some blocks; a bound in the former case.
+        is_regular: see `flow_core.comm.described.is_regular`.
     """
 
     name: str
@@ -97,6 +108,8 @@ class Exchange:
     line: str = field(default="", compare=False)
     stream: int = field(default=0, compare=False)
     local: frozenset[Device] | None = field(default=None, compare=False)
+    most: int | None = field(default=None, compare=False)
+    is_regular: bool = field(default=True, compare=False)
 
     def __post_init__(self) -> None:
         if not self.member_names:
@@ -122,6 +135,31 @@ class Exchange:
         count = len(self.member_names)
         ends = [side[:: max(1, len(side) // count)] for side in (self.inputs, self.outputs)]
         return max((*ends[0], *ends[1]), key=lambda type_: type_.nbytes)
+
+    def most_bytes(self) -> int:
+        """Return the maximum number of bytes that one device sends to another, or a bound.
+
+        All processes compute the same number.
+        """
+        itemsize = self.outputs[0].dtype.itemsize
+        if self.collective == "all_reduce":
+            p = len(self.group)
+            return -(-sum(tensor.size for tensor in self.inputs[::p]) // p) * itemsize
+        if self.most is not None:
+            return self.most * itemsize
+        return max(self.links().values(), default=0)
+
+    def part_of(self, local: Collection[Device]) -> Exchange:
+        """Return the exchange with only those blocks that some devices send or receive."""
+        if self.local is not None:
+            return self
+        blocks = [
+            block
+            for block in self.blocks
+            if self.senders[block.source] in local or self.receivers[block.target] in local
+        ]
+        most = self.most_bytes() // max(1, self.outputs[0].dtype.itemsize)
+        return replace(self, blocks=tuple(blocks), local=frozenset(local), most=most)
 
     def moves(self) -> Iterator[tuple[Device, Device, int, int]]:
         """Yield (from, to, bytes, member) of all transfers between devices."""
@@ -208,6 +246,7 @@ def _described(task: Task, local: Collection[Device] | None) -> Exchange:
         task.op, attrs["collective"], attrs["combine"], found.inputs, found.outputs,
         senders, receivers, tuple(starmap(Block, found.blocks)), found.fills,
         attrs["members"], (), task.line, task.stream, None if local is None else frozenset(local),
+        found.most, is_regular(attrs),
     )  # fmt: skip
 
 

@@ -447,7 +447,8 @@ class CommSpec:
             read one another's memory.  Replicated tensors are then stored once, and several inputs
             or outputs of an exchange may be the same array; see `Comm.bind`.
         binds_parts: whether each process may bind a plan that has, besides its own devices, one of
-            each class only: `Comm.bind` must need the processes of an exchange alone.
+            each class only: `Comm.bind` must need the processes of an exchange alone, and of its
+            blocks those of the local devices alone.
     """
 
     name: str

@@ -8,11 +8,12 @@ The arrays of CPU devices take part without copies.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from flow_core.base.arrays import Array, DeviceArray
+from flow_core.comm.described import Sparse, present
 from flow_core.comm.exchange import DevicePair, Exchange, check_arrays
 from flow_core.device import Arena, Comm, Driver, Launch, Scratch
 from flow_core.ir.graph import TensorType
@@ -52,10 +53,6 @@ class StagedComm(Comm):
         """Allocate the memory of a plan on a CPU device as the comm of host arrays does."""
         return self.hosts.arena(device, nbytes) if is_host(device) else None
 
-    def wanted(self, devices: Collection[Device], is_regular: bool) -> Collection[Device] | None:
-        """Return the devices whose blocks the comm of host arrays needs."""
-        return self.hosts.wanted(devices, is_regular)
-
     def bind(
         self,
         exchange: Exchange,
@@ -82,17 +79,17 @@ class StagedComm(Comm):
         self, exchange: Exchange, inputs: Sequence[DeviceArray], given: Sequence[Array]
     ) -> Iterator[Launch]:
         """Yield launches that copy the inputs on devices to the host."""
-        for device, array, host in zip(exchange.senders, inputs, given, strict=True):
-            if host is not array and host.size:
-                yield partial(self._drivers[device].copy_out, array, host)
+        for i, array in present(inputs):
+            if given[i] is not array and given[i].size:
+                yield partial(self._drivers[exchange.senders[i]].copy_out, array, given[i])
 
     def _writes(
         self, exchange: Exchange, outputs: Sequence[DeviceArray], made: Sequence[Array]
     ) -> Iterator[Launch]:
         """Yield launches that copy the outputs from the host to their devices."""
-        for device, array, host in zip(exchange.receivers, outputs, made, strict=True):
-            if host is not array and host.size:
-                yield partial(self._drivers[device].copy_in, array, host)
+        for i, array in present(outputs):
+            if made[i] is not array and made[i].size:
+                yield partial(self._drivers[exchange.receivers[i]].copy_in, array, made[i])
 
     def sent(self) -> Mapping[DevicePair, int]:
         """Return the bytes sent between devices so far, by (from, to)."""
@@ -105,37 +102,37 @@ def _host_arrays(
     outputs: Sequence[Any],
     staging: Scratch,
     copies: Mapping[int, int],
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[Sequence[Any], Sequence[Any]]:
     """Return host arrays for all inputs and outputs: CPU arrays themselves, staging for others.
 
     An output that is a copy of an input, as in ``copies``, shares that input's host array if at
     least one of the two is not on a CPU.  Devices of other processes have no arrays.
     """
-    direct = {
+    shared = {
         source: outputs[target]
         for target, source in copies.items()
         if is_host(exchange.receivers[target])
     }
+    given = _hosts(exchange.senders, exchange.inputs, inputs, shared, staging)
+    shared = {target: given[source] for target, source in copies.items()}
+    return given, _hosts(exchange.receivers, exchange.outputs, outputs, shared, staging)
 
-    def host(device: Device, array: Any, shared: Array | None, type_: TensorType) -> Any:
-        if array is None:
-            return None
-        found = array if is_host(device) else shared
-        return staging.array(type_.shape, type_.dtype.numpy) if found is None else found
 
-    given = [
-        host(device, array, direct.get(index), type_)
-        for index, (device, array, type_) in enumerate(
-            zip(exchange.senders, inputs, exchange.inputs, strict=True)
-        )
-    ]
-    made = [
-        host(device, array, given[copies[index]] if index in copies else None, type_)
-        for index, (device, array, type_) in enumerate(
-            zip(exchange.receivers, outputs, exchange.outputs, strict=True)
-        )
-    ]
-    return given, made
+def _hosts(
+    devices: Sequence[Device],
+    types: Sequence[TensorType],
+    arrays: Sequence[Any],
+    shared: Mapping[int, Array],
+    staging: Scratch,
+) -> Sequence[Any]:
+    """Return the host arrays of one end of an exchange, some of which are given."""
+    found: dict[int, Any] = {}
+    for i, array in present(arrays):
+        host = array if is_host(devices[i]) else shared.get(i)
+        if host is None:
+            host = staging.array(types[i].shape, types[i].dtype.numpy)
+        found[i] = host
+    return Sparse(len(arrays), found)
 
 
 def _copies(exchange: Exchange) -> dict[int, int]:

@@ -14,7 +14,7 @@ from flow_core.base.dtypes import tensor_buffer
 from flow_core.base.errors import PlanError, UnsupportedError
 from flow_core.base.shapes import Shape
 from flow_core.base.thread_pools import find_open_mp, sized_pools, with_sized_pools
-from flow_core.comm.described import Sparse, is_regular, places
+from flow_core.comm.described import Sparse, places
 from flow_core.comm.exchange import (
     BOXING,
     DevicePair,
@@ -216,8 +216,7 @@ class Executable:
         if not members & self._local and task.attrs.get("whole"):
             return ()  # the other processes do not have all of these exchanges
         with self._blame.task("binding", task):
-            wanted = self.comm.wanted(members, is_regular(task.attrs))
-            exchange = exchange_of(task, buffers, wanted)
+            exchange = exchange_of(task, buffers, self.comm.local)
             inputs = self._spread(task.inputs, exchange.senders, exchange)
             outputs = self._spread(task.outputs, exchange.receivers, exchange)
             bound = self.comm.bind(exchange, inputs, outputs)

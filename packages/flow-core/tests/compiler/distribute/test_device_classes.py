@@ -269,6 +269,8 @@ def test_a_device_computes_its_part_of_an_exchange_from_layouts(case: str) -> No
             assert exchange_of(task, part.buffers) in (full, without_summed(full))
             assert devices_of_task(task, part.buffers) == set(full.devices)
             own = exchange_of(task, part.buffers, {device})
+            bound = own.most_bytes()
+            assert exchange_of(task, part.buffers).most_bytes() == bound >= full.most_bytes()
             if task.attrs["whole"] and device in full.devices:
                 assert gathers_of(own, device) == gathers_of(full, device)
 

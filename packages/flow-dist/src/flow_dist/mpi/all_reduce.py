@@ -77,9 +77,9 @@ def _finish(start: Callable[[], Any]) -> None:
 
 def _combine(combine: Combine, rows: Array, target: Array) -> None:
     """Combine rows from first to last; views of rows are made in each launch, and not kept."""
-    combine(rows[0], rows[1], target)
+    combine(rows[0], rows[1], out=target)
     for row in rows[2:]:
-        combine(target, row, target)
+        combine(target, row, out=target)
 
 
 def _copies(flat: Array, arrays: Sequence[Array], packs: bool) -> Iterator[Launch]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from flow_core.authoring.backends import Arena, Comm, DevicePair, Exchange, Launch, check_arrays
@@ -24,17 +23,17 @@ from flow_dist.phases import (
     is_small,
     link_bytes,
     phases_of,
-    routes,
     what_of,
 )
 from flow_dist.shm.all_reduce import bind_all_reduce
-from flow_dist.shm.cooperative_broadcast import bind_cooperative_broadcast, is_cooperative
 from flow_dist.shm.counters import TOTAL_STORE_ORDER
 from flow_dist.shm.exchange import bind_exchange
-from flow_dist.shm.memory import PeerGroup, SharedMemory, bind_pairwise
+from flow_dist.shm.in_place import bind_in_place
+from flow_dist.shm.memory import PeerGroup, SharedMemory
 
 IN_PLACE_BYTES = 1 << 16
-"""Minimum number of bytes of a route within a host for which ranks read peers' memory in place."""
+"""Minimum number of bytes from one device to another for which ranks of a host read in place what
+their peers send."""
 
 
 MANY_RANKS = 32
@@ -46,36 +45,13 @@ number grows with the square of the number of ranks."""
 Bind = Callable[[Phases, SharedMemory, PeerGroup], Iterator[Launch]]
 
 
-def _bind(
-    exchange: Exchange, phases: Phases, joined: MpiWorld, memory: SharedMemory, ranks: set[int]
-) -> tuple[Iterable[Launch], list[Any]]:
-    """Return this process's launches of an exchange, and the requests that they start."""
-    bind = _shared_transport(exchange, phases, joined, ranks)
-    if bind is None:
-        return bind_point_to_point(phases, joined.transport)
-    takes_part = joined.rank in ranks
-    if not takes_part and not phases.fills:
-        return (), []
-    return bind(phases, memory, joined.peer_group(ranks if takes_part else ())), []
-
-
-def _is_in_chunks(exchange: Exchange, ranks: Sequence[int]) -> bool:
-    """Return whether a rank needs its own transfers only, whichever transport moves them.
-
-    Each rank of an all-reduce in chunks has a transfer with the owner of the largest chunk, and one
-    with a rank without a chunk if there is one.  On these, transports depend.
-    """
-    is_reduced = exchange.collective == "all_reduce" and len(set(ranks)) == len(ranks)
-    return is_reduced and not is_small(exchange)
-
-
 def _is_collective(exchange: Exchange, ranks: Sequence[int], joined: MpiWorld) -> bool:
     """Return whether MPI's collectives run an exchange; they cannot share memory."""
     return (
         exchange.collective == "all_reduce"
         and MANY_RANKS <= len(ranks) == len(set(ranks))
         and not exchange.inputs[0].dtype.is_object
-        and not (exchange.local is None and joined.share_memory(ranks))
+        and not joined.share_memory(ranks)
     )
 
 
@@ -85,27 +61,21 @@ def _release(requests: Sequence[Any], memory: SharedMemory) -> None:
     del memory
 
 
-def _shared_transport(
-    exchange: Exchange, phases: Phases, joined: MpiWorld, ranks: Collection[int]
-) -> Bind | None:
-    """Return the function that binds an exchange over shared memory; None if MPI must send."""
+def _shared_transport(exchange: Exchange, ranks: Collection[int], joined: MpiWorld) -> Bind | None:
+    """Return the function that binds an exchange over shared memory; None if MPI must send.
+
+    It follows from what all ranks know of the exchange.
+    """
     if any(tensor.dtype.is_object for tensor in exchange.inputs[:1]):
         return bind_ragged
-    if len(ranks) < 2 or exchange.local is not None or not joined.share_memory(ranks):
+    if len(set(ranks)) < 2 or not joined.share_memory(ranks):
         return None
-    if _largest_route(phases, joined) >= IN_PLACE_BYTES:
-        if is_cooperative(phases, joined.owner):
-            return bind_cooperative_broadcast
-        return bind_all_reduce if len(phases.phases) == 2 else bind_pairwise
+    if exchange.most_bytes() >= IN_PLACE_BYTES:
+        if exchange.collective != "all_reduce":
+            return bind_in_place
+        if not is_small(exchange):
+            return bind_all_reduce
     return bind_exchange if TOTAL_STORE_ORDER else None
-
-
-def _largest_route(phases: Phases, joined: MpiWorld) -> int:
-    by_phase = [routes(gathers, joined.owner) for gathers in phases.phases]
-    sizes = [
-        sum(box.nbytes for box in boxes) for by_route in by_phase for boxes in by_route.values()
-    ]
-    return max(sizes, default=0)
 
 
 class MpiComm(Comm):
@@ -129,7 +99,6 @@ class MpiComm(Comm):
         self._memory = SharedMemory()
         peers = self._world.shared_memory_peers  # a collective of all processes
         self._has_peers = len(peers[self._world.rank]) > 1
-        self._wanted: dict[frozenset[Device], Collection[Device] | None] = {}
         self._sent: list[tuple[Site, Exchange]] = []
 
     def arena(self, device: Device, nbytes: int) -> Arena | None:
@@ -139,14 +108,6 @@ class MpiComm(Comm):
     def staging(self, nbytes: int) -> Arena:
         """Return memory that peers on this host can map."""
         return self._memory.arena(nbytes)
-
-    def wanted(self, devices: Collection[Device], is_regular: bool) -> Collection[Device] | None:
-        """Return the devices of this process, unless all processes share memory."""
-        key = frozenset(devices)
-        if key not in self._wanted:
-            ranks = {self._world.owner(device) for device in devices}
-            self._wanted[key] = None if self._world.share_memory(ranks) else self.local
-        return self._wanted[key]
 
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]
@@ -166,21 +127,23 @@ class MpiComm(Comm):
         copies: list[Launch] = []
         requests: list[Any] = []
         steps: Iterable[Launch]
-        ranks: Collection[int] = members
         if _is_collective(exchange, members, joined):
             comm, own = joined.communicator(members, exchange.stream), members.index(joined.rank)
             steps = bind_collectively(exchange, own, comm, inputs, outputs)
         else:
             own_inputs, copies = copy_overwritten_inputs(exchange, inputs, outputs)
-            is_cut = _is_in_chunks(exchange, members)
-            known = replace(exchange, local=frozenset(self.local)) if is_cut else exchange
-            phases = phases_of(known, own_inputs, outputs)
-            if known.local is None:
-                ranks = set(map(joined.owner, phases.devices))
-            steps, requests = _bind(exchange, phases, joined, self._memory, set(ranks))
+            phases = phases_of(exchange.part_of(self.local), own_inputs, outputs)
+            bind = _shared_transport(exchange, members, joined)
+            if bind is None:
+                steps, requests = bind_point_to_point(phases, joined.transport)
+            elif any(phases.phases):
+                near = set(map(joined.owner, phases.devices))
+                steps = bind(phases, self._memory, joined.peer_group(near))
+            else:
+                steps = phases.fills
         lane = f"stream {exchange.stream}"
         what = what_of(exchange)
-        site = WATCH.site(exchange.name, what, ranks=ranks, at=exchange.line, lane=lane)
+        site = WATCH.site(exchange.name, what, ranks=members, at=exchange.line, lane=lane)
         launch = site.around(in_sequence(steps))
         weakref.finalize(launch, _release, requests, self._memory)
         self._sent.append((site, exchange))

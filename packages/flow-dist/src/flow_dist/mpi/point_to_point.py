@@ -58,22 +58,24 @@ def bind_point_to_point(phases: Phases, transport: Transport) -> tuple[list[Laun
 
 
 def _steps(bound: Iterable[_Phase]) -> Iterator[Launch]:
-    from mpi4py import MPI
-
     for phase in bound:
-        start, requests = MPI.Prequest.Startall, [*phase.receives, *phase.sends]
+        requests = [*phase.receives, *phase.sends]
+        if not requests:
+            yield from (*phase.before, *phase.own, *phase.after)
+            continue
+        from mpi4py import MPI
+
+        start = MPI.Prequest.Startall
         if phase.before and phase.receives:
             yield partial(start, phase.receives)
             yield from phase.before
             yield partial(start, phase.sends)
         else:
             yield from phase.before
-            if requests:
-                yield partial(start, requests)
+            yield partial(start, requests)
         yield from phase.own
-        if requests:
-            done = partial(MPI.Request.Testall, requests)
-            yield partial(wait, done)
+        done = partial(MPI.Request.Testall, requests)
+        yield partial(wait, done)
         yield from phase.after
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -119,10 +119,6 @@ class NcclComm(Comm):
         ranks = {self._groups.owner(device) for device in self.devices}
         what = f"exchanges between {len(self.devices)} devices"
         self._place = WATCH.site("a step over NCCL", what, ranks=ranks, lane="nccl")
-
-    def wanted(self, devices: Collection[Device], is_regular: bool) -> Collection[Device] | None:
-        """Return the local devices if their blocks show which collective fits, else None."""
-        return self.local if is_regular else None
 
     def bind(
         self, exchange: Exchange, inputs: Sequence[Any], outputs: Sequence[Any]

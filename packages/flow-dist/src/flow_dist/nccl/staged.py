@@ -29,11 +29,6 @@ class MpiStagedComm(StagedComm):
         super().__init__("mpi_staged", hosts, hosts.staging, shares=False)
         self._direct = _direct([device for device in devices if device.type == "gpu"])
 
-    def wanted(self, devices: Collection[Device], is_regular: bool) -> Collection[Device] | None:
-        if self._direct is not None and self._goes_direct(devices):
-            return self._direct.wanted(devices, is_regular)
-        return super().wanted(devices, is_regular)
-
     def _goes_direct(self, devices: Collection[Device]) -> bool:
         return self._direct is not None and {device.type for device in devices} == {"gpu"}
 

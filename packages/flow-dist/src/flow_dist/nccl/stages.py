@@ -221,8 +221,12 @@ def _members(exchange: Exchange, site: Site) -> Iterator[_Member | None]:
 
 
 def _native(exchange: Exchange, site: Site) -> list[Stage] | None:
-    """Return a list with one stage of NCCL's collectives; None if no collective fits."""
-    add_calls = _COLLECTIVES.get(exchange.collective)
+    """Return a list with one stage of NCCL's collectives; None if no collective fits.
+
+    All processes decide alike: they do not know whether the blocks of others fit if the exchange
+    is not regular, and use none.
+    """
+    add_calls = _COLLECTIVES.get(exchange.collective) if exchange.is_regular else None
     combines = exchange.collective in REDUCTIONS
     if add_calls is None or not (combines or all(block.first for block in exchange.blocks)):
         return None

@@ -2,7 +2,8 @@
 
 Every rank copies the boxes that it sends into slots of its own shared memory, publishes them by
 advancing a counter, waits for its sources to do the same, and combines directly from their slots.
-Launch ``n`` (from 1) uses slot ``n % depth`` of every box.
+Launch ``n`` (from 1) uses slot ``n % depth`` of every box.  A rank knows its own boxes and those
+that it receives, but not those that its peers send each other.
 
 Each rank has three counters, with the properties stated in `flow_dist.shm.counters`:
 
@@ -18,8 +19,8 @@ Invariants:
 3. A rank overwrites the slots of launch ``n``, at launch ``n + depth``, only when all its targets
    have finished launch ``n``.  A target that is also a source proves this with
    ``published >= n + 1``, for which the rank has waited in launch ``n + 1``; so a depth of 2
-   suffices where all routes are bidirectional.  For other targets, the rank waits until
-   ``consumed >= n``.
+   suffices for a rank all of whose targets are sources.  For other targets, the rank waits until
+   ``consumed >= n``.  Each rank chooses its depth, a power of two.
 4. Ranks that share a core and combine the same parts share sums: the rank that combines first
    publishes its results, and its partners copy them.  A rank reads a partner's sum slots only if
    ``summed == n`` in its own launch ``n``.  The partner cannot overwrite the slots meanwhile:
@@ -39,12 +40,12 @@ x86 relaxes.  So plain stores and loads suffice under
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ctypes import c_int64
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,6 +60,7 @@ from flow_dist.phases import (
     Gather,
     Phases,
     Route,
+    combine_into,
     combine_launches,
     copy_launch,
     in_sequence,
@@ -84,7 +86,7 @@ Slots = Mapping[Key, Sequence[Array]]
 """Arrays by key and slot number."""
 
 GathersByParts = dict[Key, list[Gather]]
-"""The gathers of a rank, by the keys of their parts."""
+"""The gathers of this process, by the keys of their parts."""
 
 
 def bind_exchange(phases: Phases, memory: SharedMemory, group: PeerGroup) -> Iterator[Launch]:
@@ -102,7 +104,9 @@ class _BoundPhase:
         own: counters of this process.
         sources: ``published`` counters of the ranks that this process receives from.
         targets: ``consumed`` counters of the ranks that this process only sends to.
-        slots: the actions of a launch, indexed by the number of the launch modulo the depth.
+        slots: the actions of a launch, indexed by its number modulo their number, which is a
+            multiple of the depths of this process and of its sources.
+        depth: number of slots of each box of this process.
         free_until: number of the last launch whose slots are known to be free.
         count: number of launches so far.
     """
@@ -111,6 +115,7 @@ class _BoundPhase:
     sources: tuple[WatchedCounter, ...]
     targets: tuple[WatchedCounter, ...]
     slots: tuple[_Slot, ...]
+    depth: int
     free_until: int
     count: int = 0
 
@@ -138,10 +143,9 @@ class _BoundPhase:
 
     def _wait_for_slots(self, count: int) -> None:
         """Wait until all targets have consumed the previous contents of a launch's slots."""
-        depth = len(self.slots)
         for consumed, spins in self.targets:
-            wait_until(consumed, count - depth, spins)
-        self.free_until = min([consumed.value for consumed, _ in self.targets]) + depth
+            wait_until(consumed, count - self.depth, spins)
+        self.free_until = min([consumed.value for consumed, _ in self.targets]) + self.depth
 
 
 class _Slot(NamedTuple):
@@ -176,18 +180,20 @@ class _Published:
     Attributes:
         counters: memory of the rank's counters.
         boxes: slots of the boxes that the rank sends.
+        parts: a digest of the parts that the rank combines, if partners may copy its sums.
         sums: slots of the rank's sums, if partners may copy them.
     """
 
     counters: Any
     boxes: Slots
+    parts: str
     sums: Slots
 
-    def locations(self, memory: SharedMemory, boxes: Iterable[Box]) -> bytes:
-        """Encode the locations that are needed by a peer that receives some of the boxes."""
+    def message(self, memory: SharedMemory, boxes: Iterable[Box]) -> bytes:
+        """Encode what is needed by a peer that receives some of the boxes."""
         rows = [self.boxes[box.key] for box in boxes], self.sums.values()
         slots = [[[memory.location_of(slot) for slot in row] for row in part] for part in rows]
-        return json.dumps([memory.location_of(self.counters), *slots]).encode()
+        return json.dumps([memory.location_of(self.counters), self.parts, *slots]).encode()
 
     def counter_views(self) -> _Counters:
         return _Counters(*[counter(self.counters, line) for line in range(3)])
@@ -201,24 +207,29 @@ def _bind(
 ) -> _BoundPhase:
     routed = routes(gathers, group.owner)
     targets, sources = peers(routed, group.rank)
-    by_rank = _gathers_by_rank(gathers, group.owner)
-    own_gathers, depth = by_rank.get(group.rank, {}), _depth(routed)
-    partners = _sum_partners(by_rank, group.rank, targets & sources & WAIT_POLICY.same_core)
+    mine = _gathers_by_parts(gathers, group)
+    near = sorted(targets & sources & WAIT_POLICY.same_core)
+    is_shared = bool(near and mine) and min(map(len, mine)) >= MIN_SHARED_PARTS
     sent = {
         b.key: b for (source, _), boxes in routed.items() if source == group.rank for b in boxes
     }
+    # Invariant 3: what a target publishes proves that it has read; these publish nothing to read.
+    unidirectional = targets - sources
+    depth = _depth(sent.values()) if unidirectional else 2
+    sums = _sums(mine) if is_shared else {}
     own = _Published(
         memory.stage(_COUNTERS),
         _stage_slots(memory, sent, depth),
-        _stage_slots(memory, _sums(own_gathers) if partners else {}, depth),
+        _digest(sums),
+        _stage_slots(memory, sums, depth),
     )
     # Peers may read the counters as soon as they know where they are: clear them before `_connect`.
     own.counters[:] = 0
-    others = _connect(own, routed, {r: _sums(by_rank[r]) for r in partners}, memory, group)
+    others = _connect(own, routed, sums, memory, group)
     counters = {r: published.counter_views() for r, published in others.items()}
     received = {key: row for published in others.values() for key, row in published.boxes.items()}
-    # Invariant 3: what a target publishes proves that it has read; these publish nothing to read.
-    unidirectional = targets - sources
+    copied = {r: others[r].sums for r in near if others[r].sums}
+    kept = own.sums if any(published.sums for published in others.values()) else {}
     return _BoundPhase(
         own.counter_views(),
         watch({r: counters[r].published for r in sorted(sources)}),
@@ -226,16 +237,17 @@ def _bind(
         tuple(
             _Slot(
                 in_sequence(
-                    [copy_launch(own.boxes[key][slot], box.view) for key, box in sent.items()]
+                    [copy_launch(_at(own.boxes[key], i), b.view) for key, b in sent.items()]
                 ),
                 [
-                    (counters[r].summed, in_sequence(_copy_sums(own_gathers, others[r].sums, slot)))
-                    for r in partners
+                    (counters[r].summed, in_sequence(_copy_sums(mine, slots, i)))
+                    for r, slots in copied.items()
                 ],
-                list(_combine_slot(combine, own_gathers, received, own.sums, slot)),
+                list(_combine_slot(combine, mine, received, kept, i)),
             )
-            for slot in range(depth)
+            for i in range(max([depth, *map(len, received.values())]))
         ),
+        depth,
         depth if unidirectional else sys.maxsize,
     )
 
@@ -243,22 +255,22 @@ def _bind(
 def _connect(
     own: _Published,
     routed: Mapping[Route, Sequence[Box]],
-    sums: Mapping[int, Mapping[Key, Box]],
+    sums: Mapping[Key, Box],
     memory: SharedMemory,
     group: PeerGroup,
 ) -> dict[int, _Published]:
-    """Swap locations with all peers, and map the boxes of the peers and the sums of partners."""
+    """Swap locations with all peers, and map their boxes, and the sums of the same parts."""
     targets, sources = peers(routed, group.rank)
-    messages = {
-        r: own.locations(memory, routed.get((group.rank, r), ())) for r in targets | sources
-    }
+    messages = {r: own.message(memory, routed.get((group.rank, r), ())) for r in targets | sources}
     others = {}
     for r, message in group.swap(messages, messages.keys()).items():
-        counters, box_slots, sum_slots = json.loads(message)
+        counters, parts, box_slots, sum_slots = json.loads(message)
+        same = parts == own.parts and r in targets & sources
         others[r] = _Published(
             memory.open(counters, None, _COUNTERS),
             _open_slots(memory, {b.key: b for b in routed.get((r, group.rank), ())}, box_slots),
-            _open_slots(memory, sums[r], sum_slots) if r in sums else {},
+            parts,
+            _open_slots(memory, sums, sum_slots) if same else {},
         )
     group.swap(dict.fromkeys(messages, b""), messages)  # peers have mapped it; it may now be freed
     return others
@@ -280,25 +292,24 @@ def _open_slots(memory: SharedMemory, boxes: Mapping[Key, Box], locations: Itera
     }
 
 
-def _gathers_by_rank(
-    gathers: Iterable[Gather], owner: Callable[[Device], int]
-) -> dict[int, GathersByParts]:
-    """Return the gathers of each rank, by the keys of their parts."""
-    by_rank: dict[int, GathersByParts] = {}
+def _gathers_by_parts(gathers: Iterable[Gather], group: PeerGroup) -> GathersByParts:
+    """Return the gathers of this process, by the keys of their parts."""
+    found: GathersByParts = {}
     for gather in gathers:
-        own = by_rank.setdefault(owner(gather.target.device), {})
-        own.setdefault(tuple([part.key for part in gather.parts]), []).append(gather)
-    return by_rank
+        if group.owner(gather.target.device) == group.rank:
+            found.setdefault(tuple([part.key for part in gather.parts]), []).append(gather)
+    return found
 
 
-def _sum_partners(
-    by_rank: Mapping[int, GathersByParts], rank: int, same_core: Iterable[int]
-) -> list[int]:
-    """Return the ranks on this rank's core that combine exactly the same parts as this rank."""
-    mine = by_rank.get(rank, {})
-    if not mine or min(map(len, mine)) < MIN_SHARED_PARTS:
-        return []
-    return [r for r in sorted(same_core) if mine.keys() == by_rank.get(r, {}).keys()]
+def _digest(sums: Iterable[Key]) -> str:
+    """Return a text that is equal for equal parts in the same order; "" without any."""
+    keys = list(sums)
+    return hashlib.blake2b(repr(keys).encode()).hexdigest() if keys else ""
+
+
+def _at(row: Sequence[Array], number: int) -> Array:
+    """Return the slot of a launch."""
+    return row[number % len(row)]
 
 
 def _sums(gathers: GathersByParts) -> dict[Key, Box]:
@@ -310,8 +321,8 @@ def _combine_slot(
 ) -> Iterator[Launch]:
     """Yield launches that combine own boxes and peers' slots into targets, and sum slots if any."""
     for key, same in mine.items():
-        parts = [received[p.key][slot] if p.view is None else p.view for p in same[0].parts]
-        for target in [sums[key][slot]] if sums else [gather.target.view for gather in same]:
+        parts = [_at(received[p.key], slot) if p.view is None else p.view for p in same[0].parts]
+        for target in [_at(sums[key], slot)] if sums else [gather.target.view for gather in same]:
             yield from _combine(combine, target, parts)
     if sums:
         yield from _copy_sums(mine, sums, slot)
@@ -321,7 +332,7 @@ def _copy_sums(mine: GathersByParts, sums: Slots, slot: int) -> Iterator[Launch]
     """Yield launches that copy published sums to all targets of this process."""
     for key, same in mine.items():
         for gather in same:
-            yield copy_launch(gather.target.view, sums[key][slot])
+            yield copy_launch(gather.target.view, _at(sums[key], slot))
 
 
 def _combine(combine: Combine, target: Array, parts: Sequence[Array]) -> Iterator[Launch]:
@@ -333,13 +344,12 @@ def _combine(combine: Combine, target: Array, parts: Sequence[Array]) -> Iterato
     total = parts[0]
     for i, part in enumerate(parts[1:], 1):
         out = target if i == len(parts) - 1 else between[i % 2]
-        yield partial(combine, total, part, out)
+        yield combine_into(combine, total, part, out)
         total = out
 
 
-def _depth(found: Mapping[Route, Collection[Box]]) -> int:
-    """Return the number of slots per box, which the third invariant determines."""
-    if all((target, source) in found for source, target in found):
-        return 2
-    largest = max(box.nbytes for boxes in found.values() for box in boxes)
-    return max(2, min(MAX_DEPTH, SLOTS_BYTES // max(1, largest)))
+def _depth(boxes: Iterable[Box]) -> int:
+    """Return the number of slots per box, a power of two, if targets do not send in turn."""
+    largest = max(box.nbytes for box in boxes)
+    most = min(MAX_DEPTH, SLOTS_BYTES // max(1, largest))
+    return 1 << max(2, most).bit_length() - 1

@@ -1,4 +1,4 @@
-"""Shared memory segments of one host, and one-phase exchanges that read peers' boxes in place.
+"""Shared memory segments of one host, through which ranks access boxes of their peers.
 
 A segment is an anonymous ``memfd``, which other processes of the same user open through ``/proc``.
 It has no name in a file system, so a killed process leaves nothing behind, and the size of
@@ -23,7 +23,7 @@ from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import Device
 from flow_core.base.alignment import aligned
 from flow_core.base.arrays import Array
-from flow_dist.phases import Box, Combine, Gather, Phases, Route, combine_launches, routes
+from flow_dist.phases import Box, Combine, Route
 from flow_dist.shm.large_pages import enlarge, mapped
 
 ENABLED = "FLOW_DIST_SHARED_MEMORY"
@@ -213,42 +213,6 @@ class Access:
     writes: bool = False
 
 
-def bind_pairwise(phases: Phases, memory: SharedMemory, group: PeerGroup) -> Iterator[Launch]:
-    """Yield this process's launches of a one-phase exchange between ranks that share memory.
-
-    Every rank waits until the boxes that it reads are ready, combines them where they are, and
-    returns only after its peers have read its own boxes.
-    """
-    (gathers,) = phases.phases
-    boxes_by_route = routes(gathers, group.owner)
-    accesses = [
-        Access(target, source, box)
-        for (source, target), boxes in boxes_by_route.items()
-        for box in boxes
-    ]
-    exports = Exports(memory)
-    views = open_views(accesses, exports, memory, group)
-    targets, sources = peers(boxes_by_route, group.rank)
-    yield from phases.fills
-    yield from exports.copies
-    yield from group.tokens(targets, sources)
-    for gather in _pairwise_order(gathers, group):
-        parts = [views[p.key] if p.view is None else p.view for p in gather.parts]
-        yield from _combine(phases.combine, gather.target.view, parts)
-    yield from group.tokens(sources, targets)
-
-
-def _pairwise_order(gathers: Iterable[Gather], group: PeerGroup) -> list[Gather]:
-    """Return the gathers of this process, ordered so that ranks read from each other in pairs.
-
-    Pairwise exchange (Thakur, Rabenseifner, Gropp: Optimization of Collective Communication
-    Operations in MPICH, 2005) keeps all ranks from reading the same memory at once.
-    """
-    rank, owner = group.rank, group.owner
-    own = [gather for gather in gathers if owner(gather.target.device) == rank]
-    return sorted(own, key=lambda gather: owner(gather.parts[-1].device) ^ rank)
-
-
 def peers(routes: Iterable[Route], rank: int) -> tuple[frozenset[int], frozenset[int]]:
     """Return the ranks that a rank sends to, and the ranks that the rank receives from."""
     pairs = set(routes)
@@ -297,7 +261,7 @@ def open_views(
     """Map the boxes of peers that this process accesses, by key.
 
     Args:
-        accesses: the accesses of all ranks, in an order that is equal on all ranks.
+        accesses: the accesses of and to this process, in an order that is equal on all ranks.
         exports: receives the boxes of this process that peers access.
         memory: maps the boxes of peers.
         group: the ranks of the exchange.
@@ -338,11 +302,3 @@ def combine_in_chunks(
             yield partial(combine, between, pieces[-1], out=target)
         for other in others:
             yield partial(np.copyto, other[low : low + step], target)
-
-
-def _combine(combine: Combine, target: Array, parts: Sequence[Array]) -> Iterator[Launch]:
-    """Combine as `combine_launches` does, but chunk by chunk for three or more large 1-d parts."""
-    rows = [target, *parts]
-    if len(parts) < 3 or target.nbytes <= CHUNK_BYTES or any(row.ndim != 1 for row in rows):
-        return combine_launches(combine, target, parts)
-    return combine_in_chunks(combine, [target], parts)

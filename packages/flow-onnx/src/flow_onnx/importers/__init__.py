@@ -14,6 +14,7 @@ from flow_onnx.importers import (
     elementwise,
     networks,
     quantize,
+    random,
     recurrent,
     reductions,
     sources,
@@ -22,7 +23,9 @@ from flow_onnx.importers.context import Importer
 
 IMPORTERS: Mapping[str, Importer] = {
     name: importer
-    for family in (arrays, control, elementwise, networks, quantize, recurrent, reductions, sources)
+    for family in (
+        arrays, control, elementwise, networks, quantize, random, recurrent, reductions, sources,
+    )
     for name, importer in family.IMPORTERS.items()
-}
+}  # fmt: skip
 """Importers by operator."""

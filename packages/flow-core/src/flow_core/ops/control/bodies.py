@@ -189,13 +189,21 @@ class BodyGradient:
         """Add an op that sums two values."""
         return self.maker.one("add_n", Sym(self.maker, total), Sym(self.maker, added)).value
 
-    def read(self, results: Iterable[Value]) -> set[Value]:
-        """Return the values on which some values depend, and these."""
+    def read(self, results: Iterable[Value], known: Container[Value] = ()) -> set[Value]:
+        """Return the values on which some values depend, and these; those of known ones are not."""
         found = set(results)
         for op in reversed(self._emitter.builder.ops.values()):
-            if any(op.output(i) in found for i in range(len(self._emitter.builder.types[op.name]))):
+            outputs = map(op.output, range(len(self._emitter.builder.types[op.name])))
+            if any(value in found and value not in known for value in outputs):
                 found.update(op.inputs)
         return found
+
+    def op(self, value: Value) -> Op:
+        """Return the op that makes a value."""
+        return self._emitter.builder.ops[value.op]
+
+    def type_of(self, value: Value) -> TensorType:
+        return self._emitter.builder.type_of(value)
 
     def literal(self, inputs: Sequence[Value], results: Sequence[Value]) -> Body:
         """Return the body that computes some of the values."""

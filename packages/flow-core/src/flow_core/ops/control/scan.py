@@ -1,20 +1,23 @@
 """Loops: a body that runs for each element along axis 0 of its sequences, with carried values.
 
 The gradient is a loop in the other order.  It computes the body of each position again, from the
-carries before it, which a loop to be differentiated returns for all positions.
+carries before it, which a loop to be differentiated returns for all positions, and from those other
+results that the program uses.  Gradients of weights of matrix products are computed after it, of
+all positions together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_core.base.errors import GraphError
-from flow_core.ir.graph import TensorType, tensor_type
-from flow_core.ops.build import GradContext
+from flow_core.base.shapes import num_elements
+from flow_core.ir.graph import Op, TensorType, Value, tensor_type
+from flow_core.ops.build import GradContext, Sym
 from flow_core.ops.control.bodies import Body, BodyGradient, body_graph, is_random, run_body
 from flow_core.ops.control.layouts import body_work, local_body, settled, splits
 from flow_core.ops.declare import Attributes, Gradients, OpDef, Rng, Samples, Types, specs
@@ -170,7 +173,7 @@ def _gradient(g: GradContext) -> Gradients:
     """Emit the loop of the gradients.
 
     It carries the gradients of the carries, and the sums of those of what the body reads from
-    outside; its sequences are the carries, the elements, and the gradients of the other results.
+    outside; its sequences are the carries, the elements, and the other results and their gradients.
     """
     count, stop = g.attrs["carries"], g.attrs["carries"] + g.attrs["sequences"]
     types = types_within([x.type for x in g.inputs], g.attrs)
@@ -187,22 +190,28 @@ def _gradient(g: GradContext) -> Gradients:
     found = work.gradients(pairs, [work.inputs[i] for i in wanted])
     made = {i: found[work.inputs[i]] for i in wanted if work.inputs[i] in found}
 
+    # what the loop passes to the new body for each position
+    stacked = {work.inputs[i]: g.outputs[k] for i, k in enumerate(_states(g))}
+    stacked |= {work.inputs[i]: g.inputs[i] for i in range(count, stop)}
+    stacked |= {seeds[k]: x for k, x in given.items()}
+    stacked |= {v: g.outputs[k] for k in given if (v := work.results[k]) not in work.inputs}
+
     # the results of the new body: the next carries, and the gradients of elements
-    sums = {i: work.input(types[i]) for i in made if i >= stop}
+    products = {i: op for i, value in made.items() if i >= stop and g.attrs["length"]
+                if (op := _product(work, value, stacked)) is not None}  # fmt: skip
+    sums = {i: work.input(types[i]) for i in made if i >= stop and i not in products}
     totals = {i: work.sum(total, made[i]) for i, total in sums.items()}
     before = {i: made.get(i) or work.zero(work.inputs[i]) for i in carried}
     rows = {i: made[i] for i in made if count <= i < stop}
-    results = [*before.values(), *totals.values(), *rows.values()]
+    factors = dict.fromkeys(v for op in products.values() for v in op.inputs if v not in stacked)
+    results = [*before.values(), *totals.values(), *rows.values(), *factors]
 
     # its inputs, with what the loop passes to them
     first = [g.grads[i] or g.one("zero_like", g.outputs[i]) for i in carried]
     first += [g.one("zero_like", g.inputs[i]) for i in sums]
-    states = [(work.inputs[i], g.outputs[k]) for i, k in enumerate(_states(g))]
-    elements = [(work.inputs[i], g.inputs[i]) for i in range(count, stop)]
-    elements += [(seeds[k], x) for k, x in given.items()]
+    read = work.read(results, stacked)
+    sequences = [pair for pair in stacked.items() if pair[0] in read]
     outside = [(work.inputs[i], g.inputs[i]) for i in range(stop, len(types))]
-    read = work.read(results)
-    sequences = [pair for pair in (*states, *elements) if pair[0] in read]
     outside = [pair for pair in outside if pair[0] in read]
     within = [*later.values(), *sums.values(), *(v for v, _ in (*sequences, *outside))]
     body = work.literal(within, results)
@@ -211,8 +220,38 @@ def _gradient(g: GradContext) -> Gradients:
         carries=len(first), sequences=len(sequences), length=g.attrs["length"],
         reverse=not g.attrs["reverse"], draws_as=g.attrs["draws_as"] or g.op.name,
     )  # fmt: skip
-    of_input = dict(zip((*before, *totals, *rows), outputs, strict=True))
+    known = zip((*before, *totals, *rows), outputs, strict=False)
+    stacked |= zip(factors, outputs[len(outputs) - len(factors) :], strict=True)
+    of_input = dict(known) | {i: _sum_of_products(g, op, stacked) for i, op in products.items()}
     return [of_input.get(i) for i in range(len(types))]
+
+
+def _product(work: BodyGradient, value: Value, stacked: Mapping[Value, Sym]) -> Op | None:
+    """Return the matrix product that makes the gradient of a weight, if it can follow the loop.
+
+    The sum of the products of all positions is one product of matrices with a row for each row of
+    each position.  It takes less time than to add the products to a sum at each position, if that
+    is larger than the factors that the loop then stacks, which are those that are no sequences.
+    """
+    op = work.op(value)
+    if op.type != "matmul":
+        return None
+    others = [x for x in op.inputs if x not in stacked]
+    sizes = [num_elements(work.type_of(x).shape) for x in others]
+    is_small = sum(sizes) <= num_elements(work.type_of(value).shape)
+    return op if is_small and not set(work.inputs).intersection(others) else None
+
+
+def _sum_of_products(g: GradContext, op: Op, stacked: Mapping[Value, Sym]) -> Sym:
+    """Emit the sum over all positions of matrix products."""
+    rows = []
+    for x, is_first in zip(op.inputs, (True, False), strict=True):
+        flag = op.attrs["transpose_a" if is_first else "transpose_b"]
+        inner = 1 if flag == is_first else 2  # the axis of which the product is a sum
+        moved = g.one("transpose", stacked[x], perm=(inner, 0, 3 - inner))
+        shape = (moved.type.shape[0] * moved.type.shape[1], moved.type.shape[2])
+        rows.append(g.one("reshape", moved, shape=shape))
+    return g.one("matmul", *rows, **{**op.attrs, "transpose_a": True, "transpose_b": False})
 
 
 def _states(g: GradContext) -> Sequence[int]:
