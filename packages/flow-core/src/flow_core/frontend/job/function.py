@@ -439,7 +439,7 @@ class JobFunction(Generic[P, R]):
         if session.eager:
             feeds = [feed[...] for feed in feeding.feed(args, kwargs)]  # all rows of partial feeds
             return self._call_eagerly(session, feeds, feeding)
-        variant = None if feeding.declared else self._variant()
+        variant = None if feeding.declared else self._last or self._variant()
         if variant is not None and variant.executable is None:  # errors precede those of feeds
             self._executable(variant)
         session.before_call(self.name)
