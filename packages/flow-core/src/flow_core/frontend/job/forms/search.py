@@ -147,7 +147,7 @@ class Search:
         self._steps = steps
         self._sources: dict[tuple[int, int], Source | None] = {(1, 1): source}
         self._as_it_is = source
-        self._least: dict[int, tuple[float, float]] = {}
+        self._least: dict[int, tuple[float, float]] = {}  # by stages
         self.cache = StageCache()
         self._parts = micro_batches(source.build.config, source.build.kind)
         self._spent = 0
@@ -196,10 +196,12 @@ class Search:
         later, left = list[Entry](), list[float]()
         while (entry := queue.pop()) is not None:
             best = next((form.seconds for form in self.fitting), inf)
-            if best < inf and entry.in_stages and not entry.levels[KINDS.index(MICRO)]:
+            is_spent = bool(left) or self._spent > seconds * 1e9
+            whole = entry.in_stages and not entry.levels[KINDS.index(MICRO)]
+            if whole and entry.bound < best < inf and not is_spent:
                 entry = replace(entry, bound=max(entry.bound, self._least_of(entry.levels, True)))
             is_beaten = entry.bound >= best and (prune or entry.in_stages)
-            if is_beaten or left or self._spent > seconds * 1e9:
+            if is_beaten or is_spent:
                 later.append(entry)
                 left += () if is_beaten else (entry.bound,)
             else:
@@ -219,12 +221,13 @@ class Search:
         if not level:
             return 0.0
         count = STAGES.levels[level - 1].stages
-        source = self._traced(1, count) if traced else self._as_it_is
-        if source is None:
-            return 0.0
-        found = self._least.setdefault(count if traced else 1, least_seconds(source.build))
-        busy, chain = found[0] * self._parts, found[1] * (1 if traced else count)
-        return busy if self._overlaps else max(busy, chain)
+        key = count if traced else 1
+        if key not in self._least:
+            source = self._traced(1, key)
+            self._least[key] = least_seconds(source.build) if source else (0.0, 0.0)
+        busy, chain = self._least[key]
+        chain *= 1 if traced else count
+        return busy * self._parts if self._overlaps else max(busy * self._parts, chain)
 
     def _completed(self, form: Form) -> Form:
         """Compile a form that fits for all devices; it does not fit if that plan does not."""

@@ -171,7 +171,8 @@ def _in_stages(count: int) -> Make:
     """Return a function that returns a job, which will be traced again, if it can be divided."""
 
     def make(build: JobBuild) -> JobBuild | None:
-        return None if build.stages or not can_be_divided(build, count) else build
+        given = build.config.get(PIPELINE_STAGES) is not None
+        return None if given or not can_be_divided(build, count) else build
 
     return make
 
