@@ -20,7 +20,7 @@ from flow_core.base.errors import JobError
 from flow_core.compiler.limits import needed_bytes
 from flow_core.compiler.request import Compiled
 from flow_core.costs.links import Link, LinkModel
-from flow_core.costs.model import CostModel
+from flow_core.costs.model import CostModel, DeviceModel
 from flow_core.frontend.job.compile_request import compile_request
 from flow_core.frontend.job.forms.search import Search, Steps
 from flow_core.frontend.job.forms.table import KINDS, MICRO, STAGES, STATES, consent
@@ -269,6 +269,18 @@ def test_slow_links_make_stages_the_fastest_form(whole: tuple[int, Any]) -> None
     assert best is not None
     assert best.levels[STAGE]
     assert best.seconds < 0.9 * min(f.seconds for f in search.tried if not f.levels[STAGE])
+
+
+def test_micro_batches_let_stages_overlap() -> None:
+    """They are tried although the job fits, since they make it faster."""
+    slow = DeviceModel(flops=1e7, bandwidth=1e12, held=0.0, launch=1e-9)
+    with emulated(2):
+        default_session().costs = CostModel(devices={"cpu": slow})
+        search = search_under(1 << 40, devices="0:0-1", pipeline_stages=2)
+        best = search.run((MICRO,), 1e6)
+    assert best is not None
+    assert best.levels[PARTS]
+    assert best.seconds < 0.8 * search.tried[0].seconds
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ class Stage:
 
     def __str__(self) -> str:
         ops = f"{self.first} to {self.last}"
-        return f"{self.placement}: {ops}, {self.share:.0%} of the forward pass"
+        return f"{self.placement}: {ops}, {100 * self.share:.0f} % of the forward pass"
 
 
 def common_placement(build: JobBuild) -> Placement | None:
