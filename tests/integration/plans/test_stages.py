@@ -39,16 +39,18 @@ Y = RNG.integers(0, WIDTH, ROWS).astype(np.int32)
 """A batch that is small beside the weights."""
 
 
-def layers(x: Any, tied: bool = False) -> Any:
+def layers(x: Any, tied: bool = False, **hints: Any) -> Any:
     weight: Any = None
     for i in range(LAYERS):
         if weight is None or not tied:
-            weight = flow.get_variable(f"w{i}", (WIDTH, WIDTH), initializer=INIT)
+            weight = flow.get_variable(f"w{i}", (WIDTH, WIDTH), initializer=INIT, **hints)
         x = flow.math.tanh(flow.matmul(x, weight, name=f"product{i}"))
     return x
 
 
-def perceptron(devices: str | None = "0:0-3", tied: bool = False, **settings: Any) -> Any:
+def perceptron(
+    devices: str = "0:0-3", tied: bool = False, hint: Any = None, **settings: Any
+) -> Any:
     config = flow.function_config()
     config.share_replicas(False)
     for name, value in settings.items():
@@ -60,8 +62,9 @@ def perceptron(devices: str | None = "0:0-3", tied: bool = False, **settings: An
         x: tp.Numpy.Placeholder((ROWS, WIDTH)),
         y: tp.Numpy.Placeholder((ROWS,), flow.int32),
     ) -> tp.Numpy:
-        with flow.scope.placement("gpu", devices or "0:0"):
-            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, layers(x, tied))
+        with flow.scope.placement("gpu", devices):
+            scores = layers(x, tied, **({} if hint is None else {"distribute": hint}))
+            loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, scores)
             flow.optimizer.Adam(1e-2, do_bias_correction=True).minimize(loss)
         return loss
 
@@ -248,6 +251,20 @@ def test_bounds_are_below_the_times_of_forms(stages: int, whole: tuple[int, Any]
             assert plain.busiest <= form.seconds
 
 
+@pytest.mark.slow
+def test_what_fits_in_stages_only(whole: tuple[int, Any]) -> None:
+    """Hints forbid other layouts, and the weights are too small for states in parts."""
+    found = []
+    for kinds in (set(KINDS) - {STAGES}, set(KINDS)):
+        with emulated(4):
+            hint = flow.distribute.broadcast()
+            search = search_under(whole[0] // 2, hint=hint, memory_search="micro_batches")
+            found.append(search.run(kinds, 1e6))
+    assert found[0] is None
+    assert found[1] is not None
+    assert found[1].levels[STAGE]
+
+
 def test_stages_that_cannot_be_faster_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """All arithmetic of a stage is on the devices of the stage, one stage after the other."""
     with emulated(4):
@@ -357,6 +374,6 @@ def test_processes_divide_a_job_alike() -> None:
 
 @pytest.mark.slow
 def test_processes_agree_on_stages() -> None:
-    one, two = (program(count, "0:0-3", memory="24500") for count in (1, 2))
+    one, two = (program(count, "0:0-3", memory="26000") for count in (1, 2))
     assert two == one
     assert "4 stages" in one
