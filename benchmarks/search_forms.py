@@ -45,8 +45,8 @@ def searches(make, form, devices, limits, kinds=(), seconds=0.0):
     job = make(form, devices)
     variant, known, found = job.traced_with(job.config), {}, []
 
-    def traced(parts):
-        return variant.in_micro_batches(parts).source
+    def traced(parts, stages):
+        return variant.in_form(parts, stages).source
 
     def compiled(request):
         key = request_digest(request)

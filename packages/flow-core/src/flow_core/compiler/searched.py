@@ -23,6 +23,7 @@ class Searched:
         left: the number of forms that were not compiled because the budget was spent.
         bound: a lower bound on the time of all forms that fit, by the cost model.
         runner_up: the next form that fits in words, and its time; None if no other fits.
+        stages: the stages of the chosen form in words; none if it is not divided.
     """
 
     form: str
@@ -38,6 +39,7 @@ class Searched:
     left: int
     bound: float
     runner_up: tuple[str, float] | None = None
+    stages: tuple[str, ...] = ()
 
     @property
     def gap(self) -> float:
@@ -47,6 +49,7 @@ class Searched:
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield the report as pairs of texts."""
         yield "form", f"{self.form}: {self.nbytes:,} of {self.limit:,} bytes of {self.device}"
+        yield from ((f"stage {i}", stage) for i, stage in enumerate(self.stages, 1))
         kinds = ", ".join(self.kinds)
         left = f"; {self.left} more were left for lack of sbp_selector_seconds"
         yield (

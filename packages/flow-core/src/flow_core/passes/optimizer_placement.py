@@ -170,7 +170,8 @@ class SharedPlacement:
     """A pass that gives variables the placement and SBP that another job has given them.
 
     Attributes:
-        owners: placement and SBP of the other job's sharded variables, by name.
+        owners: placement and SBP of the other job's variables that are sharded or in stages of a
+            pipeline, by name.
     """
 
     owners: Mapping[str, Owned]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -57,11 +57,13 @@ class Credit:
 
     def take(self, step: Step) -> None:
         """Take a token; `Step.slot` is unique among the holders."""
-        if self.holders:
-            slots = {holder.slot for holder in self.holders}
+        holders = self.holders
+        if holders:
+            slots = {holder.slot for holder in holders}
             step.slot = next(slot for slot in range(self.width) if slot not in slots)
-        self.holders.add(step)
-        self.peak = max(self.peak, len(self.holders))
+        holders.add(step)
+        if len(holders) > self.peak:
+            self.peak = len(holders)
 
     def release(self, step: Step) -> None:
         """Release a step's token, if it holds one."""
@@ -107,6 +109,18 @@ class Step:
         self.fed = False
         self.done = False
         self.slot = 0
+
+    def run(self, device: AbstractContextManager[object]) -> None:
+        """Run and deliver the step in the caller's thread; raise its error.
+
+        Args:
+            device: is held while the step computes.
+        """
+        with device:
+            self.results = self.executable.run(self.feeds)
+        if self.deliver is not None:
+            self.deliver(self)
+        self.done = True
 
     def compute(self) -> None:
         """Run the step, and store its results or its error."""
@@ -192,8 +206,12 @@ class Pipeline:
 
         This also works inside a callback; steps that were already fed run before or after the step.
         """
+        is_alone = not self._threads and self._inline is None  # no callback, and no handler
+        if is_alone and self._enter_inline(step):
+            self._run_inline(step)
+            return
         if self.in_callback or self._in_handler:
-            self._run_now(step)
+            step.run(self._device)
         elif self._enter_inline(step):
             self._run_inline(step)
         else:
@@ -220,26 +238,21 @@ class Pipeline:
 
     def _enter_inline(self, step: Step) -> bool:
         with self._changes.lock:
-            if self._inline is not None or not self._actors_idle:
+            if self._inline is not None or (self._threads and not self._actors_idle):
                 return False
             self._take_token(step)
             self._inline = threading.current_thread()
             return True
 
     def _run_inline(self, step: Step) -> None:
+        """Run a step that `_enter_inline` has let in; raise its error."""
         try:
-            self._run_now(step)
+            step.run(self._device)
         finally:
             with self._changes.lock:  # other threads see `_inline` None only with the token free
                 self._inline = None
                 step.credit.release(step)
                 self._changes.notify()
-
-    def _run_now(self, step: Step) -> None:
-        with self._device:
-            step.compute()
-        step.finish()
-        step.done = True
 
     def submit(self, step: Step) -> None:
         """Feed a step; block until its job has a free token."""

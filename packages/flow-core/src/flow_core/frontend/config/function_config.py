@@ -285,6 +285,7 @@ EFFECTIVE: tuple[Setting, ...] = (
         "which forms to search for a job that does not fit into its devices",
         _one_of(("off", "on", "micro_batches")),
     ),
+    Setting("pipeline_stages", None, "stages into which the ops of a job are divided", _positive),
     Setting("share_replicas", True, "whether devices with shared memory share replicas", _switch),
     MATH_MODE,
     Setting("check_feeds", None, "how often processes compare their feeds", _one_of(CHECK_FEEDS)),

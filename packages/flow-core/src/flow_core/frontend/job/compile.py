@@ -15,6 +15,7 @@ from flow_core.frontend.job.forms.kept import keep_form, kept_form
 from flow_core.frontend.job.forms.source import Source
 from flow_core.frontend.job.host_fallback import announce, compile_with_fallback
 from flow_core.frontend.trace.job_build import JobBuild
+from flow_core.passes.optimizer_placement import Owned
 from flow_core.sharding.topology import Device
 
 
@@ -26,7 +27,8 @@ class Compilation:
     Args:
         effects, devices: see `compile_request`.
         plan_cache: the maximum size of all plans on disk in bytes; 0 to keep none.
-        retrace: traces the job in a number of micro-batches; None if it cannot be traced again.
+        retrace: traces the job in a number of micro-batches and of stages; None if it cannot be
+            traced again.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class Compilation:
         effects: bool = True,
         devices: Collection[Device] | None = None,
         plan_cache: int = 0,
-        retrace: Callable[[int], Source] | None = None,
+        retrace: Callable[[int, int], Source] | None = None,
     ) -> None:
         self._source, self._effects, self._devices = source, effects, devices
         self._retrace = retrace
@@ -106,7 +108,10 @@ class Compilation:
 def record(build: JobBuild, compiled: Compiled) -> None:
     """Record in the session the choices of a compiled job; warn of its ops that run on the CPU."""
     announce(build, compiled.request.hosted)
+    in_stages = build.stages or (compiled.searched and compiled.searched.stages)
     for name, layout in compiled.variables.items():
         build.session.layouts.setdefault(name, layout)
+        if in_stages:
+            build.session.staged.setdefault(name, Owned(layout.placement, (layout.sbp,)))
     for name, shared in compiled.shared.items():
         build.session.sharing.setdefault(name, shared)

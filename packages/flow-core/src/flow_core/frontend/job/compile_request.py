@@ -19,6 +19,7 @@ from flow_core.frontend.config.function_config import (
     pass_settings,
 )
 from flow_core.frontend.config.precision import half_type
+from flow_core.frontend.job.forms.stages import PIPELINE_STAGES
 from flow_core.frontend.job.host_fallback import hosting_types
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.frontend.trace.job_session import SessionJob
@@ -99,7 +100,11 @@ def _requested_passes(build: JobBuild, graph: Graph) -> Iterator[Pass]:
     placed = optimizer_placement(build.config) if build.kind == "train" else None
     if placed is not None:
         yield placed
-    shared = _owners_in_other_jobs(build, compiles=placed is None)
+    shared = _owners_in_other_jobs(build, compiles=placed is None and not build.stages)
+    ops = build.builder.ops
+    for name, place in build.session.staged.items():
+        if name in ops and ops[name].placement != place.placement:
+            shared.setdefault(name, place)
     if shared:
         yield SharedPlacement(shared)
     if any(map(decomposes, build.builder.ops.values())):
@@ -133,13 +138,14 @@ def _owners_in_other_jobs(build: JobBuild, compiles: bool) -> dict[str, Owned]:
 
     Args:
         build: the job, which must follow the sharding of train jobs that share its variables.
-        compiles: whether to compile those train jobs first, if that has not been done.
+        compiles: whether to compile those train jobs, and jobs in stages, first, if that has not
+            been done.
     """
 
     def owned(job: SessionJob) -> Mapping[str, Owned]:
         if job.name == build.name or job.kind != "train":
             return {}
-        if compiles and optimizer_placement(job.config):
+        if compiles and (optimizer_placement(job.config) or job.config.get(PIPELINE_STAGES)):
             job.compile()
         return job.owners  # also of a job that was sharded to fit into its devices
 

@@ -70,7 +70,9 @@ class Feeding:
         names: the names of the fed arrays in user notation: ``x``, ``pair[0]``.
     """
 
-    __slots__ = ("_devices", "_feeders", "_job", "_python", "_varying", "declared", "names")
+    __slots__ = (
+        "_devices", "_feeders", "_job", "_python", "_types", "_varying", "declared", "names",
+    )  # fmt: skip
 
     def __init__(self, job: str, signature: JobSignature, devices: int) -> None:
         self._job = job
@@ -78,6 +80,7 @@ class Feeding:
         self._devices = devices
         parameters = signature.parameters.items()
         self._feeders = [Feeder(job, name, spec, devices) for name, spec in parameters]
+        self._types = [feeder.type for feeder in self._feeders]
         ends = list(accumulate((n for _, spec in parameters for n, _ in _counts(spec, devices))))
         varies = [v for _, spec in parameters for _, v in _counts(spec, devices)]
         spans = map(slice, [0, *ends], ends)
@@ -87,12 +90,16 @@ class Feeding:
             shapes for _, spec in parameters for shapes in declared_shapes(spec, devices)
         )
 
-    def feed(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Array]:
+    def feed(self, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> Sequence[Array]:
         """Return the checked host arrays of one call, in the order of the job's inputs."""
-        if len(args) == len(self._feeders) and not kwargs:
-            given: Sequence[Any] = args
-        else:
+        given: Sequence[Any] = args
+        if len(args) != len(self._feeders) or kwargs:
             given = self._bind(args, kwargs)
+        for value, (shape, dtype) in zip(given, self._types, strict=True):
+            if type(value) is not np.ndarray or value.shape != shape or value.dtype != dtype:
+                break
+        else:  # as usual, all of them are arrays of the types of their placeholders
+            return given
         arrays: list[Any] = []
         for feeder, value in zip(self._feeders, given, strict=True):
             feeder.collect(value, arrays)
@@ -121,25 +128,27 @@ class Feeding:
 
 
 class Feeder:
-    """The conversion of the argument of one parameter to a flat list of arrays."""
+    """The conversion of the argument of one parameter to a flat list of arrays.
 
-    __slots__ = ("_devices", "_dtype", "_job", "_name", "_placeholders", "_shape")
+    Attributes:
+        type: the shape and element type of arrays that are fed as they are; None for several
+            arrays.
+    """
+
+    __slots__ = ("_devices", "_job", "_name", "_placeholders", "type")
 
     def __init__(self, job: str, name: str, placeholders: object, devices: int) -> None:
         self._job = job
         self._name = name
         self._placeholders = placeholders
         self._devices = devices
-        self._shape = self._dtype = None
+        self.type: tuple[Shape | None, Any] = (None, None)
         if isinstance(placeholders, PlaceholderSpec) and placeholders.kind == "numpy":
-            self._shape, self._dtype = placeholders.shape, placeholders.dtype.numpy
+            self.type = placeholders.shape, placeholders.dtype.numpy
 
     def collect(self, value: object, arrays: list[Array]) -> None:
-        """Append the arrays of a fed value; usually, it is an array of the placeholder's type."""
-        if type(value) is np.ndarray and value.shape == self._shape and value.dtype == self._dtype:
-            arrays.append(value)
-        else:
-            self._walk(self._placeholders, value, self._name, arrays)
+        """Append the arrays of a fed value."""
+        self._walk(self._placeholders, value, self._name, arrays)
 
     def _walk(self, spec: Any, value: Any, path: str, arrays: list[Any]) -> None:
         if isinstance(spec, PlaceholderSpec):

@@ -29,12 +29,13 @@ class Fetches:
         watcher: calls the handlers of the watched blobs after a step, None if there are none.
     """
 
-    __slots__ = ("_build", "_returned", "_structure", "_watched", "values", "watcher")
+    __slots__ = ("_build", "_form", "_returned", "_structure", "_watched", "values", "watcher")
 
     def __init__(self, traced: Traced, gradients: Mapping[Value, Value]) -> None:
         self.values: list[Value] = []
         self._build = traced.build
-        self._structure = traced.returned.structure
+        self._structure = leaf = traced.returned.structure
+        self._form = FORMS[leaf.kind] if isinstance(leaf, FetchLeaf) else None
         self._returned = [self._add(blob, blob.parts) for blob in traced.returned.blobs]
         self._watched = [
             (watch, self._add(watch.blob, values))
@@ -58,8 +59,8 @@ class Fetches:
     def arrange(self, step: Step) -> Any:  # the job's annotation determines the type
         """Return the results of a step in the structure that the job returns."""
         results = step.results or ()
-        if isinstance(self._structure, FetchLeaf):  # by far the most common one
-            return FORMS[self._structure.kind](self._returned[0].of(results))
+        if self._form is not None:  # by far the most common one
+            return self._form(self._returned[0].of(results))
         found = [blob.of(results) for blob in self._returned]
         return structure(self._structure, found, lambda kind, x: FORMS[kind](x))
 

@@ -53,7 +53,7 @@ from flow_core.passes.optimizer_placement import Owned
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
 from flow_core.runtime.pipeline import Credit, Step
-from flow_core.sharding.topology import Device
+from flow_core.sharding.topology import Device, Placement
 
 if TYPE_CHECKING:
     from flow_core.annotations import Callback, Pending
@@ -215,6 +215,7 @@ class JobFunction(Generic[P, R]):
         shapes: Shapes,
         signature: JobSignature | None = None,
         before: GraphBuilder | None = None,
+        onto: Placement | None = None,
     ) -> Variant:
         """Trace the job again, without any effect on the job and its session.
 
@@ -223,6 +224,7 @@ class JobFunction(Generic[P, R]):
             shapes: the shapes of arrays.
             signature: the placeholders; None for those of the job.
             before: as for `retraced`.
+            onto: as for `Variant`.
         """
         session = self.active_session()
         with session.compiling:
@@ -233,7 +235,8 @@ class JobFunction(Generic[P, R]):
                 return Variant(
                     session, self.function, signature or self.signature, build,
                     lambda: self._build(session, config), shapes, lambda *_: None,
-                    lambda other: self._retraced(other, shapes, signature, before),
+                    lambda config, onto: self._retraced(config, shapes, signature, before, onto),
+                    onto,
                 )  # fmt: skip
             finally:
                 session.declared = declared
@@ -321,7 +324,7 @@ class JobFunction(Generic[P, R]):
                 variant = Variant(
                     session, self.function, self.signature, build,
                     lambda: self._build(session), wanted, self._check_kind,
-                    lambda config: self._retraced(config, wanted),
+                    lambda config, onto: self._retraced(config, wanted, onto=onto),
                 )  # fmt: skip
                 self._variants[wanted] = variant
                 self._drop_oldest()
@@ -436,7 +439,7 @@ class JobFunction(Generic[P, R]):
         if session.eager:
             feeds = [feed[...] for feed in feeding.feed(args, kwargs)]  # all rows of partial feeds
             return self._call_eagerly(session, feeds, feeding)
-        variant = None if feeding.declared else self._variant()
+        variant = None if feeding.declared else self._last or self._variant()
         if variant is not None and variant.executable is None:  # errors precede those of feeds
             self._executable(variant)
         session.before_call(self.name)

@@ -21,6 +21,7 @@ from flow_core.frontend.job.feeding import Shapes, StagingBuffers
 from flow_core.frontend.job.fetches import Fetches
 from flow_core.frontend.job.forms.agreement import Agreement
 from flow_core.frontend.job.forms.source import Source
+from flow_core.frontend.job.forms.stages import PIPELINE_STAGES, divide
 from flow_core.frontend.job.micro_batches import trace_micro_batch
 from flow_core.frontend.job.plan_agreement import check_same_plan, is_kept_by_all
 from flow_core.frontend.job.progress import stage
@@ -30,7 +31,7 @@ from flow_core.frontend.session.session import Session
 from flow_core.frontend.trace.job_build import JobBuild, Kind
 from flow_core.plan import Plan
 from flow_core.runtime.executable import Executable
-from flow_core.sharding.topology import Device
+from flow_core.sharding.topology import Device, Placement
 
 _log = logging.getLogger("flow_core")
 
@@ -46,8 +47,9 @@ class Variant:
         build: the job's graph, still empty.
         fresh: a function that returns another empty graph of the job.
         check_kind: a function that is called with the session and the kind of the traced job.
-        again: a function that traces the job with other settings, without any effect on the
-            session.
+        again: a function that traces the job with other settings and devices of its stages, without
+            any effect on the session.
+        onto: the devices to divide into stages; None for those of the job.
 
     Attributes:
         fetches: what a call returns.
@@ -65,14 +67,18 @@ class Variant:
         fresh: Callable[[], JobBuild],
         shapes: Shapes,
         check_kind: Callable[[Session, Kind], None],
-        again: Callable[[FunctionConfig], Variant],
+        again: Callable[[FunctionConfig, Placement | None], Variant],
+        onto: Placement | None = None,
     ) -> None:
         self.session, self.shapes = session, shapes
-        self._again, self._others = again, dict[int, Variant]()
+        self._again, self._others = again, dict[tuple[int, int], Variant]()
         with stage(build.name, "tracing"), gc_paused():
             self.traced = trace_micro_batch(function, signature, shapes, build, fresh)
         self.traced.build.fed = None
         check_kind(session, self.traced.build.kind)
+        stages = int(self.traced.build.config.get(PIPELINE_STAGES) or 1)
+        if stages > 1:
+            divide(self.traced.build, stages, onto)
         self.fetches = Fetches(self.traced, differentiate(self.traced))
         self._own_values = len(self.fetches.values)
         self.compiled: Compiled | None = None
@@ -102,7 +108,7 @@ class Variant:
             self.source,
             devices=self.own.devices,
             plan_cache=plan_cache,
-            retrace=self._in_micro_batches,
+            retrace=self._in_form,
         )
 
     def compile_classes(self, devices: Collection[Device] | None) -> Compiled:
@@ -111,16 +117,18 @@ class Variant:
         Args:
             devices: the devices; None for a plan of all devices.
         """
-        retrace = self._in_micro_batches
-        return Compilation(self.source, devices=devices, retrace=retrace).compiled()
+        return Compilation(self.source, devices=devices, retrace=self._in_form).compiled()
 
-    def _in_micro_batches(self, parts: int) -> Source:
-        """Trace the job in a number of micro-batches, and keep it in case that it is chosen."""
-        other = self._others[parts] = self.in_micro_batches(parts)
+    def _in_form(self, parts: int, stages: int) -> Source:
+        """Trace the job in another form, and keep it in case that it is chosen."""
+        other = self._others[parts, stages] = self.in_form(parts, stages)
         return other.source
 
-    def in_micro_batches(self, parts: int) -> Variant:
-        """Trace the job in a number of micro-batches.
+    def in_form(self, parts: int, stages: int = 1, onto: Placement | None = None) -> Variant:
+        """Trace the job in a number of micro-batches, and of stages of a pipeline.
+
+        Args:
+            onto: the devices to divide into stages; None for those of the job.
 
         Raises:
             FlowError: the job cannot be traced so.
@@ -133,10 +141,12 @@ class Variant:
             )
         config = self.traced.build.config.copy()
         config.train.num_gradient_accumulation_steps(parts)
+        if stages > 1:
+            getattr(config, PIPELINE_STAGES)(stages)
         with catch_warnings():
             simplefilter("error", CompatibilityWarning)
             simplefilter("ignore", ZeroWeightsWarning)
-            return self._again(config)
+            return self._again(config, onto)
 
     @property
     def source(self) -> Source:
@@ -144,8 +154,9 @@ class Variant:
         return Source(self.traced.build, self.fetches.values, self.traced.inputs)
 
     def _take_form(self, compiled: Compiled) -> None:
-        """Return from now on what the compiled form returns, if it has other micro-batches."""
-        other = self._others.pop(compiled.request.micro_batches, None)
+        """Return from now on what the compiled form returns, if it was traced again."""
+        stages = len(compiled.searched.stages) if compiled.searched else 0
+        other = self._others.pop((compiled.request.micro_batches, stages or 1), None)
         if other is not None:
             self.traced, self.fetches = other.traced, other.fetches
         self._others.clear()

@@ -55,6 +55,7 @@ from flow_core.frontend.session.variables import check_savable
 from flow_core.frontend.trace.job_build import maybe_current_job
 from flow_core.frontend.trace.variable_info import VariableInfo
 from flow_core.ir.graph import TensorType, tensor_type
+from flow_core.passes.optimizer_placement import Owned
 from flow_core.plugins.host import default_registry
 from flow_core.plugins.registry import Registry
 from flow_core.plugins.specs import Available
@@ -84,6 +85,7 @@ class Session:
         pipeline: the actors that run steps.
         layouts: the layouts of variables, each chosen by the first compiled job that uses it.
         sharing: whether devices share one copy of a variable, chosen by the same job.
+        staged: the devices of variables of a job in stages, which other jobs read there.
         writes: counts the writes to variables.
         budget: the cores that this process may use.
         checked_weights: names of the train jobs whose initial weights were checked.
@@ -106,6 +108,7 @@ class Session:
         self.writes = VariableWrites()
         self.layouts: dict[str, TensorLayout] = {}
         self.sharing: dict[str, bool] = {}
+        self.staged: dict[str, Owned] = {}
         self._left_out: set[Any] = set()
         self.checked_weights: set[str] = set()
         self._world: World | None = self.registry.world()
@@ -502,7 +505,8 @@ class Session:
                 table.pop(name, None)
 
     def _by_name(self) -> tuple[dict[str, Any], ...]:
-        return self.declared, self._stored, self._updated, self.layouts, self.sharing
+        tables = self.declared, self._stored, self._updated, self.layouts
+        return *tables, self.sharing, self.staged
 
     def _resume(self) -> None:
         for job in self.jobs:

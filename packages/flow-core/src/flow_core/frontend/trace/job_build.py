@@ -90,6 +90,7 @@ class JobBuild:
         mirrored: for a logical value, devices and an SBP, one value per device.
         forward: names of the ops of the forward pass, once the backward pass is added.
         segments: names of the ops whose activations are recomputed, by number of the segment.
+        stages: the stages of a pipeline into which the job is divided (`forms.stages.Stage`).
         rounded: in quantization-aware training, the rounded value that replaces each value.
         observed: for calibration, the lowest and the highest number of values, by their names.
         gradient_sums: ops whose input is accumulated over the micro-batches.
@@ -133,6 +134,7 @@ class JobBuild:
         self.unnamed_layers: Counter[str] = Counter()
         self._copies: Counter[str] = Counter()
         self.segments: dict[int, list[str]] = {}
+        self.stages: tuple[Any, ...] = ()
         self.rounded: dict[Value, Value] = {}
         self.observed: dict[str, tuple[Value, Value]] = {}
         self.gradient_sums: list[str] = []

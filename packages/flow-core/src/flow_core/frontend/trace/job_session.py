@@ -67,6 +67,8 @@ class JobSession(Protocol):
         layouts: the layouts of variables, each chosen by the first compiled job that uses it.
         sharing: for each variable, whether devices share one copy in memory; chosen by the same
             job.
+        staged: for the variables of jobs in stages of a pipeline, the devices of their stages,
+            where other jobs read them.
     """
 
     registry: Registry
@@ -77,6 +79,7 @@ class JobSession(Protocol):
     declared: dict[str, VariableInfo]
     layouts: dict[str, TensorLayout]
     sharing: dict[str, bool]
+    staged: dict[str, Owned]
 
     @property
     def resources(self) -> Resources:

@@ -19,7 +19,7 @@ from flow_core.frontend.config.function_config import (
     micro_batches,
 )
 from flow_core.frontend.config.precision import multiplies_half
-from flow_core.frontend.job.forms.table import MICRO, ON_ONE_DEVICE, STATES
+from flow_core.frontend.job.forms.table import MICRO, ON_ONE_DEVICE, STAGES, STATES
 from flow_core.frontend.job.forms.table import Change as Setting
 from flow_core.frontend.job.function import AnyJob
 from flow_core.frontend.trace.job_build import JobBuild
@@ -87,6 +87,7 @@ class Program:
             yield from self._micro_batches()
             yield from self._precision()
             yield from self._sharded()
+            yield from self._stages()
             yield from self._buckets()
             yield from self._default_grid()
         yield from self._recomputed()
@@ -161,6 +162,11 @@ class Program:
         for change in changes:
             if change.setting is not None and change.make(self.build) is not None:
                 yield self._setting("sharded states", change.name, *change.setting)
+
+    def _stages(self) -> Iterator[Change]:
+        for change in STAGES.levels:
+            if change.setting is not None and change.make(self.build) is not None:
+                yield self._setting(STAGES.name, change.name, *change.setting)
 
     def _buckets(self) -> Iterator[Change]:
         entries = self.compiled.plan.ledger

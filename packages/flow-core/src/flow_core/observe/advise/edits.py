@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,8 +74,13 @@ def text_of(file: str) -> str:
 
 
 @contextmanager
-def edited(edit: Edit) -> Iterator[None]:
+def edited(
+    edit: Edit, find: Callable[[str], Sequence[FunctionType]] | None = None
+) -> Iterator[None]:
     """Give the functions of a file the code that they have with a change, in a ``with`` block.
+
+    Args:
+        find: returns the functions of a file; `functions_of` if None.
 
     Raises:
         SyntaxError, ValueError: the change is not applicable there.
@@ -84,7 +89,7 @@ def edited(edit: Edit) -> Iterator[None]:
     after = _codes(_compiled(edit.applied(text), edit.file))
     before = _codes(_compiled(text, edit.file))
     changed = {_key(old): new for old, new in zip(before, after, strict=True)}
-    functions = [f for f in functions_of(edit.file) if _key(f.__code__) in changed]
+    functions = [f for f in (find or functions_of)(edit.file) if _key(f.__code__) in changed]
     kept = [(function, function.__code__) for function in functions]
     try:
         for function, code in kept:
@@ -96,7 +101,7 @@ def edited(edit: Edit) -> Iterator[None]:
 
 
 def functions_of(file: str) -> list[FunctionType]:
-    """Return the functions that a file defines and that exist."""
+    """Return the functions that a file defines and that exist, from among all objects."""
     found = (f for f in gc.get_objects() if type(f) is FunctionType)
     return [f for f in found if f.__code__.co_filename == file]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from types import FunctionType
 
 from flow_core.base.errors import CompatibilityWarning, FlowWarning
 from flow_core.compiler.limits import needed_bytes
@@ -19,7 +21,7 @@ from flow_core.frontend.job.function import AnyJob
 from flow_core.frontend.job.host_fallback import compile_with_fallback
 from flow_core.frontend.job.variant import Variant
 from flow_core.observe.advise.changes import Change, Program
-from flow_core.observe.advise.edits import Edit, edited
+from flow_core.observe.advise.edits import Edit, edited, functions_of
 from flow_core.observe.summary.screen import place
 from flow_core.observe.tables import Row, Table, count_bytes, duration
 
@@ -102,13 +104,14 @@ def advise(job: AnyJob, progress: Callable[[str], object] = lambda _: None) -> A
         progress: a function that is called with a text before each compilation.
     """
     progress("compiling the job as it is")
-    variant, cache = job.traced_with(job.config), StageCache()
-    compiled = _compiled(variant, cache)
+    variant, stages = job.traced_with(job.config), StageCache()
+    compiled = _compiled(variant, stages)
+    find = cache(functions_of)
     now, tried, refused = _numbers(job, compiled), list[Option](), list[tuple[str, str]]()
     for change in Program(job, variant.traced.build, compiled).changes():
         progress(f"compiling with {change.name}")
         try:
-            numbers = _numbers(job, _changed(job, change, variant, cache))
+            numbers = _numbers(job, _changed(job, change, variant, stages, find))
         except Exception as error:  # noqa: BLE001 - any error of the changed program
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             refused.append((change.edit.code, reason))
@@ -144,21 +147,27 @@ def _numbers(job: AnyJob, compiled: Compiled) -> Numbers:
 
 def _compiled(
     variant: Variant,
-    cache: StageCache,
+    stages: StageCache,
     change: Callable[[CompileRequest], CompileRequest] | None = None,
 ) -> Compiled:
     """Compile a traced job for devices that share no memory, without a limit."""
     traced = variant.traced
     request = compile_request(traced.build, variant.fetches.values, traced.inputs)
     limits = replace(request.limits, memory=lambda _: None)
-    request = replace(request, share_replicas=False, shared={}, limits=limits, cache=cache)
+    request = replace(request, share_replicas=False, shared={}, limits=limits, cache=stages)
     return compile_with_fallback(change(request) if change else request)
 
 
-def _changed(job: AnyJob, change: Change, variant: Variant, cache: StageCache) -> Compiled:
+def _changed(
+    job: AnyJob,
+    change: Change,
+    variant: Variant,
+    stages: StageCache,
+    find: Callable[[str], Sequence[FunctionType]],
+) -> Compiled:
     """Compile a job with a change."""
     if change.request is not None:
-        return _compiled(variant, cache, change.request)
+        return _compiled(variant, stages, change.request)
     config = job.config.copy()
     if change.config is not None:
         change.config(config)
@@ -166,8 +175,8 @@ def _changed(job: AnyJob, change: Change, variant: Variant, cache: StageCache) -
         warnings.simplefilter("ignore", FlowWarning)
         if change.same_loss:
             warnings.simplefilter("error", CompatibilityWarning)
-        with edited(change.edit) if change.edits_source else nullcontext():
-            return _compiled(job.traced_with(config), cache)
+        with edited(change.edit, find) if change.edits_source else nullcontext():
+            return _compiled(job.traced_with(config), stages)
 
 
 def _is_faster(found: Numbers, now: Numbers) -> bool:

@@ -7,6 +7,7 @@ plans are for devices that share no memory.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
@@ -15,6 +16,7 @@ from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.frontend.job.compile_request import compile_request
 from flow_core.frontend.job.forms.search import Form, Search, Steps
 from flow_core.frontend.job.forms.source import Source
+from flow_core.frontend.job.forms.stages import common_placement
 from flow_core.frontend.job.forms.table import KINDS, consent
 from flow_core.frontend.job.function import AnyJob
 from flow_core.frontend.job.host_fallback import compile_with_fallback
@@ -52,6 +54,7 @@ class FormRow:
         variables: the bytes of the variables of that device.
         seconds: the predicted duration of a step.
         fits: whether each device has enough memory.
+        stages: its stages of a pipeline in words.
     """
 
     changes: tuple[str, ...]
@@ -61,6 +64,7 @@ class FormRow:
     variables: int
     seconds: float
     fits: bool
+    stages: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -137,7 +141,7 @@ class _Fitting:
         self.job, self.limit, self.devices, self.progress = job, limit, devices, progress
         self.variant = job.traced_with(job.config)
         self.source = self._spread(self.variant.source)
-        steps = Steps(self._in_micro_batches, self._request, compile_with_fallback, show=progress)
+        steps = Steps(self._in_form, self._request, compile_with_fallback, show=progress)
         self.search = Search(self.source, steps)
 
     def result(self, measures: bool) -> Fit:
@@ -174,8 +178,9 @@ class _Fitting:
         self.job.prepare()  # declares the variables
         return measure_memory(session, compiled)
 
-    def _in_micro_batches(self, parts: int) -> Source:
-        return self._spread(self.variant.in_micro_batches(parts).source)
+    def _in_form(self, parts: int, stages: int) -> Source:
+        onto = common_placement(self.source.build) if stages > 1 else None
+        return self._spread(self.variant.in_form(parts, stages, onto).source)
 
     def _spread(self, source: Source) -> Source:
         """Distribute a job that is placed on one device over several devices."""
@@ -213,6 +218,7 @@ class _Fitting:
             variables=form.variables,
             seconds=form.seconds,
             fits=form.fits,
+            stages=form.stages,
         )
 
 
@@ -287,6 +293,9 @@ def _parts(memory: DeviceMemory) -> Iterator[Row]:
 
 def _how(form: FormRow) -> Iterator[str]:
     yield from form.how
+    folder = os.getcwd() + os.sep
+    for i, stage in enumerate(form.stages, 1):
+        yield f"  stage {i} on {stage.replace(folder, '')}"
     if form.changes:
         allowed = f", once {' and '.join(form.settings)} allows it" if form.settings else ""
         yield f"or none of it: a call of the job takes the fastest form that fits{allowed}"

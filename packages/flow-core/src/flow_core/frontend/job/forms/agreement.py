@@ -75,21 +75,22 @@ class Agreement:
     def form(self, form: Form) -> Form:
         """Return a form with the numbers on which all processes agree."""
         numbers = [
-            form.fits, form.seconds, form.work, form.nbytes, form.variables, form.limit,
-            str(form.device),
+            form.fits, form.seconds, form.busiest, form.work, form.nbytes, form.variables,
+            form.limit, str(form.device),
         ]  # fmt: skip
         what = f"comparing the memory of a form of job {self._job!r}"
         gathered = [
             json.loads(text) for text in self._world.gather(json.dumps(numbers).encode(), what)
         ]
-        _, seconds, work, *_ = gathered[0]
+        _, seconds, busiest, work, *_ = gathered[0]
         *_, nbytes, variables, limit, device = max(
-            gathered, key=lambda n: float("-inf") if n[5] is None else n[3] - n[5]
+            gathered, key=lambda n: float("-inf") if n[6] is None else n[4] - n[6]
         )
         fits = all(row[0] for row in gathered)
         return replace(
-            form, fits=fits, seconds=seconds, work=work, nbytes=nbytes, variables=variables,
-            limit=limit, device=device, compiled=form.compiled if fits else None,
+            form, fits=fits, seconds=seconds, busiest=busiest, work=work, nbytes=nbytes,
+            variables=variables, limit=limit, device=device,
+            compiled=form.compiled if fits else None,
         )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from flow_core.frontend.config.function_config import MEMORY_SEARCH
 from flow_core.frontend.job.forms.source import Source
 from flow_core.sharding.topology import Device
 
-FORMAT = "flow kept form 1"
+FORMAT = "flow kept form 2"
 """The name and version of the format, which are part of the keys."""
 
 

@@ -5,9 +5,14 @@ and its step is simulated.  A change that only adds work is made only to a form 
 whose time is a lower bound on that of the changed form; the other changes are also made to forms
 that fit, because they may be faster.  The form with the least bound is compiled next, until no
 bound is below the time of the best form that fits (best-first branch and bound), or the budget is
-spent.  If none fits by then, changes are added one by one until one does.  Where devices share no
-memory, forms are compiled for one device of each class; only the best one is compiled for all
-devices, and the search goes on if that plan does not fit.
+spent.  If none fits by then, changes are added one by one until one does.
+
+Stages of a pipeline are tried after all other forms.  Their bound is the arithmetic of the busiest
+device, and without micro-batches that of the longest chain of ops; micro-batches let stages
+overlap, and then the bound is what the busiest device of the form without them computes.
+
+Where devices share no memory, forms are compiled for one device of each class; only the best one is
+compiled for all devices, and the search goes on if that plan does not fit.
 
 The budget counts work, as that of the SBP selection does, so that the result does not depend on the
 speed of the machine.
@@ -15,10 +20,10 @@ speed of the machine.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from flow_core.base.errors import CompatibilityWarning, FlowError, OutOfMemoryError
 from flow_core.compiler.limits import fits, needed_bytes
@@ -26,26 +31,22 @@ from flow_core.compiler.replicas import may_share
 from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.compiler.searched import Searched
 from flow_core.compiler.stage_cache import StageCache
-from flow_core.costs.clock import simulate_step
+from flow_core.costs.clock import Step, simulate_step
 from flow_core.costs.task_costs import TaskCosts
 from flow_core.frontend.config.function_config import micro_batches
+from flow_core.frontend.job.forms.queue import AS_IT_IS, Entry, Levels, Queue
 from flow_core.frontend.job.forms.source import Source
+from flow_core.frontend.job.forms.stages import common_placement, least_seconds
 from flow_core.frontend.job.forms.table import (
     GRIDS,
     KINDS,
     LAYOUTS,
     MICRO,
-    RECOMPUTED,
-    STATES,
+    STAGES,
     Change,
     Kind,
 )
 from flow_core.ir.graph import Graph
-
-Levels = tuple[int, ...]
-"""The level of each kind of change of a form, in the order of `KINDS`."""
-
-AS_IT_IS: Levels = (0,) * len(KINDS)
 
 SAVING = 0.02
 """The part of the memory that a change must save for others to be added to it."""
@@ -68,9 +69,11 @@ class Form:
         variables: those of them that variables need.
         limit: the bytes that it has; None for no limit.
         seconds: the predicted time of a step, with all devices side by side.
+        busiest: the part of it for which the busiest device computes.
         fits: whether each device has enough memory.
         price: the factor on the price of memory with which its layouts were chosen.
         work: the nanoseconds that the budget counts for it.
+        stages: its stages of a pipeline in words.
         compiled: the compiled job for all devices, if the form fits and was not beaten.
     """
 
@@ -83,9 +86,11 @@ class Form:
     variables: int
     limit: int | None
     seconds: float
+    busiest: float
     fits: bool
     price: float
     work: int
+    stages: tuple[str, ...] = ()
     compiled: Compiled | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -99,7 +104,8 @@ class Steps:
     """How a search takes a job through the stages.
 
     Attributes:
-        retrace: traces the job in a number of micro-batches; None if it cannot be traced again.
+        retrace: traces the job in a number of micro-batches and of stages; None if it cannot be
+            traced again.
         request: returns the request to compile a job.
         compiled: compiles a request.
         agreed: returns a form with the numbers on which all processes agree.
@@ -107,7 +113,7 @@ class Steps:
         show: is called with a text before each form.
     """
 
-    retrace: Callable[[int], Source] | None
+    retrace: Callable[[int, int], Source] | None
     request: Callable[[Source], CompileRequest]
     compiled: Callable[[CompileRequest], Compiled]
     agreed: Callable[[Form], Form] = lambda form: form
@@ -115,12 +121,12 @@ class Steps:
     show: Callable[[str], object] = lambda _: None
 
 
-def step_seconds(compiled: Compiled) -> float:
-    """Return the predicted time of a step of a plan whose devices run side by side."""
+def simulated(compiled: Compiled) -> Step:
+    """Return a simulated step of a plan whose devices run side by side."""
     plan, request = compiled.plan, compiled.request
     options = request.options
     costs = TaskCosts(plan, request.registry.ops, options.costs, options.recording)
-    return simulate_step(costs, max(1, len(plan.arenas))).seconds
+    return simulate_step(costs, max(1, len(plan.arenas), sum(plan.classes.values())))
 
 
 class Search:
@@ -139,12 +145,14 @@ class Search:
 
     def __init__(self, source: Source, steps: Steps) -> None:
         self._steps = steps
-        self._sources: dict[int, Source | None] = {1: source}
+        self._sources: dict[tuple[int, int], Source | None] = {(1, 1): source}
+        self._as_it_is = source
+        self._least: dict[int, tuple[float, float]] = {}  # by stages
         self.cache = StageCache()
         self._parts = micro_batches(source.build.config, source.build.kind)
         self._spent = 0
         self._known: dict[Levels, Form | None] = {}
-        self._bound = 0.0
+        self._bound, self._overlaps = 0.0, False
         self.notes: list[str] = []
         self.left = 0
 
@@ -167,7 +175,9 @@ class Search:
             seconds: the budget, in nominal seconds.
             prune: whether to omit forms that cannot be cheaper than one that fits.
         """
-        queue = _Queue(self._most(kinds))
+        most, is_pipeline = self._most(kinds), common_placement(self._as_it_is.build) is None
+        self._overlaps = is_pipeline or self._parts > 1 or most[KINDS.index(MICRO)] > 0
+        queue = Queue(most, self._least_of, is_pipeline)
         self._spent = 0
         while True:
             self._explore(queue, seconds, prune)
@@ -179,22 +189,45 @@ class Search:
             complete = self._completed(found)
             if complete.fits:
                 return complete
-            queue.follow(complete, adds_work=True)
+            queue.follow(complete, adds_work=True, free=True)
 
-    def _explore(self, queue: _Queue, seconds: float, prune: bool) -> None:
+    def _explore(self, queue: Queue, seconds: float, prune: bool) -> None:
         """Compile forms until none can be better than the best one, or the budget is spent."""
-        self.left = 0
+        later, left = list[Entry](), list[float]()
         while (entry := queue.pop()) is not None:
-            best = next(iter(self.fitting), None)
-            is_beaten = best is not None and prune and entry.bound >= best.seconds
-            if is_beaten or self._spent > seconds * 1e9:
-                queue.put(entry)
-                if not is_beaten:
-                    self.left, self._bound = len(queue), entry.bound
-                    return
-                break
-            self._extend(queue, entry)
-        self._bound = min((form.seconds for form in self.fitting), default=0.0)
+            best = next((form.seconds for form in self.fitting), inf)
+            is_spent = bool(left) or self._spent > seconds * 1e9
+            whole = entry.in_stages and not entry.levels[KINDS.index(MICRO)]
+            if whole and entry.bound < best < inf and not is_spent:
+                entry = replace(entry, bound=max(entry.bound, self._least_of(entry.levels, True)))
+            is_beaten = entry.bound >= best and (prune or entry.in_stages)
+            if is_beaten or is_spent:
+                later.append(entry)
+                left += () if is_beaten else (entry.bound,)
+            else:
+                self._extend(queue, entry)
+        for entry in later:
+            queue.put(entry)
+        self.left = len(left)
+        self._bound = min([*left, *(form.seconds for form in self.fitting)], default=0.0)
+
+    def _least_of(self, levels: Levels, traced: bool = False) -> float:
+        """Return a lower bound on a form before it is compiled, and on it in micro-batches.
+
+        Args:
+            traced: whether to trace the job in its stages, for a larger bound.
+        """
+        level = levels[KINDS.index(STAGES)]
+        if not level:
+            return 0.0
+        count = STAGES.levels[level - 1].stages
+        key = count if traced else 1
+        if key not in self._least:
+            source = self._traced(1, key)
+            self._least[key] = least_seconds(source.build) if source else (0.0, 0.0)
+        busy, chain = self._least[key]
+        chain *= 1 if traced else count
+        return busy * self._parts if self._overlaps else max(busy * self._parts, chain)
 
     def _completed(self, form: Form) -> Form:
         """Compile a form that fits for all devices; it does not fit if that plan does not."""
@@ -211,15 +244,15 @@ class Search:
 
     def _most(self, kinds: Collection[Kind]) -> Levels:
         """Return the strongest level of each kind that is applicable to the job."""
-        source = self._sources[1]
+        build = self._as_it_is.build
         return tuple(
-            next((n for n in range(len(kind.levels), 0, -1) if kind.changed(source.build, n)), 0)
-            if source is not None and kind in kinds
+            next((n for n in range(len(kind.levels), 0, -1) if kind.changed(build, n)), 0)
+            if kind in kinds
             else 0
             for kind in KINDS
         )
 
-    def _extend(self, queue: _Queue, entry: _Entry) -> None:
+    def _extend(self, queue: Queue, entry: Entry) -> None:
         """Compile a form, and add those to the queue that may follow it."""
         form, before = self.form(entry.levels), entry.before
         if form is None:
@@ -230,7 +263,7 @@ class Search:
             return
         saves = before is None or form.nbytes <= (1 - SAVING) * before.nbytes
         free = form.limit is None or form.variables <= form.limit
-        queue.follow(form, adds_work=not form.fits and saves and free and is_new)
+        queue.follow(form, adds_work=not form.fits and saves and free and is_new, free=free)
 
     def _has_twin(self, form: Form) -> bool:
         """Return whether an earlier form with other layouts has the same numbers."""
@@ -272,7 +305,8 @@ class Search:
             self._note(names, error)
             return None
         how = tuple(self._text(change) for _, change in made)
-        return replace(form, changes=names, how=how)
+        stages = tuple(map(str, source.build.stages)) if levels[KINDS.index(STAGES)] else ()
+        return replace(form, changes=names, how=how, stages=stages)
 
     def request(self, levels: Levels) -> CompileRequest | None:
         """Return the request of a form; None if its changes are not applicable to the job."""
@@ -285,10 +319,11 @@ class Search:
         if source is None:
             return None
         for kind, level in zip(KINDS, levels, strict=True):
-            found = kind.changed(source.build, level)
+            traced_again = kind in (STAGES, MICRO)
+            found = kind.changed((self._as_it_is if traced_again else source).build, level)
             if found is None:
                 return None
-            source = replace(source, build=found[0])
+            source = source if traced_again else replace(source, build=found[0])
             made += ((kind, change) for change in found[1])
         return source, made
 
@@ -337,21 +372,29 @@ class Search:
         return replace(found, request=replace(found.request, cache=None))
 
     def _source(self, levels: Levels) -> Source | None:
-        """Return the job, traced in the micro-batches of a form."""
-        level = levels[KINDS.index(MICRO)]
-        count = MICRO.levels[level - 1].micro_batches if level else 1
-        if count not in self._sources:
-            self._sources[count] = self._traced(count * self._parts)
-        return self._sources[count]
+        """Return the job, traced in the stages and micro-batches of a form."""
+        micro, stages = (levels[KINDS.index(kind)] for kind in (MICRO, STAGES))
+        return self._traced(
+            MICRO.levels[micro - 1].micro_batches if micro else 1,
+            STAGES.levels[stages - 1].stages if stages else 1,
+        )
 
-    def _traced(self, parts: int) -> Source | None:
-        if self._steps.retrace is None:
-            return None
-        try:
-            return self._steps.retrace(parts)
-        except (FlowError, CompatibilityWarning) as error:
-            self._note((f"{parts} micro-batches",), error)
-            return None
+    def _traced(self, factor: int, stages: int) -> Source | None:
+        """Return the job in a multiple of its micro-batches and in stages; None if it has none."""
+        key = factor, stages
+        if key not in self._sources:
+            parts = factor * self._parts
+            whole = self._sources.get((factor, 1), self._as_it_is)  # None if it has no such parts
+            self._sources[key] = None
+            try:
+                if self._steps.retrace is not None and whole is not None:
+                    self._sources[key] = self._steps.retrace(parts, stages)
+            except (FlowError, CompatibilityWarning) as error:
+                names = (f"{stages} stages", f"{parts} micro-batches")
+                self._note(
+                    [n for n, count in zip(names, key[::-1], strict=True) if count > 1], error
+                )
+        return self._sources[key]
 
     def _note(self, names: Sequence[str], error: Exception) -> None:
         reason = " ".join(str(error).splitlines()[:2])
@@ -385,6 +428,7 @@ class Search:
             left=self.left,
             bound=min(self._bound, form.seconds),
             runner_up=(others[0].name, others[0].seconds) if others else None,
+            stages=form.stages,
         )
 
 
@@ -400,6 +444,7 @@ def _form(
     needed = needed_bytes(plan, limits.held)
     allowed = {device: limits.memory(device) for device in needed}
     limited = [device for device in needed if allowed[device] is not None] or [*needed]
+    step = simulated(planned)
     device = max(limited, key=lambda d: needed[d] - (allowed[d] or 0))
     (arena,) = (arena.nbytes for arena in plan.arenas if arena.device == device)
     return Form(
@@ -411,7 +456,8 @@ def _form(
         nbytes=needed[device],
         variables=needed[device] - arena,
         limit=allowed[device],
-        seconds=step_seconds(planned),
+        seconds=step.seconds,
+        busiest=max((lane.computing for lane in step.lanes), default=0.0),
         fits=is_fitting,
         price=planned.request.memory_price,
         work=TASK * (len(plan.tasks) + len(planned.request.graph)),
@@ -426,96 +472,5 @@ def _are_levels(levels: Levels) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Entry:
-    """A form to compile.
-
-    Attributes:
-        bound: a lower bound on its time.
-        number: the order of entries with equal bounds.
-        levels: its levels.
-        last: the position of the kind that was changed last.
-        before: the form without that change.
-    """
-
-    bound: float
-    number: int
-    levels: Levels
-    last: int = -1
-    before: Form | None = field(default=None, compare=False)
-
-
-class _Queue:
-    """The forms to compile, those with the least bounds first.
-
-    Args:
-        most: the strongest level of each kind.
-    """
-
-    def __init__(self, most: Levels) -> None:
-        self._most = most
-        self._heap = [_Entry(0.0, 0, AS_IT_IS)]
-        self._seen = {AS_IT_IS}
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def pop(self) -> _Entry | None:
-        """Remove and return the form with the least bound; None if there is none."""
-        return heapq.heappop(self._heap) if self._heap else None
-
-    def put(self, entry: _Entry) -> None:
-        """Return a form that `pop` has removed to the queue."""
-        heapq.heappush(self._heap, entry)
-
-    def follow(self, form: Form, adds_work: bool) -> None:
-        """Add the forms that have one change more than a form.
-
-        Args:
-            form: the form.
-            adds_work: whether to add changes that only add work.
-        """
-        for i, change in self._next(form.levels):
-            if change.adds_work:
-                if adds_work:
-                    self._add(form.levels, i, form.seconds, form)
-            elif not _has_work(form.levels) and (change.may_be_faster or not form.fits):
-                self._add(form.levels, i, 0.0, form)
-
-    def skip(self, entry: _Entry) -> None:
-        """Add the next level of the kind of which a level is not applicable to the job."""
-        for i, change in self._next(entry.levels):
-            fits = entry.before is not None and entry.before.fits
-            if i == entry.last and (change.may_be_faster or not fits):
-                bound = entry.bound if change.adds_work else 0.0
-                self._add(entry.levels, i, bound, entry.before)
-
-    def _next(self, levels: Levels) -> Iterator[tuple[int, Change]]:
-        for i, kind in enumerate(KINDS):
-            if levels[i] < self._most[i]:
-                yield i, kind.levels[levels[i]]
-
-    def _add(self, levels: Levels, i: int, bound: float, before: Form | None) -> None:
-        following = (*levels[:i], levels[i] + 1, *levels[i + 1 :])
-        if following not in self._seen:
-            heapq.heappush(self._heap, _Entry(bound, len(self._seen), following, i, before))
-            self._seen.add(following)
-
-    def ladder(self) -> Iterator[Levels]:
-        """Yield forms of which each needs less memory than the one before, as a rule."""
-        levels = list(AS_IT_IS)
-        for kind in (STATES, RECOMPUTED, MICRO, LAYOUTS, GRIDS):
-            i = KINDS.index(kind)
-            for level in range(1, self._most[i] + 1):
-                levels[i] = level
-                yield tuple(levels)
-
-
 def _is_distributed(graph: Graph) -> bool:
     return any(op.placement.size > 1 for op in graph.ops.values())
-
-
-def _has_work(levels: Levels) -> bool:
-    """Return whether a form has a change that only adds work."""
-    pairs = zip(KINDS, levels, strict=True)
-    return any(level and kind.levels[level - 1].adds_work for kind, level in pairs)

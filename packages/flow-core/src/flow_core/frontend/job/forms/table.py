@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import isqrt
 from typing import Any
 
@@ -19,6 +20,7 @@ from flow_core.frontend.config.function_config import (
     optimizer_placement,
 )
 from flow_core.frontend.job.forms.segments import segments
+from flow_core.frontend.job.forms.stages import PIPELINE_STAGES, can_be_divided
 from flow_core.frontend.trace.job_build import JobBuild
 from flow_core.passes.optimizer_placement import MODES
 
@@ -43,6 +45,7 @@ class Change:
         prices: the factors on the price of memory with which layouts are chosen, of which the
             first counts whose layouts fit.
         micro_batches: the factor on the number of micro-batches.
+        stages: the number of stages of a pipeline.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Change:
     adds_work: bool = True
     prices: tuple[float, ...] = (1.0,)
     micro_batches: int = 1
+    stages: int = 1
 
     @property
     def may_be_faster(self) -> bool:
@@ -149,7 +153,12 @@ def _recomputed(part: float) -> Make:
     def make(build: JobBuild) -> JobBuild | None:
         if not build.forward or build.segments:
             return None
-        blocks = segments(build.builder.ops, build.builder.types, build.forward)
+        ops, types = build.builder.ops, build.builder.types
+        blocks = [
+            [*names]  # of one stage of a pipeline
+            for block in segments(ops, types, build.forward)
+            for _, names in groupby(block, lambda name: ops[name].placement)
+        ]
         changed = copy.copy(build)
         chosen = blocks[: round(part * len(blocks))]
         changed.segments = {-1 - i: block for i, block in enumerate(chosen)}
@@ -158,8 +167,18 @@ def _recomputed(part: float) -> Make:
     return make
 
 
+def _in_stages(count: int) -> Make:
+    """Return a function that returns a job, which will be traced again, if it can be divided."""
+
+    def make(build: JobBuild) -> JobBuild | None:
+        given = build.config.get(PIPELINE_STAGES) is not None
+        return None if given or not can_be_divided(build, count) else build
+
+    return make
+
+
 def _trains(build: JobBuild) -> JobBuild | None:
-    """Return the job, which was traced for micro-batches, if it trains."""
+    """Return the job, which will be traced again for micro-batches, if it trains."""
     return build if build.kind == "train" else None
 
 
@@ -173,6 +192,23 @@ def _text(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
+STAGE_COUNTS = (2, 4, 8)
+"""The numbers of stages that are tried."""
+STAGES = Kind(
+    "stages of a pipeline",
+    tuple(
+        _with_setting(
+            f"{count} stages",
+            PIPELINE_STAGES,
+            count,
+            _in_stages(count),
+            stages=count,
+            adds_work=False,
+        )
+        for count in STAGE_COUNTS
+    ),
+    keeps_bits=False,
+)
 GRIDS = Kind(
     "a grid of devices",
     (_with_setting("a grid of devices", "sbp_selector", "grids", _on_grids, adds_work=False),),
@@ -244,7 +280,7 @@ MICRO = Kind(
     ),
     keeps_bits=False,
 )
-KINDS = (GRIDS, LAYOUTS, STATES, RECOMPUTED, MICRO)
+KINDS = (STAGES, GRIDS, LAYOUTS, STATES, RECOMPUTED, MICRO)
 """The kinds of changes, in the order of the levels of a form."""
 
 
@@ -252,12 +288,12 @@ def consent(build: JobBuild, kind: Kind) -> str:
     """Return the setting with which the program allows a kind of change; "" if it does already.
 
     Micro-batches change the rounding of a step and the statistics of batch normalization.  A
-    program that names the greedy selector wants its layouts.
+    program that names the greedy selector wants its layouts on all devices.
     """
     allowed = build.config.get(MEMORY_SEARCH)
     if allowed == "off" or (kind is MICRO and allowed != "micro_batches"):
         wanted = "micro_batches" if kind is MICRO else "on"
         return f'function_config.{MEMORY_SEARCH}("{wanted}")'
-    if kind in (GRIDS, LAYOUTS) and build.config.get("sbp_selector") == "greedy":
+    if kind in (STAGES, GRIDS, LAYOUTS) and build.config.get("sbp_selector") == "greedy":
         return 'function_config.sbp_selector("auto")'
     return ""
