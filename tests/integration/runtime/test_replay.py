@@ -214,24 +214,8 @@ def test_copies_of_fed_arrays_are_adjacent_in_memory(recorder: Recorder) -> None
     job = train_job()
     for x, y in batches(K):
         job(x, y)
-    blocks = {id(step.feeds[0].base) for step in recorder._kept}
-    assert len(blocks) == 1
-
-
-def test_copies_start_at_the_same_byte_of_a_cache_line(recorder: Recorder) -> None:
-    """Copies to other bytes may take twice the time."""
-    memory = np.zeros(1 << 15, np.float32)
-    for i in range(8 * K):
-        fed = memory[i : i + (1 << 14) + 1]
-        fed[...] = i
-        recorder.begin("job", i, [fed])
-        (kept,) = recorder._kept[-1].feeds
-        assert (kept.ctypes.data - fed.ctypes.data) % 64 == 0
-    assert [int(step.feeds[0][-1]) for step in recorder._kept][-K:] == [
-        8 * K - 3,
-        8 * K - 2,
-        8 * K - 1,
-    ]
+    bases = {id(step.feeds[0].base) for step in recorder._kept}
+    assert len(bases) == 1
 
 
 def test_the_ring_holds_few_copies_of_the_variables(recorder: Recorder) -> None:

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flow_core.base.alignment import ALIGNMENT, aligned
 from flow_core.base.arrays import Array
 from flow_core.base.config import Settings
 from flow_core.base.errors import ConfigError, UnsupportedError
@@ -40,7 +39,7 @@ LONGEST = 4
 """How many times K steps copies of variables may be apart."""
 
 SMALL = 1 << 16
-"""The size in bytes up to which results are kept, and copies of fed arrays are not aligned."""
+"""The size in bytes up to which results are kept."""
 
 BLOCK = 1 << 23
 """The bytes of memory that are allocated at once for copies of fed arrays: two huge pages or more,
@@ -57,7 +56,6 @@ class _Kept:
     Attributes:
         number: the number of steps recorded before.
         job, step: the job and the number of its step.
-        places: the memory of those feeds that are copies.
         results: the results; None for large ones, and before the step has finished.
     """
 
@@ -65,7 +63,6 @@ class _Kept:
     job: str
     step: int
     feeds: list[Array]
-    places: list[Array]
     results: list[Array | None] | None = None
 
 
@@ -99,7 +96,7 @@ class Recorder:
     writes: VariableWrites
     _kept: deque[_Kept] = field(default_factory=deque)
     _snapshots: deque[_Snapshot] = field(default_factory=deque)
-    _free: dict[int, list[Array]] = field(default_factory=dict)
+    _free: dict[tuple[Any, ...], list[Array]] = field(default_factory=dict)
     _unused: list[Parts] = field(default_factory=list)
     _number: int = 0
     _writes: int = -1
@@ -119,9 +116,8 @@ class Recorder:
             self._drop_steps()
         if self.writes.count != self._writes or (number >= self._due and self._is_due()):
             self._copy_variables()
-        places: list[Array] = []
-        kept = [self._kept_array(job, i, feed, places) for i, feed in enumerate(feeds)]
-        self._kept.append(_Kept(number, job, step, kept, places))
+        kept = [self._kept_array(job, i, feed) for i, feed in enumerate(feeds)]
+        self._kept.append(_Kept(number, job, step, kept))
         self._number = number + 1
         return kept
 
@@ -142,8 +138,9 @@ class Recorder:
         while len(self._snapshots) > 1 and self._snapshots[1].number <= last:
             self._unused.append(self._snapshots.popleft().parts)
         while self._kept and self._kept[0].number < self._snapshots[0].number:
-            for place in self._kept.popleft().places:
-                self._free[place.nbytes].append(place)
+            for array in self._kept.popleft().feeds:
+                if array.flags.writeable:  # a copy
+                    self._free[array.shape, array.dtype].append(array)
         self._find_unneeded()
 
     def _find_unneeded(self) -> None:
@@ -151,8 +148,8 @@ class Recorder:
         later = len(self._snapshots) > 1
         self._unneeded = self._snapshots[1].number + self.steps if later else float("inf")
 
-    def _kept_array(self, job: str, index: int, feed: Array, places: list[Array]) -> Array:
-        """Return a fed array that nothing can change, or a copy in memory that joins ``places``."""
+    def _kept_array(self, job: str, index: int, feed: Array) -> Array:
+        """Return a fed array that nothing can change, or a copy in memory that is free."""
         array = feed if isinstance(feed, np.ndarray) else feed[...]  # all rows of a partial feed
         if array.dtype.hasobject:
             raise UnsupportedError(
@@ -163,13 +160,12 @@ class Recorder:
             )
         if _is_constant(array):
             return array
-        size = aligned(array.nbytes) + ALIGNMENT
-        free = self._free.setdefault(size, [])
+        free = self._free.setdefault((array.shape, array.dtype), [])
         if not free:
-            free.extend(_places(size, self.steps))
-        places.append(free.pop())
-        offset = 0 if size <= SMALL else _address(array) % ALIGNMENT
-        kept: Array = np.ndarray(array.shape, array.dtype, places[-1], offset)
+            count = max(1, min(self.steps, BLOCK // max(array.nbytes, 1)))
+            block = np.empty((count, *array.shape), array.dtype)
+            free.extend(block[i, ...] for i in range(count))
+        kept = free.pop()
         np.copyto(kept, array)
         return kept
 
@@ -248,24 +244,6 @@ def recorder_of(
             allowed="programs of one process",
         )
     return Recorder(Path(settings.replay), settings.replay_steps, stored, writes)
-
-
-def _places(size: int, most: int) -> Iterator[Array]:
-    """Yield adjacent places for copies of fed arrays.
-
-    A copy starts at the same byte of a cache line as its source: if it starts 16 bytes later, it
-    takes twice the time on some processors (Zen 4, by ``rep movsb``).
-    """
-    count = max(1, min(most, BLOCK // size))
-    block = np.empty(count * size + ALIGNMENT, np.uint8)
-    first = -_address(block) % ALIGNMENT
-    for i in range(count):
-        yield block[first + i * size :][:size]
-
-
-def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def _is_small(result: Any) -> bool:
