@@ -1,12 +1,13 @@
 """``flow verify --matrix`` on programs in which nothing is wrong: each finding is a false alarm.
 
-python benchmarks/matrix_programs.py [--all] [PROGRAM...]
+python benchmarks/matrix_programs.py [--every N] [PROGRAM...]
 
 Each program is checked in a process of its own: jobs of the examples and networks of flow-zoo, or
-those that arguments name, as ``script.py:job`` or a name of a network.  Each has a quarter of the
-forms, and another quarter than the program before it; all forms with ``--all``.
+those that arguments name, as ``script.py:job`` or a name of a network.  Each has every fourth form,
+and others than the program before it in the list; every Nth form with ``--every N``.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -43,6 +44,7 @@ NETWORKS = {
     **dict.fromkeys(IMAGES, lambda name: images(name, *IMAGES[name])),
     "small_gpt": lambda name: fit_memory.token_job(name, lambda x: flow_zoo.gpt2(x, GPT), 4, 8),
 }
+KNOWN = (*EXAMPLES, *NETWORKS)
 
 
 def images(name, network, side, options):
@@ -58,7 +60,8 @@ def check(program, first, every):
     """Print what ``flow verify --matrix --steps 1 --json`` prints, for some of the forms."""
     os.environ.setdefault("ONEFLOW_EMULATE_GPUS", str(DEVICES))
     planning.begin()
-    target, args = (program, ()) if ":" in program else (f"{__file__}:job", (program,))
+    path = f"{ROOT}/examples/{program}" if program in EXAMPLES else program
+    target, args = (path, ()) if ":" in program else (f"{__file__}:job", (program,))
     job = job_of(target, args)
     print(verify_matrix(job, DEVICES, steps=1, rows=slice(first, None, every)).to_json())
 
@@ -75,13 +78,16 @@ def main():
     print(
         f"{'program':36}{'forms':>7}{'refused':>9}{'ops':>6}{'own':>6}{'findings':>10}{'time':>8}"
     )
-    every = 1 if "--all" in sys.argv else EVERY
-    programs = [name for name in sys.argv[1:] if name != "--all"]
-    programs = programs or [*(f"{ROOT}/examples/{name}" for name in EXAMPLES), *NETWORKS]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--every", type=int, default=EVERY)
+    parser.add_argument("programs", nargs="*", default=KNOWN)
+    args = parser.parse_args()
     alarms = 0
-    for i, program in enumerate(programs):
+    for program in args.programs:
         started = time.monotonic()
-        report = checked(program, i % every, every)
+        name = os.path.basename(program)
+        place = KNOWN.index(name) if name in KNOWN else 0
+        report = checked(program, place % args.every, args.every)
         if report is None:
             alarms += 1
             print(f"{program}: the command failed", flush=True)
@@ -92,13 +98,13 @@ def main():
         ops, own = (max((c[key] for c in done), default=0) for key in ("ops", "own"))
         row = f"{len(cells):7}{len(cells) - len(done):9}{ops:6}{own:6.2f}{len(found):10}"
         took = f"{time.monotonic() - started:6.0f} s"
-        print(f"{os.path.basename(program):36}{row}{took}", flush=True)
+        print(f"{name:36}{row}{took}", flush=True)
         for form, finding in found:
             print(f"  {form}: {finding}")
         for text in sorted({c["refused"] for c in cells} - {""}):
             print(f"  refused: {text}")
         alarms += len(found)
-    print(f"{len(programs)} programs, {alarms} alarms")
+    print(f"{len(args.programs)} programs, {alarms} alarms")
     return 1 if alarms else 0
 
 

@@ -166,6 +166,16 @@ def test_arrays_that_nothing_can_change_are_kept_without_a_copy(
     assert replayed(recorder, job, -3).same is True
 
 
+def test_casts_of_fed_arrays_are_kept_without_a_copy(recorder: Recorder) -> None:
+    job = train_job()
+    for x, y in batches(4):
+        wide = x.astype(np.float64)
+        job(wide, y)
+        wide[...] = 0
+        assert recorder._kept[-1].feeds[0].base is None  # no part of the memory for copies
+    assert replayed(recorder, job, -3).same is True
+
+
 def test_assignments_between_steps_and_other_jobs_are_replayed(recorder: Recorder) -> None:
     job = train_job()
 

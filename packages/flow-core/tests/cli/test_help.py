@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import click
+import processes
 import pytest
 
 from flow_core.cli.app import cli
@@ -58,6 +60,21 @@ def test_help_fits_one_screen(name: str) -> None:
 def help_of(name: str) -> str:
     command = ALL.get(name, cli)
     return command.get_help(click.Context(command, info_name=name, terminal_width=80))
+
+
+LARGE = ("numpy", "rich", "google.protobuf", "pluggy", "flow_core.compiler", "flow_core.plugins")
+"""Modules that a command loads when it runs.  `flow --help` lists the commands of plugins."""
+
+
+def test_the_help_of_a_command_loads_no_large_module() -> None:
+    program = f"""
+import sys
+from flow_core.cli.app import cli
+cli(["plan", "--help"], standalone_mode=False)
+print("loaded:", *{set(LARGE)} & sys.modules.keys())
+"""
+    done = processes.run([sys.executable, "-c", program], check=True)
+    assert done.stdout.splitlines()[-1] == "loaded:"
 
 
 FINDS = {

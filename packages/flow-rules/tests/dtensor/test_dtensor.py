@@ -114,6 +114,16 @@ def test_a_tensor_to_write_into_has_the_layout_of_the_result(op: Any) -> None:
     assert all(rule.inputs[-1] == rule.outputs[0] for rule in found)
 
 
+def test_missing_rules_keep_the_layout_of_a_tensor_that_is_overwritten() -> None:
+    x, y = torch.randn(5, 6, dtype=torch.float64), torch.randn(5, 6, dtype=torch.float64)
+    totals = dtensor_check.Totals()
+    dtensor_check._check(call(ATEN.add.Tensor, x, y), totals, search=True)
+    assert "(B, P(max)) -> P(max)" in [found.rule for found in totals.missing]
+    totals = dtensor_check.Totals()
+    dtensor_check._check(call(ATEN.add_.Tensor, x, y), totals, search=True)
+    assert "(B, P(max)) -> P(max)" not in [found.rule for found in totals.missing]
+
+
 def test_boundaries_are_sorted() -> None:
     """PyTorch does not define the results for others."""
     x, boundaries = torch.randn(5, 6, dtype=torch.float64), torch.tensor([3.0, -1.0, 2.0, 1.0])

@@ -65,8 +65,11 @@ class Call:
     @cached_property
     def written(self) -> tuple[int, ...]:
         """Return the tensors that the op overwrites, if it returns nothing."""
-        if self.op._schema.returns:
-            return ()
+        return () if self.op._schema.returns else self.changed
+
+    @cached_property
+    def changed(self) -> tuple[int, ...]:
+        """Return the tensors that the op overwrites."""
         return self.positions(lambda a: a.alias_info is not None and a.alias_info.is_write)
 
     @cached_property

@@ -264,6 +264,7 @@ class Feeder:
             hint = f"{path}.astype(numpy.{spec.dtype}) cuts it"
             found = f"an array of {value.dtype} with the number {lost}"
             self._fail(path, found, f"{spec.dtype}, or numbers that it has", hint)
+        cast.flags.writeable = False  # so that a recorder of steps keeps it without a copy
         return cast
 
     def _fail(self, path: str, found: str, allowed: str, hint: str | None = None) -> NoReturn:
