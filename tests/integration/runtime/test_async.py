@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ import textwrap
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -515,6 +517,35 @@ def test_ctrl_c_stops_cleanly(loop: str, delay: float, tmp_path: Path) -> None:
     assert err.count("Traceback") == 1, err
     assert "Exception ignored" not in err
     assert "Error" not in err
+
+
+def test_ctrl_c_at_any_call_of_the_pipeline_leaves_nothing_behind() -> None:
+    """Where the interpreter looks for signals: at the start of functions and after calls into C."""
+    job, file = blocking_job(), "pipeline.py"
+    job(one(0))
+    interrupted = 0
+    for number in itertools.count():
+        events = iter(range(number, -1, -1))
+
+        def interrupt(frame: Any, event: str, _: object, events: Iterator[int] = events) -> None:
+            own = frame.f_code.co_filename.endswith(file) and event in ("call", "c_return")
+            if own and next(events, None) == 0:
+                raise KeyboardInterrupt
+
+        before = sys.getprofile()
+        sys.setprofile(interrupt)
+        try:
+            job(one(1))
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.setprofile(before)
+        assert default_session().pipeline.in_flight == 0
+        assert job(one(2)) == 4.0
+        if next(events, None) is not None:
+            break
+    assert interrupted > 5
+    flow.clear_default_session()
 
 
 @pytest.mark.slow

@@ -153,7 +153,7 @@ class Pipeline:
         self._results = Register("results", [CALLBACK], 1)
         self._credits: set[Credit] = set()
         self._delivering: Step | None = None
-        self._inline: threading.Thread | None = None
+        self._inline: tuple[threading.Thread, Step] | None = None  # what runs in a caller's thread
         self._device = threading.Lock()
         self._changes = Changes()
         self._threads: dict[str, threading.Thread] = {}
@@ -196,8 +196,8 @@ class Pipeline:
     @property
     def _in_handler(self) -> bool:
         """Whether the caller is a ``flow.watch`` handler of an unfinished synchronous step."""
-        caller = self._inline
-        return caller is not None and caller is threading.current_thread()
+        inline = self._inline
+        return inline is not None and inline[0] is threading.current_thread()
 
     # ------------------------------------------------------------------- calling
 
@@ -207,14 +207,11 @@ class Pipeline:
         This also works inside a callback; steps that were already fed run before or after the step.
         """
         is_alone = not self._threads and self._inline is None  # no callback, and no handler
-        if is_alone and self._enter_inline(step):
-            self._run_inline(step)
+        if is_alone and self._run_inline(step):
             return
         if self.in_callback or self._in_handler:
             step.run(self._device)
-        elif self._enter_inline(step):
-            self._run_inline(step)
-        else:
+        elif not self._run_inline(step):
             self._refuse_second_caller()
             self.submit(step)
             self.wait_for(step)
@@ -223,8 +220,9 @@ class Pipeline:
             raise step.error
 
     def _refuse_second_caller(self) -> None:
-        other = self._inline
-        if self.one_caller and other is not None:
+        inline = self._inline
+        if self.one_caller and inline is not None:
+            other, _ = inline
             line = user_line_of_thread(other)
             raise JobError(
                 f"calling a job in thread {threading.current_thread().name!r}",
@@ -236,23 +234,33 @@ class Pipeline:
                 "that is the same in all processes",
             )
 
-    def _enter_inline(self, step: Step) -> bool:
-        with self._changes.lock:
-            if self._inline is not None or (self._threads and not self._actors_idle):
-                return False
-            self._take_token(step)
-            self._inline = threading.current_thread()
-            return True
+    def _run_inline(self, step: Step) -> bool:
+        """Run a step in this thread if none is in flight; return whether it ran, raise its error.
 
-    def _run_inline(self, step: Step) -> None:
-        """Run a step that `_enter_inline` has let in; raise its error."""
+        Ctrl-C may interrupt at any call: also the one that ends the step, which is then repeated.
+        """
         try:
+            with self._changes.lock:
+                if self._inline is not None or (self._threads and not self._actors_idle):
+                    return False
+                self._inline = threading.current_thread(), step
+                self._take_token(step)
             step.run(self._device)
+            return True
         finally:
-            with self._changes.lock:  # other threads see `_inline` None only with the token free
-                self._inline = None
-                step.credit.release(step)
-                self._changes.notify()
+            try:
+                self._leave_inline(step)
+            finally:
+                self._leave_inline(step)
+
+    def _leave_inline(self, step: Step) -> None:
+        inline = self._inline
+        if inline is None or inline[1] is not step:
+            return
+        with self._changes.lock:  # other threads see `_inline` None only with the token free
+            step.credit.release(step)
+            self._inline = None
+            self._changes.notify()
 
     def submit(self, step: Step) -> None:
         """Feed a step; block until its job has a free token."""
