@@ -243,14 +243,18 @@ def _product(work: BodyGradient, value: Value, stacked: Mapping[Value, Sym]) -> 
 
 
 def _sum_of_products(g: GradContext, op: Op, stacked: Mapping[Value, Sym]) -> Sym:
-    """Emit the sum over all positions of matrix products."""
-    rows = []
+    """Emit the sum over all positions of matrix products, as a product.
+
+    Its rows are in the order of the sequences, or, for several devices, which may have parts of the
+    rows of each position, with the positions as the inner axis.
+    """
+    rows, is_outer = [], g.op.placement.size == 1
     for x, is_first in zip(op.inputs, (True, False), strict=True):
         flag = op.attrs["transpose_a" if is_first else "transpose_b"]
         inner = 1 if flag == is_first else 2  # the axis of which the product is a sum
-        moved = g.one("transpose", stacked[x], perm=(inner, 0, 3 - inner))
-        shape = (moved.type.shape[0] * moved.type.shape[1], moved.type.shape[2])
-        rows.append(g.one("reshape", moved, shape=shape))
+        perm = (0, inner, 3 - inner) if is_outer else (inner, 0, 3 - inner)
+        moved = stacked[x] if perm == (0, 1, 2) else g.one("transpose", stacked[x], perm=perm)
+        rows.append(g.one("reshape", moved, shape=(-1, moved.shape[2])))
     return g.one("matmul", *rows, **{**op.attrs, "transpose_a": True, "transpose_b": False})
 
 
