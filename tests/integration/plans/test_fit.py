@@ -134,7 +134,7 @@ def test_a_run_allocates_what_is_predicted(devices: str) -> None:
 
 
 def test_weights_gathered_layer_by_layer_are_a_form() -> None:
-    found = fitted(1, batch=8, devices="0:0-3", width=512)
+    found = fitted(1, batch=8, devices="0:0-3", width=512, pipeline_stages=1)
     parts, layers = "weights and optimizer states in parts", "weights gathered layer by layer"
     once, freed = ([f for f in found.forms if f.changes == c] for c in ((parts,), (parts, layers)))
     weight = 4 * 512 * 512

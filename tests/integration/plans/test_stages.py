@@ -328,11 +328,14 @@ def test_micro_batches_that_the_job_does_not_have_are_noted_once() -> None:
 
 
 @pytest.mark.slow
-def test_advice(whole: tuple[int, Any]) -> None:
+def test_advice() -> None:
+    described = CostModel(devices={"gpu": DeviceModel()})
     with emulated(4):
+        default_session().costs = described
         found = advise(perceptron())
         options = {option.name: option for option in (*found.options, *found.others)}
     with emulated(4):
+        default_session().costs = described
         seconds = numbers_of(perceptron(pipeline_stages=2)).seconds
     assert options["2 stages"].numbers.seconds == seconds
     assert "config.pipeline_stages(2)" in options["2 stages"].edit.code

@@ -443,8 +443,8 @@ class JobFunction(Generic[P, R]):
         if variant is not None and variant.executable is None:  # errors precede those of feeds
             self._executable(variant)
         session.before_call(self.name)
-        feeds = feeding.feed(args, kwargs)
-        return self._run(session, variant or self._variant(feeding.shapes(feeds)), feeds)
+        arrays = feeding.feed(args, kwargs)
+        return self._run(session, variant or self._variant(feeding.shapes(arrays)), arrays)
 
     def _call_eagerly(self, session: Session, feeds: Sequence[Array], feeding: Feeding) -> Any:
         """Run a call in eager mode, where the function may read values of blobs."""

@@ -19,6 +19,7 @@ from flow_core.frontend.config.function_config import (
     micro_batches,
 )
 from flow_core.frontend.config.precision import multiplies_half
+from flow_core.frontend.job.forms.stages import common_placement
 from flow_core.frontend.job.forms.table import MICRO, ON_ONE_DEVICE, STAGES, STATES
 from flow_core.frontend.job.forms.table import Change as Setting
 from flow_core.frontend.job.function import AnyJob
@@ -164,6 +165,11 @@ class Program:
                 yield self._setting("sharded states", change.name, *change.setting)
 
     def _stages(self) -> Iterator[Change]:
+        """Yield stages for devices of their own; those of one host would compute in turn anyway."""
+        placement, costs = common_placement(self.build), self.job.active_session().costs
+        recording = self.compiled.request.options.recording
+        if placement is None or costs.computes_on_host(placement.device_type, recording):
+            return
         for change in STAGES.levels:
             if change.setting is not None and change.make(self.build) is not None:
                 yield self._setting(STAGES.name, change.name, *change.setting)
