@@ -142,16 +142,17 @@ def _connect(
         ]
         for target, boxes in sent.items()
     }
-    views = {key: exports.view_of(box) for key, box in own.items()}
+    views: dict[object, Array] = {key: exports.view_of(box) for key, box in own.items()}
     found = [(own[key], row) for key, row in shared.items() if row]
     for source, answer in _swap(group, answers, received).items():
         for box, (location, strides, row) in zip(received[source], answer, strict=True):
             views[box.key] = memory.open(location, strides, box)
             found += [(box, row)] if row else []
-    copies = {}
+    copies: dict[object, _Copy] = {}
     for box, row in found:
         mine = reads.get(box.key, none)
-        others = [memory.open(*place, box) for r, offered in row if r != rank for place in offered]
+        places_of_others = [place for r, offered in row if r != rank for place in offered]
+        others = [memory.open(location, strides, box) for location, strides in places_of_others]
         targets = [*(mine.targets if mine.places else ()), *others]
         copies[box.key] = _Copy([r for r, _ in row], views[box.key], targets)
     return views, copies
