@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from flow_core.base.errors import JobError
 from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.frontend.job.compile_request import compile_request
-from flow_core.frontend.job.forms.search import Form, Search, Steps
+from flow_core.frontend.job.forms.form import Form
+from flow_core.frontend.job.forms.search import Search, Steps
 from flow_core.frontend.job.forms.source import Source
 from flow_core.frontend.job.forms.stages import common_placement
 from flow_core.frontend.job.forms.table import KINDS, consent

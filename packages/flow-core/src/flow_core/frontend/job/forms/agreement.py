@@ -15,7 +15,7 @@ from flow_core.frontend.job.host_fallback import compile_with_fallback
 from flow_core.frontend.job.plan_agreement import SharedSelection
 
 if TYPE_CHECKING:
-    from flow_core.frontend.job.forms.search import Form
+    from flow_core.frontend.job.forms.form import Form
 
 
 class Agreement:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from flow_core.frontend.job.forms.form import AS_IT_IS, Form, Levels
 from flow_core.frontend.job.forms.table import (
     GRIDS,
     KINDS,
@@ -17,14 +17,6 @@ from flow_core.frontend.job.forms.table import (
     STATES,
     Change,
 )
-
-if TYPE_CHECKING:
-    from flow_core.frontend.job.forms.search import Form
-
-Levels = tuple[int, ...]
-"""The level of each kind of change of a form, in the order of `KINDS`."""
-
-AS_IT_IS: Levels = (0,) * len(KINDS)
 
 
 @dataclass(frozen=True, slots=True, order=True)

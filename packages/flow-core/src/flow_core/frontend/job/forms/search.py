@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from flow_core.base.errors import CompatibilityWarning, FlowError, OutOfMemoryError
@@ -34,7 +34,8 @@ from flow_core.compiler.stage_cache import StageCache
 from flow_core.costs.clock import Step, simulate_step
 from flow_core.costs.task_costs import TaskCosts
 from flow_core.frontend.config.function_config import micro_batches
-from flow_core.frontend.job.forms.queue import AS_IT_IS, Entry, Levels, Queue
+from flow_core.frontend.job.forms.form import AS_IT_IS, Form, Levels
+from flow_core.frontend.job.forms.queue import Entry, Queue
 from flow_core.frontend.job.forms.source import Source
 from flow_core.frontend.job.forms.stages import common_placement, least_seconds
 from flow_core.frontend.job.forms.table import (
@@ -53,50 +54,6 @@ SAVING = 0.02
 
 TASK = 250_000
 """The nanoseconds of work that the budget counts for compiling and simulating a task or an op."""
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """A form of a job that was compiled.
-
-    Attributes:
-        levels: the levels of its changes.
-        changes: the names of its changes.
-        how: what to write in the program.
-        kinds: the kinds of its changes.
-        device: the device that has the least free memory, as text.
-        nbytes: the bytes that this device needs.
-        variables: those of them that variables need.
-        limit: the bytes that it has; None for no limit.
-        seconds: the predicted time of a step, with all devices side by side.
-        busiest: the part of it for which the busiest device computes.
-        fits: whether each device has enough memory.
-        price: the factor on the price of memory with which its layouts were chosen.
-        work: the nanoseconds that the budget counts for it.
-        stages: its stages of a pipeline in words.
-        compiled: the compiled job for all devices, if the form fits and was not beaten.
-    """
-
-    levels: Levels
-    changes: tuple[str, ...]
-    how: tuple[str, ...]
-    kinds: tuple[Kind, ...]
-    device: str
-    nbytes: int
-    variables: int
-    limit: int | None
-    seconds: float
-    busiest: float
-    fits: bool
-    price: float
-    work: int
-    stages: tuple[str, ...] = ()
-    compiled: Compiled | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def name(self) -> str:
-        """The changes in words."""
-        return ", ".join(self.changes) or "as it is"
 
 
 @dataclass(frozen=True, slots=True)

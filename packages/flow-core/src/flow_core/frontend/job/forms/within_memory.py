@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from flow_core.base.errors import OutOfMemoryError
 from flow_core.compiler.request import Compiled
-from flow_core.frontend.job.forms.search import Form, Search, Steps
+from flow_core.frontend.job.forms.form import Form
+from flow_core.frontend.job.forms.search import Search, Steps
 from flow_core.frontend.job.forms.source import Source
 from flow_core.frontend.job.forms.table import KINDS, Kind, consent
 
