@@ -142,8 +142,8 @@ def _connect(
         ]
         for target, boxes in sent.items()
     }
-    views = {key: exports.view_of(box) for key, box in own.items()}
-    found = [(own[key], row) for key, row in shared.items() if row]
+    views: dict[object, Array] = {key: exports.view_of(box) for key, box in own.items()}
+    found: list[tuple[Box, Any]] = [(own[key], row) for key, row in shared.items() if row]
     for source, answer in _swap(group, answers, received).items():
         for box, (location, strides, row) in zip(received[source], answer, strict=True):
             views[box.key] = memory.open(location, strides, box)

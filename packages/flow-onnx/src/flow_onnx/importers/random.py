@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -51,7 +52,7 @@ def _drawn(n: Node, kind: str, parameters: Sequence[float], shape: Shape, dtype:
                 **_seed(n))  # fmt: skip
 
 
-def _seed(n: Node) -> dict[str, int | bool]:
+def _seed(n: Node) -> dict[str, Any]:
     """Return the bits of the seed, a float; without one, the seed derives from the job's."""
     given = n.attr("seed")
     bits = -1 if given is None else int(np.float32(given).view(np.int32))
