@@ -148,7 +148,7 @@ def _connect(
         for box, (location, strides, row) in zip(received[source], answer, strict=True):
             views[box.key] = memory.open(location, strides, box)
             found += [(box, row)] if row else []
-    copies = {}
+    copies: dict[object, _Copy] = {}
     for box, row in found:
         mine = reads.get(box.key, none)
         others = [memory.open(*place, box) for r, offered in row if r != rank for place in offered]
