@@ -151,7 +151,8 @@ def _connect(
     copies: dict[object, _Copy] = {}
     for box, row in found:
         mine = reads.get(box.key, none)
-        others = [memory.open(*place, box) for r, offered in row if r != rank for place in offered]
+        offered = [place for r, own_places in row if r != rank for place in own_places]
+        others = [memory.open(location, strides, box) for location, strides in offered]
         targets = [*(mine.targets if mine.places else ()), *others]
         copies[box.key] = _Copy([r for r, _ in row], views[box.key], targets)
     return views, copies
