@@ -143,7 +143,7 @@ def _connect(
         for target, boxes in sent.items()
     }
     views: dict[object, Array] = {key: exports.view_of(box) for key, box in own.items()}
-    found = [(own[key], row) for key, row in shared.items() if row]
+    found: list[tuple[Box, Any]] = [(own[key], row) for key, row in shared.items() if row]
     for source, answer in _swap(group, answers, received).items():
         for box, (location, strides, row) in zip(received[source], answer, strict=True):
             views[box.key] = memory.open(location, strides, box)
@@ -151,8 +151,8 @@ def _connect(
     copies: dict[object, _Copy] = {}
     for box, row in found:
         mine = reads.get(box.key, none)
-        places_of_others = [place for r, offered in row if r != rank for place in offered]
-        others = [memory.open(location, strides, box) for location, strides in places_of_others]
+        offered = [place for r, own_places in row if r != rank for place in own_places]
+        others = [memory.open(location, strides, box) for location, strides in offered]
         targets = [*(mine.targets if mine.places else ()), *others]
         copies[box.key] = _Copy([r for r, _ in row], views[box.key], targets)
     return views, copies
