@@ -50,19 +50,18 @@ def indexed_reference(row: Update) -> Callable[..., tuple[Array, ...]]:
     def reference(
         model: Array, index: Array, values: Array, rate: Array, *states: Array, **attrs: Any
     ) -> tuple[Array, ...]:
-        flat = values.reshape(index.size, *model.shape[1:])
-        sums: dict[int, Array] = {}
-        for place, value in zip(index.reshape(-1).tolist(), flat, strict=True):
-            at = place - attrs["first"]
-            if 0 <= at < len(model):
-                sums[at] = sums.get(at, 0) + value
+        at = index.reshape(-1).astype(np.int64) - attrs["first"]
+        inside = (at >= 0) & (at < len(model))
+        rows, places = np.unique(at[inside], return_inverse=True)
+        flat = values.reshape(index.size, *model.shape[1:])[inside]
+        sums = np.zeros((len(rows), *flat.shape[1:]), flat.dtype)
+        np.add.at(sums, places, flat)
+        own = {name: x[rows] for name, x in zip(row.states, states, strict=True)}
+        own |= {"model": model[rows], "model_diff": sums}
         tables = [x.copy() for x in (model, *states)]
-        for at, total in sums.items():
-            own = {name: x[at] for name, x in zip(row.states, states, strict=True)}
-            own |= {"model": model[at], "model_diff": total}
-            new = computed(row, **attrs, **own, rate=_number(rate), l1=0.0, l2=0.0)
-            for table, changed in zip(tables, new, strict=True):
-                table[at] = changed
+        new = computed(row, **attrs, **own, rate=_number(rate), l1=0.0, l2=0.0)
+        for table, changed in zip(tables, new, strict=True):
+            table[rows] = changed
         return tuple(tables)
 
     return reference
