@@ -5,7 +5,7 @@ The 1,797 images of 8 x 8 pixels ship with scikit-learn, so nothing is downloade
 
 import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -65,10 +65,10 @@ def predict_job(images: Annotated[tp.Numpy, tp.shape(TESTED, 1, 8, 8), flow.floa
 
 
 def load_data() -> tuple[tp.Numpy, ...]:
-    digits = load_digits()
+    digits: Any = load_digits()
     images = (digits.images / 16.0).astype(np.float32)[:, np.newaxis]
     labels = digits.target.astype(np.int32)
-    split = train_test_split(images, labels, test_size=TESTED, random_state=1, stratify=labels)
+    split: Any = train_test_split(images, labels, test_size=TESTED, random_state=1, stratify=labels)
     return tuple(split)
 
 
