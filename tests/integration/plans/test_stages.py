@@ -142,8 +142,9 @@ def test_devices_with_fast_links_are_in_one_stage() -> None:
     ],
 )
 def test_jobs_that_cannot_be_divided(stages: int, tied: bool, found: str) -> None:
-    with emulated(4), pytest.raises(JobError, match=found):
+    with emulated(4), pytest.raises(JobError, match=found) as error:
         perceptron(pipeline_stages=stages, tied=tied).compile()
+    assert f"(at {__file__}:" in str(error.value).splitlines()[0]
 
 
 def test_jobs_that_place_their_layers() -> None:

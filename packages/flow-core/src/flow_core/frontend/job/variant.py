@@ -10,7 +10,7 @@ from warnings import catch_warnings, simplefilter
 
 from flow_core.annotations import JobSignature
 from flow_core.base.arrays import Array
-from flow_core.base.errors import CompatibilityWarning, JobError, ZeroWeightsWarning
+from flow_core.base.errors import CompatibilityWarning, JobError, ZeroWeightsWarning, located
 from flow_core.compiler.compile import gc_paused
 from flow_core.compiler.replicas import updated_variables
 from flow_core.compiler.request import Compiled
@@ -78,7 +78,8 @@ class Variant:
         check_kind(session, self.traced.build.kind)
         stages = int(self.traced.build.config.get(PIPELINE_STAGES) or 1)
         if stages > 1:
-            divide(self.traced.build, stages, onto)
+            with located(next(iter(self.traced.build.builder.lines.values()), None)):
+                divide(self.traced.build, stages, onto)
         self.fetches = Fetches(self.traced, differentiate(self.traced))
         self._own_values = len(self.fetches.values)
         self.compiled: Compiled | None = None
