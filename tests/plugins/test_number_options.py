@@ -11,7 +11,7 @@ from flow_dist.cli import main
 
 
 def options(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield the commands that have options of floating-point numbers, each with one of them."""
+    """Yield each command line, without the value, that ends in an option with a float value."""
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):  # also those that plugins add when it runs

@@ -18,7 +18,7 @@ from flow_dist.shm.memory import PeerGroup
 
 
 class Mail:
-    """The messages between ranks.
+    """Queues of messages between ranks, which are threads.
 
     Attributes:
         sent: how many messages each rank has sent.

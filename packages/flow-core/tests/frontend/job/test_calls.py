@@ -31,7 +31,7 @@ def test_a_call_of_a_small_job_makes_few_calls() -> None:
 
 
 class Labeled(np.ndarray[Any, np.dtype[Any]]):
-    """Arrays of a class of the program."""
+    """A subclass of numpy's array that the program defines."""
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_too_few_layers(layers: int, count: int) -> None:
 
 
 def test_large_networks_have_few_borders() -> None:
-    """Of neighboring borders, those with the fewest bytes remain."""
+    """Of neighboring borders, the one that the fewest bytes cross is kept."""
     count = 20 * MOST
     sizes = [1 if i % 10 == 9 else 50 for i in range(count)]
     found = chain([1.0] * count, sizes).cut(4).stage

@@ -90,7 +90,7 @@ def bind_in_place(phases: Phases, memory: SharedMemory, group: PeerGroup) -> Ite
 
 @dataclass(slots=True)
 class _Reads:
-    """What this process does with a box.
+    """How this process reads a box.
 
     Attributes:
         targets: the targets of the gathers that read the box.

@@ -227,7 +227,7 @@ def _gradient(g: GradContext) -> Gradients:
 
 
 def _product(work: BodyGradient, value: Value, stacked: Mapping[Value, Sym]) -> Op | None:
-    """Return the matrix product that makes the gradient of a weight, if it can follow the loop.
+    """Return the matrix product of a weight's gradient, if it can be moved after the loop.
 
     The sum of the products of all positions is one product of matrices with a row for each row of
     each position.  It takes less time than to add the products to a sum at each position, if that

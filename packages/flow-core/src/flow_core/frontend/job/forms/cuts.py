@@ -4,9 +4,9 @@ The ops that depend on both fed values and variables are in a row, in the order 
 stage has consecutive ops of the row; all others, such as variables, masks and labels, belong to the
 stage of their first reader.  A trained variable is read in one stage only.
 
-The cuts minimize the time of the slowest stage, whose ops compute and which receives what crosses
-the border before it; of equal cuts, those count over which the fewest bytes cross.  They are found
-by dynamic programming over the borders (Narayanan et al. 2019, "PipeDream", section 3.1).
+The cuts minimize the time of the slowest stage: that of its ops, and of receiving what crosses the
+border before it.  Of equally fast cuts, those that the fewest bytes cross are chosen, by dynamic
+programming over the borders (Narayanan et al. 2019, "PipeDream", section 3.1).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Row:
         return cls(ops, at, first, last)
 
     def refused(self) -> list[bool]:
-        """Return, for each border, whether both of its sides read one trained variable."""
+        """Return, for each border, whether ops on both sides read the same trained variable."""
         reach = dict(self.last)
         for name, op in reversed([*self.ops.items()]):
             for value in op.inputs if name not in self.at else ():
@@ -119,7 +119,7 @@ class _Row:
         )
 
     def _over_borders(self, spans: Iterator[tuple[int, int, int]], outside: int = 0) -> list[int]:
-        """Return the sum over the spans across each border; border i is before position i."""
+        """Return, for each border i, before position i, the sum of the spans that cross it."""
         changes = [0] * (len(self.at) + 2)
         for first, last, amount in spans:
             changes[first + 1] += amount

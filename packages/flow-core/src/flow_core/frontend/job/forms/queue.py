@@ -43,7 +43,7 @@ class Entry:
 
 
 class Queue:
-    """The forms to compile: those without stages first, and those with the least bounds first.
+    """A priority queue of forms to compile: those without stages first, each by its bound.
 
     Args:
         most: the strongest level of each kind.
