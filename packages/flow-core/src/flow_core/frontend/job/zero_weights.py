@@ -142,12 +142,13 @@ def stuck(graph: Graph, specs: Mapping[str, OpSpec], zeros: Iterable[str]) -> fr
     """Return those of the given zero variables that stay zero forever."""
     gradients = updates(graph, specs)
     left = frozenset(name for name in zeros if name in gradients)
-    while True:
+    while left:
         zero = zero_values(graph, specs, left)
         kept = frozenset(name for name in left if all(g in zero for g in gradients[name]))
         if kept == left:
-            return left
+            break
         left = kept
+    return left
 
 
 def begins_at_zero(op: Op) -> bool:
@@ -172,11 +173,11 @@ def warn_of_zero_weights(
         graph: the graph with backward pass and updates.
         session: the session with the variables.
     """
+    weights = [name for name in updates(graph, specs) if _is_weight(graph, name)]
     zeros = [op.name for op in graph.of_type("variable") if begins_at_zero(op)]
-    if not any(_is_weight(graph, name) for name in zeros):
+    if not {*weights} & {*zeros}:
         return
     found = stuck(graph, specs, [name for name in zeros if session.is_still_zero(name)])
-    weights = [name for name in updates(graph, specs) if _is_weight(graph, name)]
     names = [name for name in graph.ops if name in found and name in weights]
     if names and len(weights) > 1:
         some = [f"{name!r} at {graph.lines.get(name)}" for name in names[:MOST_NAMED]]
