@@ -21,10 +21,16 @@ GENERATED = ("reference/", "../reference/")  # the strict build of the site chec
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_linked_files_are_there(page: Path) -> None:
+    """Pages of the site link only to other files of the site, which its strict build requires."""
+    site = ROOT / "docs"
+    within = site if page.is_relative_to(site) else ROOT
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     links = re.findall(r"\]\(([^)\s#]+)", text)
     local = [link for link in links if not link.startswith(("http", *GENERATED))]
-    assert [link for link in local if not (page.parent / link).exists()] == []
+    files = {link: (page.parent / link).resolve() for link in local}
+    missing = [link for link, file in files.items() if not file.exists()]
+    outside = [link for link, file in files.items() if not file.is_relative_to(within)]
+    assert (missing, outside) == ([], [])
 
 
 def test_the_layers_are_those_of_the_contract() -> None:
