@@ -161,6 +161,8 @@ def test_names_in_text_become_links() -> None:
 def test_compact_pages_keep_code() -> None:
     text = '<p>\n\n  a</p><pre>\n\n  b\n</pre>\n\n<script>"\n\n"</script>'
     assert compact(text) == '<p>\na</p><pre>\n\n  b\n</pre>\n<script>"\n\n"</script>'
+    picture = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"></svg>'
+    assert compact(picture) == '<svg viewBox="0 0 1 1"></svg>'
 
 
 def test_facts_are_about_public_names() -> None:

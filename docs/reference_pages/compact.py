@@ -1,6 +1,7 @@
-"""Copy a built site without superfluous white space: ``python -m reference_pages.compact IN OUT``.
+"""Copy a built site without what browsers ignore: ``python -m reference_pages.compact IN OUT``.
 
-White space between lines is more than a third of the generator's pages.
+White space between lines is more than a third of the generator's pages.  Pictures within a page
+need no namespace, and only one of the generator's two themes is used.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ MOST = 20_000_000
 """Maximum size of the site in bytes."""
 
 KEPT = re.compile(r"(<(pre|textarea|script)\b.*?</\2>)", re.S)
+IGNORED = re.compile(r' xmlns="http://www\.w3\.org/2000/svg"|\s*(\n)\s*')
+UNUSED = "classic"
+"""The folder of the theme that is not used."""
 
 
 def compact(text: str) -> str:
     r"""Return an HTML page with single line breaks, except where white space is shown.
+
+    Attributes with the namespace of SVG are removed.
 
     >>> compact("<p>\n\n   a\n</p><pre>\n\n  b</pre>")
     '<p>\na\n</p><pre>\n\n  b</pre>'
@@ -25,7 +31,7 @@ def compact(text: str) -> str:
     parts = KEPT.split(text)
     # Two groups: each kept element is followed by the name of its tag.
     return "".join(
-        part if number % 3 == 1 else re.sub(r"\s*\n\s*", "\n", part)
+        part if number % 3 == 1 else IGNORED.sub(r"\1", part)
         for number, part in enumerate(parts)
         if number % 3 != 2
     )
@@ -38,7 +44,7 @@ def copy(source: Path, target: Path) -> int:
         SystemExit: the site is larger than `MOST`.
     """
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target)
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(UNUSED))
     for path in target.rglob("*.html"):
         path.write_text(compact(path.read_text()))
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())

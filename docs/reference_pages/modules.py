@@ -15,6 +15,8 @@ from reference_pages.signatures import signature
 ROOT = Path(__file__).parents[2]
 OVERVIEW = "reference/internals"
 PLUGINS = "reference/plugins"
+UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
+"""The front matter of pages whose names would hide the public ones among the results of a search."""
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -72,7 +74,8 @@ def _internals() -> Iterator[tuple[str, str]]:
             name = ".".join(folder.relative_to(source.parent).parts)
             text = docstrings.summary(ast.get_docstring(_tree(folder / "__init__.py")))
             rows.append(f"| [`{name}`]({name}.md) | {docstrings.cell(text)} |")
-            yield f"{OVERVIEW}/{name}.md", "\n".join(_folder(folder, source.parent)) + "\n"
+            page = "\n".join(_folder(folder, source.parent))
+            yield f"{OVERVIEW}/{name}.md", f"{UNSEARCHED}{page}\n"
     head = ["# Modules", "", "For contributors: all modules, with one line per function and class."]
     lines = [*head, "", "| folder | contents |", "|---|---|", *rows]
     yield f"{OVERVIEW}/index.md", "\n".join(lines) + "\n"
