@@ -7,12 +7,16 @@ import json
 import re
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import flow_zoo
 import oneflow as flow
+import oneflow.typing as tp
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -169,6 +173,30 @@ def test_facts_are_about_public_names() -> None:
     facts = tomllib.loads((ROOT / "docs/reference_pages/facts.toml").read_text())
     assert set(facts) <= {entry.name for entry in entries()}
     assert {key for fact in facts.values() for key in fact} <= {"formula", "oneflow", "torch"}
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda x, **given: flow.layers.dense(x, 4, **given),
+        lambda x, **given: flow.layers.conv1d(x, 4, 3, **given),
+        lambda x, **given: flow.layers.conv2d(flow.reshape(x, (2, 3, 3, 3)), 4, 3, **given),
+        lambda x, **given: flow.layers.conv3d(flow.reshape(x, (2, 1, 3, 3, 3)), 4, 3, **given),
+    ],
+    ids=["dense", "conv1d", "conv2d", "conv3d"],
+)
+def test_layers_start_as_their_pages_say(layer: Callable[..., Any], request: Any) -> None:
+    flow.clear_default_session()
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3, 9))) -> tp.Numpy:
+        return layer(x, name="layer")
+
+    job(np.ones((2, 3, 9), np.float32))
+    weight = flow.get_all_variables()["layer-weight"].numpy()
+    text = text_of(f"flow.layers.{request.node.callspec.id}")
+    assert weight.any() != ("start at zero" in text)
+    flow.clear_default_session()
 
 
 def test_every_page_is_in_the_navigation() -> None:
