@@ -10,6 +10,7 @@ selected plan.
 """
 
 import argparse
+import functools
 import json
 import os
 import subprocess
@@ -19,14 +20,15 @@ import time
 from pathlib import Path
 
 STAGES = ("import", "trace", "compile", "selection", "bind")
+LAYERS = {"gpt": 6, "gpt12": 12}
 PLACES = {"1": ("0:0", None), "2": ("0:0-1", None), "4": ("0:0-3", None), "2x2": ("0:0-3", (2, 2))}
 
 
 # -------------------------------------------------------------------------- in a separate process
 
 
-def gpt(ids, labels):
-    """Build a decoder of six layers that uses the embedding's weights for its output."""
+def gpt(layers, ids, labels):
+    """Build a decoder that uses the embedding's weights for its output."""
     import networks
 
     import oneflow as flow
@@ -36,7 +38,7 @@ def gpt(ids, labels):
     x = flow.gather(tokens, ids) + networks.variable("pos", (length, hidden))
     mask = networks.variable("mask", (1, 1, length, length), trainable=False)
     x = flow.reshape(x, (batch * length, hidden))
-    for i in range(6):
+    for i in range(layers):
         x = block(f"{i}.", x, mask, hidden, (batch, length, hidden))
     logits = flow.matmul(networks.layer_norm("ln", x), tokens, transpose_b=True)
     return networks.cross_entropy(flow.reshape(labels, (-1,)), logits)
@@ -67,8 +69,10 @@ def job_of(workload, place):
 
     rng = np.random.RandomState(99)
     ids = np.zeros((8, 128), np.int32)
-    batch = (ids, ids) if workload == "gpt" else data.batch(rng, workload)
-    body = gpt if workload == "gpt" else flow_bench.network(workload)
+    if workload in LAYERS:
+        batch, body = (ids, ids), functools.partial(gpt, LAYERS[workload])
+    else:
+        batch, body = data.batch(rng, workload), flow_bench.network(workload)
     devices, grid = PLACES[place]
     names = [f"x{i}" for i in range(len(batch))]
 

@@ -16,6 +16,7 @@ from flow_core.base.alignment import aligned
 from flow_core.base.arrays import Array
 from flow_onednn import binding, threads
 from flow_onednn.binding import CData
+from flow_onednn.kept_trials import threads_of
 from flow_onednn.library import Library, OneDnnError, library, status_text
 from flow_onednn.native import compiler
 from flow_onednn.native.calls import Call, call, limited
@@ -34,12 +35,16 @@ def dims(values: Sequence[int]) -> CData:
 def plain(shape: Sequence[int], dtype: str, strides: Sequence[int] | None = None) -> Md:
     """Return the descriptor of an array; strides are in elements and row-major by default."""
     shape = tuple(shape) or (1,)
-    return _create_descriptor("with_strides", shape, dtype, dims(strides or row_major(shape)))
+    steps = tuple(strides or row_major(shape))
+    return _described(
+        _create_descriptor("with_strides", shape, dtype, dims(steps)), f"{dtype}{shape}{steps}"
+    )
 
 
 def any_layout(shape: Sequence[int], dtype: str) -> Md:
     """Return a descriptor whose layout the primitive selects (format tag "any")."""
-    return _create_descriptor("with_tag", shape, dtype, binding.ANY)
+    found = _create_descriptor("with_tag", shape, dtype, binding.ANY)
+    return _described(found, f"{dtype}{tuple(shape)}any")
 
 
 def _create_descriptor(how: str, shape: Sequence[int], dtype: str, layout: CData) -> Md:
@@ -49,6 +54,25 @@ def _create_descriptor(how: str, shape: Sequence[int], dtype: str, layout: CData
     kind = binding.DATA_TYPES[dtype]
     one.check(create(out, len(shape), dims(shape), kind, layout), f"describing {shape} {dtype}")
     return one.ffi.gc(out[0], one.lib.dnnl_memory_desc_destroy)
+
+
+_texts: weakref.WeakKeyDictionary[CData, str] = weakref.WeakKeyDictionary()
+"""What determines the descriptors of memory and of primitives, as texts."""
+
+
+def _described(found: CData, text: str) -> CData:
+    _texts[found] = text
+    return found
+
+
+def _text(argument: Any) -> str:
+    """Return what determines an argument of a primitive, without addresses."""
+    ffi = library().ffi
+    if not isinstance(argument, ffi.CData):
+        return repr(argument)
+    if ffi.typeof(argument).kind == "array":
+        return repr(list(argument))
+    return "none" if argument == ffi.NULL else _texts[argument]
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -95,7 +119,7 @@ class Primitive:
         """
         one, owner = library(), self.desc
         found = one.lib.dnnl_primitive_desc_query_md(owner, binding.MD[role], 0)
-        return one.ffi.gc(found, lambda _: owner)
+        return _described(one.ffi.gc(found, lambda _: owner), f"{role} of ({_texts[owner]})")
 
     @property
     def scratchpad(self) -> int:
@@ -172,6 +196,9 @@ SUMMING_PRIMITIVES = {
 }
 """Primitives that can divide a sum among threads; each has a function that lists its arguments."""
 
+RESULTS = {"dst", "diff_weights", "diff_bias"}
+"""The arguments that these primitives write."""
+
 
 def _reproducible(
     make: Callable[[], Primitive | None], one: Primitive, count: int, roles: Roles
@@ -188,25 +215,45 @@ def _reproducible(
         count: number of threads of the pool.
         roles: the descriptors of the primitive's arguments.
     """
-    wanted, most = _trial_outputs(one, 1, roles), count
+    size = sum(map(nbytes, _memories(one, roles).values()))
+    trial = functools.partial(_equal_threads, make, one, count, roles)
+    found = threads_of(f"{_texts[one.desc]} {one.implementation}", size, count, trial)
+    if found == 1:
+        return replace(one, threads=1)
+    with threads.limited(found):
+        made = make() or one
+    return made if found == count else replace(made, threads=found)
+
+
+def _equal_threads(
+    make: Callable[[], Primitive | None], one: Primitive, count: int, roles: Roles
+) -> int:
+    """Return the largest number of threads with the bits of one; see `_reproducible`."""
+    wanted = _trial_outputs(one, 1, roles)
     while count > 1:
         with threads.limited(count):
             made = make()
-        if made is not None and _trial_outputs(made, count, roles) == wanted:
-            return made if count == most else replace(made, threads=count)
+        if made is not None and all(
+            map(np.array_equal, _trial_outputs(made, count, roles), wanted)
+        ):
+            return count
         count //= 2
-    return replace(one, threads=1)
+    return 1
 
 
-def _trial_outputs(primitive: Primitive, count: int, roles: Roles) -> list[bytes]:
-    """Return the contents of all arguments after a run on trial data with both signs."""
-    mds = {role: primitive.md(role) if md is None else md for role, md in roles.items()}
+def _memories(primitive: Primitive, roles: Roles) -> dict[str, Md]:
+    return {role: primitive.md(role) if md is None else md for role, md in roles.items()}
+
+
+def _trial_outputs(primitive: Primitive, count: int, roles: Roles) -> list[Array]:
+    """Return the bytes of the results of a run on trial data with both signs."""
+    mds = _memories(primitive, roles)
     arrays = {role: np.resize(_trial_values(), nbytes(md)) for role, md in mds.items()}
     scratchpad = np.empty(primitive.scratchpad, np.uint8)
     tensors = {role: (md, address(arrays[role])) for role, md in mds.items()}
     with threads.limited(count):
         launch(replace(primitive, threads=0), tensors, address(scratchpad))()
-    return [array.tobytes() for array in arrays.values()]
+    return [array for role, array in arrays.items() if role in RESULTS]
 
 
 @functools.cache
@@ -241,7 +288,9 @@ def _created(
         if warns:
             _warn_once(kind, text)
         return None
-    return Primitive(desc, text)
+    operands = [(number, _text(md)) for number, md in post.operands]
+    given = (*map(_text, arguments), replace(post, operands=()), operands, math, threads.count())
+    return Primitive(_described(desc, f"{kind} {given}"), text)
 
 
 @functools.cache

@@ -156,7 +156,7 @@ def compiled(text: str, cdef: str) -> Any:
 
 def built(compiler: str, version: str, text: str, cdef: str) -> Any:
     """Load a C library from the cache, compiling it first if it is absent."""
-    key = (text, version, *FLAGS, _processor())
+    key = (text, version, *FLAGS, processor())
     path = _cache(folder(), ".so").path(key, lambda: _compile(compiler, text))
     return ffi(cdef).dlopen(str(path))
 
@@ -196,7 +196,7 @@ def _cache(folder: Path, suffix: str) -> DiskCache:
 
 
 @functools.cache
-def _processor() -> str:
+def processor() -> str:
     """Return the processor's features, which determine the effect of ``-march=native``."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -1,0 +1,47 @@
+"""Outcomes of trials of primitives, kept on disk for later starts.
+
+The outcome of a trial depends on the library, the processor, the number of threads and the
+primitive only.  A trial runs the whole primitive several times: those of ResNet-50 take seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flow_core.base.disk_cache import DiskCache, user_folder
+from flow_onednn.library import describe
+from flow_onednn.native.compiler import processor
+
+SMALLEST = 1 << 20
+"""The smallest size of a primitive's arguments in bytes with which its outcome is kept; a trial of
+fewer takes less time than to write a file."""
+
+LIMIT = 4 << 20
+"""Maximum size of the cache in bytes."""
+
+
+def threads_of(primitive: str, size: int, most: int, trial: Callable[[], int]) -> int:
+    """Return the number of threads that a trial has found, in this process or in an earlier one.
+
+    Args:
+        primitive: what determines the primitive, as text.
+        size: the size of its arguments in bytes.
+        most: the number of threads of the pool.
+        trial: returns the number of threads, between 1 and ``most``.
+    """
+    if size < SMALLEST:
+        return trial()
+
+    def decode(content: bytes) -> int:
+        found = int(content)
+        if not 1 <= found <= most:
+            raise ValueError(f"it has {found} threads of {most}")
+        return found
+
+    cache = DiskCache(user_folder("flow-onednn") / "trials", ".txt", LIMIT, by_path=False)
+    key = ("trial 1", describe(), processor(), f"{most} threads", primitive)
+    found = cache.decoded(key, decode)
+    if found is None:
+        found = trial()
+        cache.write(key, str(found).encode())
+    return found
