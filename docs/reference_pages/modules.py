@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 OVERVIEW = "reference/internals"
 PLUGINS = "reference/plugins"
 UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
-"""The front matter of pages whose names would hide the public ones among the results of a search."""
+"""The front matter of pages whose names would hide the public ones in a search."""
 
 
 def pages() -> Iterator[tuple[str, str]]:
