@@ -150,6 +150,17 @@ def test_numbered_scopes_are_folded() -> None:
     assert not [node for node in few if "…" in node.label]
 
 
+def test_series_that_alternate_are_one_scope() -> None:
+    """As two scopes, each would depend on the other."""
+    names = [f"{kind}{i}/{op}" for i in range(6) for kind in ("conv", "norm") for op in "ab"]
+    names += ["short1/a", "short1/b", "loss"]
+    nodes = layout(names, [(i, i + 1) for i in range(len(names) - 1)])
+    (forward,) = (node for node in nodes if node.label == "forward")
+    labels = [nodes[child].label for child in forward.children]
+    assert labels == ["conv0 … norm5", "short1", "loss"]
+    assert [nodes[child].layer for child in forward.children] == [0, 1, 2]
+
+
 def test_the_ledger_is_sorted_by_cost() -> None:
     data = page_data(document(deep(6)))
     moving = [row for row in data["ledger"] if row[4]]

@@ -138,17 +138,38 @@ def _only_for_updates(names: Sequence[str], edges: Sequence[tuple[int, int]]) ->
 
 
 def _with_series(nodes: list[Node]) -> list[Node]:
-    """Fold inner scopes whose names differ only in a number, such as block0 to block11."""
+    """Fold inner scopes whose names differ only in a number, such as block0 to block11.
+
+    Series that overlap in graph order, such as conv0, norm0, conv1, norm1, become one scope: two
+    scopes would depend on each other.
+    """
     for number in range(len(nodes)):
+        children = nodes[number].children
         series: dict[str, list[int]] = {}
-        for child in nodes[number].children:
+        for place, child in enumerate(children):
             stem = re.sub(r"\d+", "*", nodes[child].label)
             if nodes[child].op < 0 and "*" in stem:
-                series.setdefault(stem, []).append(child)
-        for members in series.values():
-            if FOLDED <= len(members) < len(nodes[number].children):
-                _fold(nodes, number, members)
+                series.setdefault(stem, []).append(place)
+        for places, longest in _overlapping(series.values()):
+            if FOLDED <= longest and len(places) < len(children):
+                _fold(nodes, number, [children[place] for place in places])
     return nodes
+
+
+def _overlapping(series: Iterable[list[int]]) -> list[tuple[list[int], int]]:
+    """Join series of ascending places that overlap; return each with the length of its longest.
+
+    >>> _overlapping([[0, 2, 4], [1, 3], [7, 9]])
+    [([0, 1, 2, 3, 4], 3), ([7, 9], 2)]
+    """
+    found: list[tuple[list[int], int]] = []
+    for places in sorted(series):
+        if found and places[0] < found[-1][0][-1]:
+            before, longest = found.pop()
+            found.append((sorted([*before, *places]), max(longest, len(places))))
+        else:
+            found.append((places, len(places)))
+    return found
 
 
 def _fold(nodes: list[Node], parent: int, members: list[int]) -> None:
