@@ -46,10 +46,11 @@ def _plugin_api() -> Iterator[tuple[str, str]]:
 def _module(name: str, title: str) -> str:
     """Return a page with the full documentation of a module's public names."""
     module = importlib.import_module(name)
-    names = getattr(module, "__all__", None) or [
+    own = name.startswith("flow_core.base")  # the others consist of imports
+    names = [
         member
         for member, found in vars(module).items()
-        if not member.startswith("_") and getattr(found, "__module__", "") == name
+        if not (member.startswith("_") or (own and getattr(found, "__module__", "") != name))
     ]
     lines = [f"# {title}", "", docstrings.fenced(module.__doc__ or ""), ""]
     for member in sorted(names):

@@ -27,7 +27,7 @@ MODULES = [
     "flow_core.base.errors",
     "flow_core.testing",
 ]
-"""The public modules: those with ``__all__``, and of flow_core.base what has no underscore."""
+"""The public modules: what they define without an underscore, and import as the same name."""
 
 Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
@@ -44,6 +44,8 @@ def names(node: ast.stmt) -> Iterator[str]:
     """Yield the names that a statement defines."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         yield node.name
+    if isinstance(node, ast.ImportFrom):
+        yield from (alias.name for alias in node.names if alias.name == alias.asname)
     targets = node.targets if isinstance(node, ast.Assign) else []
     targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
     for target in targets:
@@ -53,9 +55,6 @@ def names(node: ast.stmt) -> Iterator[str]:
 
 def public_names(module: str) -> list[str]:
     """Return the public names of a module."""
-    for node in tree(module).body:
-        if isinstance(node, ast.Assign) and list(names(node)) == ["__all__"]:
-            return sorted(ast.literal_eval(node.value))
     found = {name for node in tree(module).body for name in names(node)}
     return sorted(name for name in found if not name.startswith("_"))
 

@@ -15,66 +15,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flow_core.annotations.parsing import annotation_name, parse_placeholder, parse_result
+from flow_core.annotations.parsing import (
+    annotation_name as annotation_name,
+    parse_placeholder as parse_placeholder,
+    parse_result as parse_result,
+)
 from flow_core.annotations.records import (
-    KIND_NAMES,
-    UNANNOTATED,
-    FedShape,
-    Fetch,
-    FetchBundle,
-    FetchCallback,
-    FetchDict,
-    FetchLeaf,
-    FetchList,
-    FetchNone,
-    FetchOf,
-    FetchTuple,
-    Kind,
-    Placeholders,
-    PlaceholderSpec,
-    fed_shape,
-    placeholder,
+    KIND_NAMES as KIND_NAMES,
+    UNANNOTATED as UNANNOTATED,
+    FedShape as FedShape,
+    Fetch as Fetch,
+    FetchBundle as FetchBundle,
+    FetchCallback as FetchCallback,
+    FetchDict as FetchDict,
+    FetchLeaf as FetchLeaf,
+    FetchList as FetchList,
+    FetchNone as FetchNone,
+    FetchOf as FetchOf,
+    FetchTuple as FetchTuple,
+    Kind as Kind,
+    Placeholders as Placeholders,
+    PlaceholderSpec as PlaceholderSpec,
+    fed_shape as fed_shape,
+    placeholder as placeholder,
 )
 from flow_core.annotations.returned import (
-    ResultLayout,
-    Returned,
-    Structure,
-    check_returned,
-    structure,
+    ResultLayout as ResultLayout,
+    Returned as Returned,
+    Structure as Structure,
+    check_returned as check_returned,
+    structure as structure,
 )
-from flow_core.annotations.signatures import JobSignature, parse_handler, parse_signature
+from flow_core.annotations.signatures import (
+    JobSignature as JobSignature,
+    parse_handler as parse_handler,
+    parse_signature as parse_signature,
+)
 
 if TYPE_CHECKING:
-    from flow_core.annotations.static import Callback as Callback
-    from flow_core.annotations.static import Pending as Pending
-
-__all__ = [
-    "KIND_NAMES",
-    "UNANNOTATED",
-    "FedShape",
-    "Fetch",
-    "FetchBundle",
-    "FetchCallback",
-    "FetchDict",
-    "FetchLeaf",
-    "FetchList",
-    "FetchNone",
-    "FetchOf",
-    "FetchTuple",
-    "JobSignature",
-    "Kind",
-    "PlaceholderSpec",
-    "Placeholders",
-    "ResultLayout",
-    "Returned",
-    "Structure",
-    "annotation_name",
-    "check_returned",
-    "fed_shape",
-    "parse_handler",
-    "parse_placeholder",
-    "parse_result",
-    "parse_signature",
-    "placeholder",
-    "structure",
-]
+    from flow_core.annotations.static import Callback as Callback, Pending as Pending

@@ -1,6 +1,4 @@
 """The API for the bodies of loops and branches, which are attributes of their ops."""
 
-from flow_core.ops.control.bodies import body_graph
-from flow_core.passes.rewriting.bodies import body_types
-
-__all__ = ["body_graph", "body_types"]
+from flow_core.ops.control.bodies import body_graph as body_graph
+from flow_core.passes.rewriting.bodies import body_types as body_types

@@ -14,36 +14,23 @@ it and sets a few attributes; pytest collects the subclass::
         gaps = (Gap("cube", "notyet", "no 16-bit types", dtypes=("float16", "bfloat16")),)
 """
 
-from flow_core.plugins.host import load_plugins
-from flow_core.testing.checks import check_gradient, check_kernel
-from flow_core.testing.comms import CommKit
-from flow_core.testing.devices import DeviceKit
-from flow_core.testing.files import CommandKit, DecoderKit, FormatKit, ReaderKit
-from flow_core.testing.gradients import GradientKit
-from flow_core.testing.infer import InferKit
-from flow_core.testing.kernels import KernelKit
-from flow_core.testing.kit import Gap, Kit
-from flow_core.testing.oracle import assert_like_one_device, verify
-from flow_core.testing.sbp_rules import SbpRuleKit
-from flow_core.testing.special import Deviation
-
-__all__ = [
-    "CommKit",
-    "CommandKit",
-    "DecoderKit",
-    "Deviation",
-    "DeviceKit",
-    "FormatKit",
-    "Gap",
-    "GradientKit",
-    "InferKit",
-    "KernelKit",
-    "Kit",
-    "ReaderKit",
-    "SbpRuleKit",
-    "assert_like_one_device",
-    "check_gradient",
-    "check_kernel",
-    "load_plugins",
-    "verify",
-]
+from flow_core.plugins.host import load_plugins as load_plugins
+from flow_core.testing.checks import check_gradient as check_gradient, check_kernel as check_kernel
+from flow_core.testing.comms import CommKit as CommKit
+from flow_core.testing.devices import DeviceKit as DeviceKit
+from flow_core.testing.files import (
+    CommandKit as CommandKit,
+    DecoderKit as DecoderKit,
+    FormatKit as FormatKit,
+    ReaderKit as ReaderKit,
+)
+from flow_core.testing.gradients import GradientKit as GradientKit
+from flow_core.testing.infer import InferKit as InferKit
+from flow_core.testing.kernels import KernelKit as KernelKit
+from flow_core.testing.kit import Gap as Gap, Kit as Kit
+from flow_core.testing.oracle import (
+    assert_like_one_device as assert_like_one_device,
+    verify as verify,
+)
+from flow_core.testing.sbp_rules import SbpRuleKit as SbpRuleKit
+from flow_core.testing.special import Deviation as Deviation
