@@ -21,12 +21,6 @@ from flow_core.cli.app import cli
 from flow_core.observe.precision.check import _Check, verify_precision
 from flow_core.observe.precision.search import smallest_set
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> None:
-    flow.clear_default_session()
-
-
 INIT = flow.random_normal_initializer(0.0, 0.3)
 
 

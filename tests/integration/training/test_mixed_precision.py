@@ -15,11 +15,6 @@ X = RNG.normal(0, 1, (16, 8)).astype(np.float32)
 LABELS = RNG.integers(0, 4, 16).astype(np.int32)
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> None:
-    flow.clear_default_session()
-
-
 def train_job(mixed: bool, policy: object = None, name: str = "train", half: object = None):
     config = flow.function_config()
     if mixed:

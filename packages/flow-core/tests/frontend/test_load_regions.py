@@ -1,6 +1,5 @@
 """Variables that are overwritten by region: what is read, and when."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,6 @@ from flow_core.base.errors import VariableError
 from flow_core.frontend.session.session import default_session
 
 VALUE = np.arange(12, dtype=np.float32).reshape(4, 3)
-
-
-@pytest.fixture(autouse=True)
-def fresh_session() -> Iterator[None]:
-    flow.clear_default_session()
-    yield
-    flow.clear_default_session()
 
 
 def make_job(devices: str = "0:0") -> Any:

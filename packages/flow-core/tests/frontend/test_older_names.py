@@ -12,13 +12,6 @@ from flow_core.base.errors import ConfigError, JobError, UnsupportedError, Varia
 from flow_typing import ListNumpy, Numpy
 
 
-@pytest.fixture(autouse=True)
-def session() -> Any:
-    flow.clear_default_session()
-    yield
-    flow.clear_default_session()
-
-
 def add_weight() -> Any:
     @flow.global_function()
     def job(x: Numpy.Placeholder((2,))) -> Numpy:

@@ -1,7 +1,7 @@
 """Jobs of the core alone: without an annotation package, with handles as results."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,6 @@ from flow_core.frontend.session.session import Session, default_session
 from flow_core.frontend.trace.results import LocalBlob
 from flow_core.plugins.host import default_registry
 from flow_core.runtime.pipeline import Credit, Step
-
-
-@pytest.fixture(autouse=True)
-def fresh_session() -> Iterator[None]:
-    flow.clear_default_session()
-    yield
-    flow.clear_default_session()
-
 
 PLACEHOLDER = flow.FixedTensorDef((2,))
 

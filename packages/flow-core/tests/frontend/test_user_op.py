@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,6 @@ from flow_core.base.errors import GraphError
 X = flow.FixedTensorDef((2, 3))
 LABEL = flow.FixedTensorDef((2,), dtype=flow.int32)
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
-
-
-@pytest.fixture(autouse=True)
-def fresh_session() -> Iterator[None]:
-    flow.clear_default_session()
-    yield
-    flow.clear_default_session()
 
 
 def run(function: Any) -> Any:

@@ -19,11 +19,6 @@ X = RNG.normal(size=(10, 3)).astype(np.float32)
 Y = (X @ np.ones((3, 1), np.float32)).astype(np.float32)
 
 
-@pytest.fixture(autouse=True)
-def own_session() -> None:
-    flow.clear_default_session()
-
-
 def trainer() -> Any:
     @flow.global_function(type="train")
     def train(x: tp.Numpy.Placeholder((None, 3)), y: tp.Numpy.Placeholder((None, 1))) -> tp.Numpy:

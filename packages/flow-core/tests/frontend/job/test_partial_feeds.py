@@ -1,6 +1,5 @@
 """Feeds of rows and of functions, in one process: the same results as the whole array."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,6 @@ import oneflow.typing as tp
 from flow_core.base.errors import FeedError
 
 BATCH = np.arange(24, dtype=np.float32).reshape(8, 3)
-
-
-@pytest.fixture(autouse=True)
-def fresh_session() -> Iterator[None]:
-    flow.clear_default_session()
-    yield
-    flow.clear_default_session()
 
 
 def make_job(devices: str = "0:0-3", result: Any = tp.Numpy) -> Any:
