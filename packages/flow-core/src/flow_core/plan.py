@@ -15,13 +15,7 @@ from typing import Any
 
 from flow_core.base.decoding import INTEGERS, Decoder, Mismatch, parsed, shown
 from flow_core.base.dtypes import BY_NAME
-from flow_core.base.errors import (
-    BudgetError,
-    GraphError,
-    OutOfMemoryError,
-    PlanError,
-    nearest,
-)
+from flow_core.base.errors import BudgetError, GraphError, OutOfMemoryError, PlanError, nearest
 from flow_core.base.shapes import Shape
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
 from flow_core.ir.graph import NO_ATTRS, Attrs, AttrValue, TensorType, tensor_type

@@ -68,26 +68,14 @@ else:
     }
     _IMPORT_PATHS = ("compatible", "core", "python")  # of other versions of OneFlow
     _FROM_DATA = (
-        "gen_tensor_buffer",
-        "image_batch_align",
-        "image_decode",
-        "image_flip",
-        "image_normalize",
-        "image_random_crop",
-        "image_resize",
-        "image_target_resize",
-        "object_bbox_flip",
-        "object_bbox_scale",
-        "object_segmentation_polygon_flip",
-        "object_segmentation_polygon_scale",
-        "object_segmentation_polygon_to_mask",
-        "tensor_buffer_to_list_of_tensors",
-        "tensor_buffer_to_tensor",
-        "tensor_buffer_to_tensor_list",
-        "tensor_list_split",
-        "tensor_list_to_tensor_buffer",
+        "gen_tensor_buffer", "image_batch_align", "image_decode", "image_flip", "image_normalize",
+        "image_random_crop", "image_resize", "image_target_resize", "object_bbox_flip",
+        "object_bbox_scale", "object_segmentation_polygon_flip",
+        "object_segmentation_polygon_scale", "object_segmentation_polygon_to_mask",
+        "tensor_buffer_to_list_of_tensors", "tensor_buffer_to_tensor",
+        "tensor_buffer_to_tensor_list", "tensor_list_split", "tensor_list_to_tensor_buffer",
         "tensor_to_tensor_buffer",
-    )
+    )  # fmt: skip
     _PROVIDERS = {**_PIECES, **dict.fromkeys(_FROM_DATA, "flow_data")}
 
     def __getattr__(name):

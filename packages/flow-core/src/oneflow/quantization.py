@@ -14,13 +14,8 @@ from flow_core.api.nn.quantization import (
 )
 
 __all__ = [
-    "calibrate",
-    "dequantize_linear",
-    "fake_quantization",
-    "min_max_observer",
-    "moving_average_min_maxObserver",
-    "moving_average_min_max_observer",
-    "quantize_linear",
-]
+    "calibrate", "dequantize_linear", "fake_quantization", "min_max_observer",
+    "moving_average_min_maxObserver", "moving_average_min_max_observer", "quantize_linear",
+]  # fmt: skip
 
 _publish(globals())

@@ -10,12 +10,9 @@ from flow_data.image import emit_flip
 Blob = Any
 
 __all__ = [
-    "object_bbox_flip",
-    "object_bbox_scale",
-    "object_segmentation_polygon_flip",
-    "object_segmentation_polygon_scale",
-    "object_segmentation_polygon_to_mask",
-]
+    "object_bbox_flip", "object_bbox_scale", "object_segmentation_polygon_flip",
+    "object_segmentation_polygon_scale", "object_segmentation_polygon_to_mask",
+]  # fmt: skip
 
 
 def object_bbox_flip(bbox: Blob, image_size: Blob, flip_code: Any, name: str | None = None) -> Blob:

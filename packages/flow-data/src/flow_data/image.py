@@ -16,17 +16,9 @@ Blob = Any
 log = logging.getLogger("flow_data")
 
 __all__ = [
-    "CropMirrorNormalize",
-    "Resize",
-    "batch_align",
-    "crop_mirror_normalize",
-    "decode",
-    "flip",
-    "normalize",
-    "random_crop",
-    "resize",
-    "target_resize",
-]
+    "CropMirrorNormalize", "Resize", "batch_align", "crop_mirror_normalize", "decode", "flip",
+    "normalize", "random_crop", "resize", "target_resize",
+]  # fmt: skip
 
 
 def _refuse(what: str, found: object, allowed: str) -> NoReturn:

@@ -11,11 +11,5 @@ from flow_data.records.schema import (
 )
 
 __all__ = [
-    "BytesList",
-    "DoubleList",
-    "Feature",
-    "FloatList",
-    "Int32List",
-    "Int64List",
-    "OFRecord",
-]
+    "BytesList", "DoubleList", "Feature", "FloatList", "Int32List", "Int64List", "OFRecord",
+]  # fmt: skip

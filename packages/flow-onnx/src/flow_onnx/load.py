@@ -11,12 +11,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper
 
 from flow_core.authoring.specs import ImportTools, emit
-from flow_core.base.errors import (
-    ConfigError,
-    FlowError,
-    SourceLine,
-    UnsupportedError,
-)
+from flow_core.base.errors import ConfigError, FlowError, SourceLine, UnsupportedError
 from flow_onnx.importers import IMPORTERS
 from flow_onnx.importers.context import InvalidNode, Node, UnsupportedNode, Weight
 from flow_onnx.importers.control import subgraphs

@@ -38,13 +38,5 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Bundle",
-    "Callback",
-    "Dict",
-    "List",
-    "ListListNumpy",
-    "ListNumpy",
-    "Numpy",
-    "Tuple",
-    "shape",
-]
+    "Bundle", "Callback", "Dict", "List", "ListListNumpy", "ListNumpy", "Numpy", "Tuple", "shape",
+]  # fmt: skip

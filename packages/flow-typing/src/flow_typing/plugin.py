@@ -7,14 +7,7 @@ from typing import Any, get_args, get_origin
 
 import pluggy
 
-from flow_core.annotations import (
-    Fetch,
-    FetchBundle,
-    FetchCallback,
-    FetchLeaf,
-    FetchOf,
-    Kind,
-)
+from flow_core.annotations import Fetch, FetchBundle, FetchCallback, FetchLeaf, FetchOf, Kind
 from flow_core.authoring.specs import AnnotationSpec
 from flow_core.base.config import Settings
 from flow_typing.forms import Bundle, Callback, ListListNumpy, ListNumpy, Numpy

@@ -6,26 +6,12 @@ own name: ``resnet50-layer1.0.conv1-weight``.  `load` reads the files of torchvi
 Face.
 """
 
-from flow_zoo.bert_encoder import (
-    BERT_BASE,
-    BERT_LARGE,
-    BertConfig,
-    bert,
-    bert_pooled,
-    bert_words,
-)
+from flow_zoo.bert_encoder import BERT_BASE, BERT_LARGE, BertConfig, bert, bert_pooled, bert_words
 from flow_zoo.gpt import GPT2, GPT2_LARGE, GPT2_MEDIUM, GPT2_XL, GPT2Config, gpt2
 from flow_zoo.loading import load, rules
 from flow_zoo.mobilenet import mobilenet_v2
 from flow_zoo.resnet import RESNET18, RESNET50, ResNetConfig, resnet, resnet18, resnet50
-from flow_zoo.vision_transformer import (
-    VIT_B_16,
-    VIT_B_32,
-    VIT_L_16,
-    VIT_L_32,
-    ViTConfig,
-    vit,
-)
+from flow_zoo.vision_transformer import VIT_B_16, VIT_B_32, VIT_L_16, VIT_L_32, ViTConfig, vit
 
 __version__ = "0.1.0"
 

@@ -9,11 +9,5 @@ from flow_core.checkpoint.snapshot import Snapshot, StoredVariable
 from flow_core.checkpoint.store import load, match, open_path, save
 
 __all__ = [
-    "CheckpointManager",
-    "Snapshot",
-    "StoredVariable",
-    "load",
-    "match",
-    "open_path",
-    "save",
-]
+    "CheckpointManager", "Snapshot", "StoredVariable", "load", "match", "open_path", "save",
+]  # fmt: skip

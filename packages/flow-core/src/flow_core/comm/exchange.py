@@ -24,15 +24,7 @@ from flow_core.base.alignment import ALIGNMENT
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.errors import PlanError
 from flow_core.base.shapes import Shape, balanced_range, num_elements
-from flow_core.comm.described import (
-    Tiled,
-    contents,
-    ends_of,
-    is_regular,
-    joined,
-    places,
-    present,
-)
+from flow_core.comm.described import Tiled, contents, ends_of, is_regular, joined, places, present
 from flow_core.ir.graph import AttrValue, TensorType
 from flow_core.plan import COLLECTIVES, Buffer, Plan, Task
 from flow_core.sharding.topology import Device, Devices

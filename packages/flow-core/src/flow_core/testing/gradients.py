@@ -10,13 +10,7 @@ import pytest
 from flow_core.base.dtypes import float64
 from flow_core.base.errors import UnsupportedError
 from flow_core.plugins.specs import OpSpec, Sample
-from flow_core.testing.checks import (
-    build_gradient,
-    cast_sample,
-    check_gradient,
-    input_name,
-    query,
-)
+from flow_core.testing.checks import build_gradient, cast_sample, check_gradient, input_name, query
 from flow_core.testing.kit import Exceptions, Kit, Parameters, floating_inputs
 
 

@@ -19,20 +19,9 @@ from flow_core.base.errors import FlowError
 from flow_core.base.thread_pools import current_kernel_threads, set_kernel_threads
 from flow_core.device import Driver, Launch
 from flow_core.plugins.registry import kernel_key
-from flow_core.plugins.specs import (
-    KernelQuery,
-    KernelSpec,
-    OpSpec,
-    Unavailable,
-)
+from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec, Unavailable
 from flow_core.sharding.topology import Device
-from flow_core.testing.checks import (
-    TOLERANCE,
-    Tolerance,
-    cast_sample,
-    check_rig,
-    reference_results,
-)
+from flow_core.testing.checks import TOLERANCE, Tolerance, cast_sample, check_rig, reference_results
 from flow_core.testing.kernel_cases import Case, large_cases, side_by_side, stretchings, tilings
 from flow_core.testing.kit import Exceptions, Kit, Parameters, floating_inputs, is_castable
 from flow_core.testing.rig import Rig

@@ -12,15 +12,7 @@ from flow_core.authoring.specs import BindContext, KernelQuery, KernelSpec
 from flow_cuda.device.arrays import DeviceArray
 from flow_cuda.device.config import allows_tf32
 from flow_cuda.device.hardware import Product
-from flow_cuda.device.launch import (
-    ProductLaunch,
-    Read,
-    Struct,
-    ZeroLaunch,
-    call,
-    space,
-    strides,
-)
+from flow_cuda.device.launch import ProductLaunch, Read, Struct, ZeroLaunch, call, space, strides
 from flow_cuda.kernels.binding import c_type, collect_launches, kernel
 
 HEADER = "finish.h"

@@ -7,13 +7,7 @@ from flow_core.authoring.specs import REQUIRED, InferContext, TensorType
 from flow_core.base.dtypes import as_dtype, float32, int8, uint8
 from flow_data.codec import INTERPOLATIONS
 from flow_data.specs.decoders import RANDOM_CROP, check_color, check_crop
-from flow_data.specs.rules import (
-    RowOp,
-    dense,
-    ragged,
-    require_buffers,
-    require_equal_counts,
-)
+from flow_data.specs.rules import RowOp, dense, ragged, require_buffers, require_equal_counts
 
 
 def _same(ctx: InferContext) -> tuple[TensorType, ...]:

@@ -17,12 +17,7 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from flow_core.base.arrays import Array
-from flow_core.base.errors import (
-    FeedsDifferError,
-    FlowError,
-    ProcessesDifferError,
-    SourceLine,
-)
+from flow_core.base.errors import FeedsDifferError, FlowError, ProcessesDifferError, SourceLine
 from flow_dist.control.ranges import ranks_text
 from flow_dist.control.watch import line_of, line_of_main
 from flow_dist.shm.event_log import EventLog

@@ -43,14 +43,7 @@ from flow_onednn.kernels.matmul import ACTIVATIONS, Matrix, Span, matrix
 from flow_onednn.kernels.nan_relu import preserve_nan
 from flow_onednn.kernels.upcast import is_half, product
 from flow_onednn.library import library
-from flow_onednn.primitives import (
-    BoundPrimitive,
-    PostOps,
-    address,
-    bind_primitive,
-    create,
-    plain,
-)
+from flow_onednn.primitives import BoundPrimitive, PostOps, address, bind_primitive, create, plain
 from flow_onednn.recipes import (
     KEPT,
     Implementation,

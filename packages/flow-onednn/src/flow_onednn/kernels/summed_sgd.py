@@ -30,16 +30,7 @@ from flow_onednn.kernels.matmul import DEEP
 from flow_onednn.library import library
 from flow_onednn.native import compiler
 from flow_onednn.native.calls import call
-from flow_onednn.primitives import (
-    Md,
-    PostOps,
-    Primitive,
-    Tensor,
-    address,
-    create,
-    launch,
-    plain,
-)
+from flow_onednn.primitives import Md, PostOps, Primitive, Tensor, address, create, launch, plain
 from flow_onednn.recipes import Problem, Recipe, is_float32, kernel
 
 OP = "summed_sgd_update"

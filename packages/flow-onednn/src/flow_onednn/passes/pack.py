@@ -16,12 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flow_core.authoring.backends import side_by_side
-from flow_core.authoring.pass_api import (
-    PassContext,
-    Rewriter,
-    constants_of_variables,
-    like_op,
-)
+from flow_core.authoring.pass_api import PassContext, Rewriter, constants_of_variables, like_op
 from flow_core.authoring.specs import Attrs, Graph, KernelQuery, KernelSpec, Op, tensor_type
 from flow_core.base.dtypes import bfloat16, float32
 from flow_onednn.kernels.packed import PACK, PRODUCT, attrs_of, constant_size, packed_size

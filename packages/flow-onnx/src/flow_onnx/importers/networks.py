@@ -10,15 +10,7 @@ import numpy as np
 
 from flow_core.base.shapes import same_padding
 from flow_onnx.importers.arrays import padded
-from flow_onnx.importers.context import (
-    Blob,
-    Importer,
-    Node,
-    as_type,
-    expanded,
-    reshaped,
-    widened,
-)
+from flow_onnx.importers.context import Blob, Importer, Node, as_type, expanded, reshaped, widened
 from flow_onnx.importers.elementwise import plus, times
 from flow_onnx.importers.folding import emit
 from flow_onnx.importers.reductions import mean

@@ -13,12 +13,8 @@ from flow_core.frontend.trace.repeat_acc import PeriodBlob, in_period, periods_o
 from flow_core.frontend.trace.valid_rows import RESIZE, Rows
 
 __all__ = [
-    "argwhere",
-    "dynamic_binary_concat",
-    "dynamic_binary_split",
-    "nonzero",
-    "sync_dynamic_resize",
-]
+    "argwhere", "dynamic_binary_concat", "dynamic_binary_split", "nonzero", "sync_dynamic_resize",
+]  # fmt: skip
 
 
 def argwhere(condition: Blob, dtype: DType | None = None, name: str | None = None) -> BlobDef:

@@ -21,11 +21,7 @@ from flow_core.api.array.initializers import zeros_initializer
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, int64
 from flow_core.base.errors import DataError, JobError, user_line
-from flow_core.frontend.config.function_config import (
-    OBSERVE,
-    FunctionConfig,
-    default_placement,
-)
+from flow_core.frontend.config.function_config import OBSERVE, FunctionConfig, default_placement
 from flow_core.frontend.config.scope import name_scope
 from flow_core.frontend.job.feeding import Feeding, Shapes
 from flow_core.frontend.job.function import JobFunction

@@ -57,11 +57,7 @@ from flow_core.api.optim.learning_rates import (
     PolynomialScheduler,
     warmup,
 )
-from flow_core.frontend.job.train import (
-    TrainOptions,
-    UpdateRule,
-    WeightDecay,
-)
+from flow_core.frontend.job.train import TrainOptions, UpdateRule, WeightDecay
 from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.foreign_attributes import OPTIMIZER, missing_attribute
 from flow_core.frontend.trace.job_build import current_job

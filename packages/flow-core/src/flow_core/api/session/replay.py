@@ -52,12 +52,7 @@ def replay(
       next:    flow run --record FILE SCRIPT.PY
     """
     from flow_core.base.formats.recorded_steps import read_recording
-    from flow_core.observe.replay.run import (
-        job_named,
-        position_of,
-        replay_step,
-        variables_before,
-    )
+    from flow_core.observe.replay.run import job_named, position_of, replay_step, variables_before
 
     session = job.active_session()
     if file is not None:

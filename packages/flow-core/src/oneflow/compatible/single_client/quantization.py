@@ -5,10 +5,8 @@ from flow_core.api.compat.single_client import fake_quantization, min_max_observ
 from oneflow.quantization import moving_average_min_max_observer, moving_average_min_maxObserver
 
 __all__ = [
-    "fake_quantization",
-    "min_max_observer",
-    "moving_average_min_maxObserver",
+    "fake_quantization", "min_max_observer", "moving_average_min_maxObserver",
     "moving_average_min_max_observer",
-]
+]  # fmt: skip
 
 _publish(globals())

@@ -9,18 +9,9 @@ Functions of ``flow`` take the element types themselves, such as ``flow.float``,
 """
 
 __all__ = [
-    "kChar",
-    "kDouble",
-    "kFloat",
-    "kFloat16",
-    "kInt8",
-    "kInt32",
-    "kInt64",
-    "kInvalidDataType",
-    "kOFRecord",
-    "kTensorBuffer",
-    "kUInt8",
-]
+    "kChar", "kDouble", "kFloat", "kFloat16", "kInt8", "kInt32", "kInt64", "kInvalidDataType",
+    "kOFRecord", "kTensorBuffer", "kUInt8",
+]  # fmt: skip
 
 kInvalidDataType = 0
 kChar = 1

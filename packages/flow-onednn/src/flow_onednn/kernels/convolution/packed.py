@@ -33,14 +33,7 @@ from flow_onednn.library import library
 from flow_onednn.native import compiler
 from flow_onednn.native.calls import Call, call, choice
 from flow_onednn.primitives import Md, PostOps, Primitive, any_layout, create, nbytes, plain
-from flow_onednn.recipes import (
-    Operand,
-    Problem,
-    Recipe,
-    kernel,
-    product_types,
-    recipe,
-)
+from flow_onednn.recipes import Operand, Problem, Recipe, kernel, product_types, recipe
 from flow_onednn.threads import whole_budget
 
 PACK, PRODUCT = "onednn_pack_conv", "onednn_packed_conv"

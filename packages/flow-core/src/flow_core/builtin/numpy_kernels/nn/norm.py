@@ -19,12 +19,7 @@ from flow_core.base.arrays import Array
 from flow_core.base.shapes import normal_axis
 from flow_core.builtin.calls import call
 from flow_core.builtin.numpy_kernels.binding import carve, scalar
-from flow_core.builtin.numpy_kernels.rows import (
-    column_dots,
-    column_sum,
-    row_dots,
-    row_sum,
-)
+from flow_core.builtin.numpy_kernels.rows import column_dots, column_sum, row_dots, row_sum
 from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
 from flow_core.ir.graph import TensorType

@@ -12,14 +12,7 @@ from flow_core.builtin.numpy_kernels.binding import carve, carved_bytes
 from flow_core.builtin.numpy_kernels.widening import widened
 from flow_core.device import Launch
 from flow_core.ir.graph import AttrValue
-from flow_core.ops.nn.quantize import (
-    move,
-    observe,
-    per_row,
-    range_to_grid,
-    round_to_grid,
-    rows_of,
-)
+from flow_core.ops.nn.quantize import move, observe, per_row, range_to_grid, round_to_grid, rows_of
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
 
