@@ -383,10 +383,7 @@ class Comm(Protocol):
         return None
 
     def bind(
-        self,
-        exchange: Exchange,
-        inputs: Sequence[DriverArray],
-        outputs: Sequence[DriverArray],
+        self, exchange: Exchange, inputs: Sequence[DriverArray], outputs: Sequence[DriverArray]
     ) -> Sequence[Launch]:
         """Return the launches of this process's part of an exchange, between fixed arrays.
 

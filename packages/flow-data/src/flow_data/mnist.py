@@ -19,10 +19,7 @@ Split = tuple[Array, Array]
 FILE = "mnist.npz"
 _SIDE = 28
 _PARTS = (("x_train", "y_train"), ("x_test", "y_test"))
-_LAYOUTS: Mapping[str, tuple[int, ...]] = {
-    "NCHW": (1, _SIDE, _SIDE),
-    "NHWC": (_SIDE, _SIDE, 1),
-}
+_LAYOUTS: Mapping[str, tuple[int, ...]] = {"NCHW": (1, _SIDE, _SIDE), "NHWC": (_SIDE, _SIDE, 1)}
 _WANTED = (
     f"an archive of x_train, x_test: uint8[n,{_SIDE},{_SIDE}] and y_train, y_test: uint8[n] "
     "(n is 60000 and 10000)"

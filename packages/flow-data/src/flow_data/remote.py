@@ -70,9 +70,7 @@ def _copy(url: str, path: str) -> None:
         ) from None
     except Exception as error:  # noqa: BLE001 - the libraries of the protocols raise errors of their own
         raise DataError(
-            attempted,
-            found=without_secrets(described(error), url),
-            allowed="a readable file",
+            attempted, found=without_secrets(described(error), url), allowed="a readable file"
         ) from (None if has_secrets(url) else error)  # a printed cause would show them
 
 

@@ -56,12 +56,7 @@ def main() -> None:
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-n", "size", type=click.IntRange(min=1), metavar="N", help="Start N processes.")
-@click.option(
-    "--hosts",
-    default="",
-    metavar="A:2,B:2",
-    help="Start processes on these hosts.",
-)
+@click.option("--hosts", default="", metavar="A:2,B:2", help="Start processes on these hosts.")
 @click.option(
     "--max-restarts",
     type=click.IntRange(min=0),
@@ -78,18 +73,9 @@ def main() -> None:
 )
 @click.option("--address", metavar="A", help="Let the processes reach this host at address A.")
 @click.option("--agent", metavar="PROGRAM", help="Reach other hosts by PROGRAM instead of ssh.")
-@click.option(
-    "--mpiexec",
-    metavar="PROGRAM",
-    help="Start the processes by this launcher.",
-)
+@click.option("--mpiexec", metavar="PROGRAM", help="Start the processes by this launcher.")
 @click.option("--ray", is_flag=True, help="Start the processes on this host's Ray cluster.")
-@click.option(
-    "--each",
-    default="",
-    metavar="CPU=1,GPU=1",
-    help="Reserve these for each process.",
-)
+@click.option("--each", default="", metavar="CPU=1,GPU=1", help="Reserve these for each process.")
 @click.option(
     "--trace",
     metavar="FILE",

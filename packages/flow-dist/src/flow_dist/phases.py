@@ -151,10 +151,7 @@ def _fills(exchange: Exchange, outputs: Sequence[Operand]) -> Iterator[Launch]:
 
 
 def _bound(
-    exchange: Exchange,
-    plan: GatherPlan,
-    inputs: Sequence[Operand],
-    outputs: Sequence[Operand],
+    exchange: Exchange, plan: GatherPlan, inputs: Sequence[Operand], outputs: Sequence[Operand]
 ) -> Gather:
     """Bind a gather plan to arrays."""
     target, *parts = (_box(exchange, ref, inputs, outputs) for ref in (plan.target, *plan.parts))
@@ -162,10 +159,7 @@ def _bound(
 
 
 def _box(
-    exchange: Exchange,
-    ref: BoxRef,
-    inputs: Sequence[Operand],
-    outputs: Sequence[Operand],
+    exchange: Exchange, ref: BoxRef, inputs: Sequence[Operand], outputs: Sequence[Operand]
 ) -> Box:
     array = ref.array(inputs, outputs)
     types = exchange.outputs if ref.is_output else exchange.inputs

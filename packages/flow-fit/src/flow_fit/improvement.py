@@ -117,12 +117,7 @@ class EarlyStopping(Improvement):
     ends = True
 
     def __init__(
-        self,
-        patience: int = 3,
-        mode: Mode = "min",
-        min_delta: float = 0.0,
-        *,
-        metric: str = "loss",
+        self, patience: int = 3, mode: Mode = "min", min_delta: float = 0.0, *, metric: str = "loss"
     ) -> None:
         super().__init__(mode, min_delta, metric=metric)
         check_count("EarlyStopping", "patience", patience)

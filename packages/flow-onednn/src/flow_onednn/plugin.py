@@ -69,10 +69,7 @@ def flow_register_passes(config: Settings) -> tuple[PassSpec, ...]:
         _pass("onednn_panels", "flow_onednn.passes.panels:Panels", devices, "onednn_int8"),
         _pass("onednn_pack", "flow_onednn.passes.pack:PackWeights", devices, "onednn_panels"),
         _pass(
-            "onednn_pack_convs",
-            "flow_onednn.passes.pack_convs:PackConvs",
-            devices,
-            "onednn_panels",
+            "onednn_pack_convs", "flow_onednn.passes.pack_convs:PackConvs", devices, "onednn_panels"
         ),
         _pass(
             "onednn_chain_convs",

@@ -77,11 +77,7 @@ def _sizes(value: ValueInfoProto) -> list[int | None] | None:
 
 
 def _check_names(
-    value: ValueInfoProto,
-    blob: Any,
-    sizes: dict[str, int],
-    attempted: str,
-    at: SourceLine | None,
+    value: ValueInfoProto, blob: Any, sizes: dict[str, int], attempted: str, at: SourceLine | None
 ) -> None:
     """Compare the sizes that have names with those of earlier inputs, ``sizes``."""
     for d, size in zip(value.type.tensor_type.shape.dim, blob.shape, strict=False):

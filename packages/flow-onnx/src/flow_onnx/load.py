@@ -34,10 +34,7 @@ ROUGH = ("AveragePool", "MaxPool")
 
 
 def read(
-    path: str,
-    inputs: Sequence[Any] | Mapping[str, Any],
-    tools: ImportTools,
-    at: SourceLine | None,
+    path: str, inputs: Sequence[Any] | Mapping[str, Any], tools: ImportTools, at: SourceLine | None
 ) -> Any:
     """Add the ops of a model to the job being traced, and return the blobs of its results.
 

@@ -177,10 +177,7 @@ def parse_handler(function: Callable[..., object], specs: Sequence[AnnotationSpe
     leaf = FetchLeaf("blob") if fetch == UNANNOTATED else fetch
     if not isinstance(leaf, FetchLeaf):
         raise AnnotationError(
-            subject,
-            at=at,
-            found=str(fetch),
-            allowed="Numpy, ListNumpy or ListListNumpy",
+            subject, at=at, found=str(fetch), allowed="Numpy, ListNumpy or ListListNumpy"
         )
     return leaf
 

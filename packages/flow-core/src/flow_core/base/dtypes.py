@@ -105,12 +105,7 @@ def as_dtype(value: object) -> DType:
             if value is None:  # numpy would return float64
                 raise TypeError
             dtype = _from_numpy(np.dtype(value))  # type: ignore[call-overload]
-        except (
-            TypeError,
-            ValueError,
-            SyntaxError,
-            OverflowError,
-        ):  # numpy parses some strings
+        except (TypeError, ValueError, SyntaxError, OverflowError):  # numpy parses some strings
             dtype = None
     if dtype is None:
         raise InferenceError(

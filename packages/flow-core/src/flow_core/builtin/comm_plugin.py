@@ -21,10 +21,6 @@ def flow_register_comms(config: Settings) -> tuple[CommSpec, ...]:
             shares_memory=True,
         ),
         CommSpec(
-            "staged",
-            (ANY_DEVICE_TYPE,),
-            f"{module}:bootstrap",
-            f"{module}:staged",
-            priority=-100,
+            "staged", (ANY_DEVICE_TYPE,), f"{module}:bootstrap", f"{module}:staged", priority=-100
         ),
     )

@@ -35,10 +35,7 @@ FORMATS: tuple[FormatSpec, ...] = (
         reader="flow_core.checkpoint.safetensors_shards:read",
     ),
     FormatSpec(
-        "torch",
-        _is_torch_file,
-        reader="flow_core.checkpoint.torch_format:read",
-        file="model.pt",
+        "torch", _is_torch_file, reader="flow_core.checkpoint.torch_format:read", file="model.pt"
     ),
 )
 

@@ -245,10 +245,7 @@ def load(
             problems = problems_of(variables) if strict else ()
         if problems:
             raise CheckpointError(
-                attempted,
-                at=user_line(),
-                found=_indented(problems),
-                hint=_INCOMPLETE,
+                attempted, at=user_line(), found=_indented(problems), hint=_INCOMPLETE
             )
         return variables
 

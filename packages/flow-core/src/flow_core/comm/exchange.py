@@ -372,10 +372,7 @@ def neutral(operation: str, dtype: DType) -> Any:
 
 
 def check_arrays(
-    exchange: Exchange,
-    local: Collection[Device],
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
+    exchange: Exchange, local: Collection[Device], inputs: Sequence[Any], outputs: Sequence[Any]
 ) -> None:
     """Check the arguments of `Comm.bind`; every comm calls this first.
 

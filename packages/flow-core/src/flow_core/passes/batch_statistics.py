@@ -104,7 +104,4 @@ def _gradient(maker: Maker, op: Op) -> Parts:
     return cast_to(dx, x.dtype), cast_to(d_gamma, gamma.dtype), cast_to(d_beta, gamma.dtype)
 
 
-_RULES: dict[str, Rule] = {
-    "normalization": _normalize,
-    "normalization_grad": _gradient,
-}
+_RULES: dict[str, Rule] = {"normalization": _normalize, "normalization_grad": _gradient}

@@ -59,12 +59,7 @@ class FuseElementwise:
         return [run.ops for run in runs]
 
     def _joins(
-        self,
-        run: _Run,
-        op: Op,
-        graph: Graph,
-        context: PassContext,
-        position: Mapping[str, int],
+        self, run: _Run, op: Op, graph: Graph, context: PassContext, position: Mapping[str, int]
     ) -> bool:
         last = run.ops[-1]
         return (

@@ -123,11 +123,7 @@ def plugin_error(
 
 
 def result_error(
-    attempted: str,
-    origin: Origin | None,
-    found: str,
-    allowed: str,
-    at: SourceLine | None = None,
+    attempted: str, origin: Origin | None, found: str, allowed: str, at: SourceLine | None = None
 ) -> PluginResultError:
     """Return the error for a wrong result of a plugin's code; arguments are the error's parts."""
     hint = None if origin is None else origin.remedy

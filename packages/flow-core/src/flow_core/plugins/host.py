@@ -137,10 +137,7 @@ class Host:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        extra: Sequence[object] = (),
-        builtins: Sequence[str] = BUILTINS,
+        self, settings: Settings, extra: Sequence[object] = (), builtins: Sequence[str] = BUILTINS
     ) -> None:
         self.settings = settings
         self.records: list[PluginRecord] = []

@@ -78,9 +78,7 @@ def order_reasons(passes: Sequence[PassSpec]) -> dict[str, tuple[str, ...]]:
 
 
 def _topological(
-    passes: dict[str, PassSpec],
-    origins: Mapping[str, Origin],
-    refused: dict[str, PluginOrderError],
+    passes: dict[str, PassSpec], origins: Mapping[str, Origin], refused: dict[str, PluginOrderError]
 ) -> list[PassSpec]:
     """Order passes; among those that may come next, choose the one that was registered first.
 

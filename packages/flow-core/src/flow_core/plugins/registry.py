@@ -43,7 +43,7 @@ ANY_OP = "*"
 """The op type of a kernel that can run any op."""
 
 PROVIDERS: Mapping[str, tuple[str, str]] = {
-    "gpu": ("flow-cuda", f"{install_command('flow-cuda[cu12]')} (or [cu13])"),
+    "gpu": ("flow-cuda", f"{install_command('flow-cuda[cu12]')} (or [cu13])")
 }
 """For each known device type: the distribution that provides it, and the command to install it."""
 
@@ -355,11 +355,7 @@ class Registry:
         raise self._no_device(device_type, count, found, at)
 
     def _no_device(
-        self,
-        device_type: str,
-        count: int,
-        found: Available | Unavailable,
-        at: SourceLine | None,
+        self, device_type: str, count: int, found: Available | Unavailable, at: SourceLine | None
     ) -> DeviceUnavailableError:
         origin = self.origins.get(("devices", device_type))
         provider = PROVIDERS.get(device_type, ("no known plugin", ""))[0]

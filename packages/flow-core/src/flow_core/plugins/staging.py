@@ -54,10 +54,7 @@ class StagedComm(Comm):
         return self.hosts.arena(device, nbytes) if is_host(device) else None
 
     def bind(
-        self,
-        exchange: Exchange,
-        inputs: Sequence[DeviceArray],
-        outputs: Sequence[DeviceArray],
+        self, exchange: Exchange, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]
     ) -> tuple[Launch, ...]:
         """Return launches that read the inputs, exchange them on the host and write the outputs.
 

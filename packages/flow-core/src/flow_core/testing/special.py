@@ -203,11 +203,7 @@ def _changed(trial: Trial, array: Array, rng: np.random.Generator) -> Array:
 
 
 def difference(
-    dtype: DType,
-    want: Array,
-    have: Array,
-    tolerance: Tolerance,
-    skipped: Collection[Aspect] = (),
+    dtype: DType, want: Array, have: Array, tolerance: Tolerance, skipped: Collection[Aspect] = ()
 ) -> tuple[Aspect, str] | None:
     """Return the first aspect in which a result differs from the reference, and the location.
 

@@ -212,12 +212,7 @@ class KernelLaunch(Queued):
 
     def queue(self, stream: Stream) -> None:
         self.hardware.launch(
-            stream,
-            self.function,
-            self.blocks,
-            self.threads,
-            self.arguments,
-            self.access,
+            stream, self.function, self.blocks, self.threads, self.arguments, self.access
         )
 
     def touched(self) -> Access:

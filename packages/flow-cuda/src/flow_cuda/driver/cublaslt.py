@@ -131,11 +131,7 @@ class LtProducts:
         return made
 
     def _algorithm(
-        self,
-        desc: int,
-        layouts: tuple[int, int, int],
-        workspace_bytes: int,
-        places: Sequence[int],
+        self, desc: int, layouts: tuple[int, int, int], workspace_bytes: int, places: Sequence[int]
     ) -> Any:
         library, (a, b, c) = self._library, layouts
         preference = library.matmul_preference_create()

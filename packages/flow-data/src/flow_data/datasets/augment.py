@@ -84,10 +84,7 @@ def random_crop(
 
 
 def flip(
-    images: Array,
-    rng: np.random.Generator,
-    probability: float = 0.5,
-    data_format: str = "NCHW",
+    images: Array, rng: np.random.Generator, probability: float = 0.5, data_format: str = "NCHW"
 ) -> Array:
     """Mirror images, left to right, each with a probability.
 

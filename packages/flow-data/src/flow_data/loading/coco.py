@@ -55,11 +55,7 @@ class CocoAnnotations:
             wanted = (i for i in self._images if not only_annotated or _usable(self._objects[i]))
             self.ids: list[int] = sorted(wanted)
         except _MALFORMED as error:
-            raise DataError(
-                f"reading {path}",
-                found=_described(error),
-                allowed=_CONTENT,
-            ) from error
+            raise DataError(f"reading {path}", found=_described(error), allowed=_CONTENT) from error
         if not self.ids:
             raise DataError(f"reading {path}", found="no image with objects")
 

@@ -84,11 +84,7 @@ class Tokens:
     """
 
     def __init__(
-        self,
-        rank: int,
-        size: int,
-        gather: Callable[[bytes], Sequence[bytes]],
-        peers: Iterable[int],
+        self, rank: int, size: int, gather: Callable[[bytes], Sequence[bytes]], peers: Iterable[int]
     ) -> None:
         self._segment = Segment(CACHE_LINE * size)
         locations = gather(b"%d %d %d" % self._segment.location[:3])

@@ -200,10 +200,7 @@ class _Published:
 
 
 def _bind(
-    combine: Combine,
-    gathers: Sequence[Gather],
-    memory: SharedMemory,
-    group: PeerGroup,
+    combine: Combine, gathers: Sequence[Gather], memory: SharedMemory, group: PeerGroup
 ) -> _BoundPhase:
     routed = routes(gathers, group.owner)
     targets, sources = peers(routed, group.rank)

@@ -36,8 +36,4 @@ def _bias_add(e: Emission) -> str:
     return computed_in_int32(e, lambda x, _: e.node("Add", x, bias))
 
 
-EMITTERS: Mapping[str, Emit] = {
-    "matmul": _matmul,
-    "batch_matmul": _matmul,
-    "bias_add": _bias_add,
-}
+EMITTERS: Mapping[str, Emit] = {"matmul": _matmul, "batch_matmul": _matmul, "bias_add": _bias_add}

@@ -67,10 +67,7 @@ def _sides(function: str, x: Blob, padding: Any) -> tuple[int, int, int, int]:
 
 
 def constant_pad2d(
-    x: Blob,
-    padding: int | Sequence[int],
-    constant_value: int | float = 0,
-    name: str | None = None,
+    x: Blob, padding: int | Sequence[int], constant_value: int | float = 0, name: str | None = None
 ) -> BlobDef:
     """Pad images (N, C, H, W) with a number.
 

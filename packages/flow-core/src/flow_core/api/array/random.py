@@ -51,10 +51,7 @@ def bernoulli(
 
 
 def coin_flip(
-    batch_size: int = 1,
-    seed: int | None = None,
-    probability: float = 0.5,
-    name: str = "CoinFlip",
+    batch_size: int = 1, seed: int | None = None, probability: float = 0.5, name: str = "CoinFlip"
 ) -> BlobDef:
     """Return random bits, drawn anew in each step.
 

@@ -221,10 +221,7 @@ def transpose(
 
 
 def broadcast_like(
-    x: Blob,
-    like: Blob,
-    broadcast_axes: Sequence[int] | None = None,
-    name: str | None = None,
+    x: Blob, like: Blob, broadcast_axes: Sequence[int] | None = None, name: str | None = None
 ) -> BlobDef:
     """Repeat ``x`` to the shape of ``like``.
 

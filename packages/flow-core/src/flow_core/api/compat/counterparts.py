@@ -156,18 +156,13 @@ COUNTERPARTS: Mapping[str, Mapping[str, str]] = {
         "SparseCategoricalCrossentropy": _LOSS,
         "MeanSquaredError": "flow.nn.MSELoss(input, target)",
     },
-    "oneflow.train": {
-        "Adam": _ADAM,
-        "Optimizer": "flow.optimizer",
-    },
+    "oneflow.train": {"Adam": _ADAM, "Optimizer": "flow.optimizer"},
     "oneflow.distributed": {
-        "init_process_group": "`flow launch`, which starts the processes: a script does not",
+        "init_process_group": "`flow launch`, which starts the processes: a script does not"
     },
     "oneflow.summary": {
-        "SummaryWriter": "flow.summary.create_summary_writer(logdir), or flow_fit.TensorBoard",
+        "SummaryWriter": "flow.summary.create_summary_writer(logdir), or flow_fit.TensorBoard"
     },
-    "oneflow.onnx": {
-        "save": "flow.onnx.export(job, checkpoint, path)",
-    },
+    "oneflow.onnx": {"save": "flow.onnx.export(job, checkpoint, path)"},
 }
 """For each module of the facade: names that it does not have, and what there is instead."""

@@ -31,10 +31,7 @@ _check = checker("flow.math.")
 
 
 def l2_normalize(
-    input: Blob,
-    axis: int | None = None,
-    epsilon: float = 1e-12,
-    name: str | None = None,
+    input: Blob, axis: int | None = None, epsilon: float = 1e-12, name: str | None = None
 ) -> BlobDef:
     """Return ``input`` divided by the larger of its Euclidean norm along an axis and
     sqrt(``epsilon``).

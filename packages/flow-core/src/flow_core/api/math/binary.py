@@ -293,10 +293,7 @@ def cast(x: Blob, dtype: DType, name: str | None = None) -> BlobDef:
 
 
 def where(
-    condition: Blob,
-    x: Blob | None = None,
-    y: Blob | None = None,
-    name: str | None = None,
+    condition: Blob, x: Blob | None = None, y: Blob | None = None, name: str | None = None
 ) -> BlobDef:
     """Return elements of ``x`` where ``condition`` is not 0, else those of ``y``; shapes broadcast.
 

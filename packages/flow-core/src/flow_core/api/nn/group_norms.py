@@ -64,11 +64,7 @@ def InstanceNorm3d(
 
 
 def GroupNorm(
-    x: Blob,
-    num_groups: int = 32,
-    eps: float = 1e-05,
-    affine: bool = True,
-    name: str | None = None,
+    x: Blob, num_groups: int = 32, eps: float = 1e-05, affine: bool = True, name: str | None = None
 ) -> BlobDef:
     """Normalize each group of adjacent channels of each example.
 

@@ -57,15 +57,7 @@ from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.ir.initializers import Initializer
 from flow_core.ops.nn.windows import channel_axis
 
-__all__ = [
-    *layers_norm.__all__,
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "dense",
-    "prelu",
-    "upsample_2d",
-]
+__all__ = [*layers_norm.__all__, "conv1d", "conv2d", "conv3d", "dense", "prelu", "upsample_2d"]
 
 Activation = Callable[..., BlobDef]
 

@@ -105,11 +105,7 @@ def layer_norm_grad(
 
 
 def layer_norm_param_grad(
-    dy: Blob,
-    norm: Blob,
-    gamma: Blob,
-    begin_params_axis: int = -1,
-    name: str = "LayerNormParamGrad",
+    dy: Blob, norm: Blob, gamma: Blob, begin_params_axis: int = -1, name: str = "LayerNormParamGrad"
 ) -> tuple[BlobDef, BlobDef, BlobDef]:
     """Return the gradients of the normalized values, beta and gamma.
 

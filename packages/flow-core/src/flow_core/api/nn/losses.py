@@ -392,12 +392,7 @@ def smooth_l1_loss(
 
 
 def combined_margin_loss(
-    x: Blob,
-    label: Blob,
-    m1: float = 1,
-    m2: float = 0,
-    m3: float = 0,
-    name: str | None = None,
+    x: Blob, label: Blob, m1: float = 1, m2: float = 0, m3: float = 0, name: str | None = None
 ) -> BlobDef:
     """Return cosines x, replaced by ``cos(m1 * acos(x) + m2) - m3`` at each example's label.
 

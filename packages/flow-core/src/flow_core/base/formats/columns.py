@@ -198,9 +198,7 @@ def _nested(
 
 
 def _product(
-    columns: list[Column],
-    split: Callable[[Values, int], list[Values]],
-    make: Callable[..., Any],
+    columns: list[Column], split: Callable[[Values, int], list[Values]], make: Callable[..., Any]
 ) -> Column:
     """Return the column of records: a column per field."""
 

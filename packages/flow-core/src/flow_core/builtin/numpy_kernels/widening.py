@@ -71,9 +71,7 @@ def _widen(type_: TensorType) -> TensorType:
 
 def _wide_query(query: KernelQuery) -> KernelQuery:
     return replace(
-        query,
-        inputs=tuple(map(_widen, query.inputs)),
-        outputs=tuple(map(_widen, query.outputs)),
+        query, inputs=tuple(map(_widen, query.inputs)), outputs=tuple(map(_widen, query.outputs))
     )
 
 

@@ -131,9 +131,7 @@ def enter(scope: Scope) -> Iterator[Scope]:
 
 
 def placement(
-    device_tag: str,
-    machine_device_ids: str | Sequence[str],
-    hierarchy: Sequence[int] | None = None,
+    device_tag: str, machine_device_ids: str | Sequence[str], hierarchy: Sequence[int] | None = None
 ) -> Entering:
     """Place the ops of a ``with`` block on devices.
 

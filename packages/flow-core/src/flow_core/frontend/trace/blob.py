@@ -345,8 +345,7 @@ _REFUSED |= dict.fromkeys(
 for _method, _words in _REFUSED.items():
     setattr(BlobDef, _method, _refusal(*_words))
 _refuse_truth = _refusal(
-    "truth value of",
-    "compute with flow.where(...), or decide on a Python value outside the job",
+    "truth value of", "compute with flow.where(...), or decide on a Python value outside the job"
 )
 
 

@@ -186,13 +186,7 @@ class JobBuild:
             shape = self.builder.type_of(inputs[0]).shape
             literals = resized(self.before, full, literals, shape)
         return self.emitter.emit(
-            op_type,
-            inputs,
-            literals,
-            placement=placement,
-            name=full,
-            line=line,
-            sbp=sbp,
+            op_type, inputs, literals, placement=placement, name=full, line=line, sbp=sbp
         )
 
     def free_name(self, name: str) -> str:

@@ -60,11 +60,7 @@ def over_placement(sbp: Sbp | None, placement: Placement) -> tuple[NdSbp, ...]:
 
 
 def decode_nd_sbp(
-    attempted: str,
-    texts: Sequence[str],
-    placement: Placement,
-    rank: int,
-    line: SourceLine | None,
+    attempted: str, texts: Sequence[str], placement: Placement, rank: int, line: SourceLine | None
 ) -> tuple[NdSbp, ...]:
     """Return the n-D SBP that texts request; empty on a single device or without texts.
 

@@ -99,10 +99,7 @@ class RandomCond(Cond):
 
 _ROOT: Body = ((("root", "sqrt", ((-1, 0),), ()),), ((0, 0), (-1, 0)))
 _PRODUCT: Body = (
-    (
-        ("product", "multiply", ((-1, 0), (-1, 1)), ()),
-        ("minus", "negative", ((0, 0),), ()),
-    ),
+    (("product", "multiply", ((-1, 0), (-1, 1)), ()), ("minus", "negative", ((0, 0),), ())),
     ((0, 0), (1, 0)),
 )
 """The bodies of the samples."""

@@ -53,10 +53,7 @@ def ranges_hold(ctx: SbpContext, rows: int) -> bool:
 def _part(ctx: LocalContext) -> Attributes:
     weight = ctx.inputs[-1] if len(ctx.inputs) == 3 else ctx.inputs[0]
     rows = weight.type.shape[0]
-    return {
-        "classes": _classes(ctx.attrs, rows),
-        "first": ctx.attrs["first"] + weight.region[0][0],
-    }
+    return {"classes": _classes(ctx.attrs, rows), "first": ctx.attrs["first"] + weight.region[0][0]}
 
 
 def mapped(label: Array, classes: int, parts: int, number: int) -> Any:

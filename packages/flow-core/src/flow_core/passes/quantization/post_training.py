@@ -119,10 +119,7 @@ def _rounded_weights(rewriter: Rewriter, context: PassContext, op: Op) -> Value:
     w = Sym(maker, weights)
     most = maker.one("reduce_max", maker.one("abs", w), axis=others, keepdims=False)
     most = maker.one("clip_by_scalar_min", most, floating_min=LEAST, integral_min=0)
-    grid = (
-        most * (1 / 127),
-        maker.one("constant", value=0, dtype="int8", shape=(shape[channel],)),
-    )
+    grid = (most * (1 / 127), maker.one("constant", value=0, dtype="int8", shape=(shape[channel],)))
     levels = maker.one("quantize_linear", w, *grid, axis=channel)
     return maker.one("dequantize_linear", levels, *grid, axis=channel).value
 

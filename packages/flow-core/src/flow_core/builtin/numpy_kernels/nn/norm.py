@@ -374,10 +374,7 @@ def _l2_parts(query: KernelQuery) -> tuple[tuple[Shape, DTypeLike], ...]:
 
 
 def _norm(squares: Array, epsilon: float, out: Array) -> Launches:
-    return (
-        call(np.maximum, squares, scalar(epsilon, out), out=out),
-        call(np.sqrt, out, out=out),
-    )
+    return (call(np.maximum, squares, scalar(epsilon, out), out=out), call(np.sqrt, out, out=out))
 
 
 def _l2_normalize(ctx: BindContext) -> Launches:

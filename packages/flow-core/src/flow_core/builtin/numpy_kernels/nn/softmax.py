@@ -238,10 +238,7 @@ def _dense_softmax_loss(ctx: BindContext) -> Launches:
 def _dense_softmax_loss_grad(ctx: BindContext) -> Launches:
     prob, label = _matrix(ctx.inputs[0]), _matrix(ctx.inputs[1])
     dy, dx = ctx.inputs[2].reshape(-1), _matrix(ctx.outputs[0])
-    return (
-        call(np.subtract, prob, label, out=dx),
-        call(np.multiply, dx, dy[:, None], out=dx),
-    )
+    return (call(np.subtract, prob, label, out=dx), call(np.multiply, dx, dy[:, None], out=dx))
 
 
 def _sparse_loss(ctx: BindContext) -> Launches:
