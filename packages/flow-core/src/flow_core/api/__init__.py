@@ -8,4 +8,5 @@ Docstrings take the parts that they lack from here and from their module: `calls
 
 Args:
     name: name of the op, or prefix of the names of several ops.
+    x: a blob.
 """

@@ -126,7 +126,6 @@ def expand(x: Blob, expand_size: Sequence[int], name: str | None = None) -> Blob
     """Repeat a blob along axes of size 1 and along new leading axes.
 
     Args:
-        x: a blob.
         expand_size: the new shape; -1 keeps the size of an axis of ``x``.
 
     Returns: A blob of the new shape, and of the element type of ``x``.

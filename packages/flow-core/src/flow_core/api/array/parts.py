@@ -25,7 +25,6 @@ def split(
     """Divide a blob along an axis, as ``numpy.split`` does, or into parts of given sizes.
 
     Args:
-        x: a blob.
         indices_or_sections: the number of equal parts, or the indices at which parts after the
             first one start.
         axis: the axis, negative to count from the last one.
@@ -86,7 +85,6 @@ def unbind(x: Blob, axis: int = 0, name: str | None = None) -> list[BlobDef]:
     """Return the slices of a blob along an axis, each without that axis.
 
     Args:
-        x: a blob.
         axis: the axis, negative to count from the last one.
 
     Returns: A list of as many blobs as the axis has elements; of shape (1,) if ``x`` has one axis.
@@ -112,7 +110,6 @@ def roll(
     """Shift the elements of a blob along axes; those beyond the end come in at the start.
 
     Args:
-        x: a blob.
         shift: by how many elements, negative towards the start; a list for several axes.
         axis: the axis or axes; None shifts the elements in row-major order.
 

@@ -4,7 +4,6 @@ and ranges of ops to profile.
 Each function emits a sequence of other ops; passes fuse these ops where that is faster.
 
 Args:
-    x: a blob.
     labels: class numbers in [0, classes); int32, int64 or int8 of shape (...) or (..., 1).
     logits: a floating-point blob of shape (..., classes).
     value: a blob with a channel axis.

@@ -92,7 +92,6 @@ def eager_nccl_all_reduce(x: Blob, parallel_conf: str, name: str | None = None) 
     """Sum the values that a blob has on the devices of the mirrored view, by an all-reduce.
 
     Args:
-        x: a blob.
         parallel_conf: the devices, in OneFlow's form; ignored, since in valid OneFlow programs they
             are those of the placement in scope.
     """

@@ -206,7 +206,6 @@ def polyval(coeffs: Sequence[float], x: Blob, name: str | None = None) -> BlobDe
 
     Args:
         coeffs: a list of numbers or blobs.
-        x: a blob.
 
     Returns: A blob of the shape and type of ``x``.
 
@@ -277,7 +276,6 @@ def cast(x: Blob, dtype: DType, name: str | None = None) -> BlobDef:
     """Return ``x`` converted to an element type; conversion to integers truncates.
 
     Args:
-        x: a blob.
         dtype: the element type of the result.
 
     Returns: A blob of the shape of ``x``.
@@ -323,7 +321,6 @@ def masked_fill(x: Blob, mask: Blob, value: float, name: str | None = None) -> B
     """Return ``value`` where ``mask`` is not 0, else the elements of ``x``; shapes broadcast.
 
     Args:
-        x: a blob.
         mask: a blob whose shape broadcasts with that of ``x``.
         value: a number.
 

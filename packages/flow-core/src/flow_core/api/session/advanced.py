@@ -6,7 +6,6 @@ These functions of the consistent view work on the devices of the placement in s
 on the right device.
 
 Args:
-    x: a blob.
     xs: a list of blobs, one for each device.
 
 Returns: A tuple of blobs, one for each device.

@@ -35,11 +35,7 @@ def current_global_function_desc() -> GlobalFunctionDesc:
 
     Returns: The description.
 
-    >>> @flow.global_function()
-    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-    ...     print(flow.current_global_function_desc() is not None)
-    ...     return x
-    >>> _ = job([1, 2])
+    >>> _ = run(lambda x: print(flow.current_global_function_desc() is not None) or x, [1, 2])
     True
     """
     job = current_job("current_global_function_desc")

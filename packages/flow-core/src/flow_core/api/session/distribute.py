@@ -210,11 +210,7 @@ def consistent_strategy_enabled() -> bool:
 
     Returns: True or False.
 
-    >>> @flow.global_function()
-    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-    ...     print(flow.distribute.consistent_strategy_enabled())
-    ...     return x
-    >>> _ = job([1, 2])
+    >>> _ = run(lambda x: print(flow.distribute.consistent_strategy_enabled()) or x, [1, 2])
     True
     """
     return not current_scope().mirrored
@@ -226,11 +222,7 @@ def mirrored_strategy_enabled() -> bool:
 
     Returns: True or False.
 
-    >>> @flow.global_function()
-    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-    ...     print(flow.distribute.mirrored_strategy_enabled())
-    ...     return x
-    >>> _ = job([1, 2])
+    >>> _ = run(lambda x: print(flow.distribute.mirrored_strategy_enabled()) or x, [1, 2])
     False
     """
     return current_scope().mirrored

@@ -54,11 +54,7 @@ def consistent_view_enabled() -> bool:
 
     Returns: True or False.
 
-    >>> @flow.global_function()
-    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-    ...     print(flow.scope.consistent_view_enabled())
-    ...     return x
-    >>> _ = job([1, 2])
+    >>> _ = run(lambda x: print(flow.scope.consistent_view_enabled()) or x, [1, 2])
     True
     """
     return not current_scope().mirrored
@@ -69,11 +65,7 @@ def mirrored_view_enabled() -> bool:
 
     Returns: True or False.
 
-    >>> @flow.global_function()
-    ... def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
-    ...     print(flow.scope.mirrored_view_enabled())
-    ...     return x
-    >>> _ = job([1, 2])
+    >>> _ = run(lambda x: print(flow.scope.mirrored_view_enabled()) or x, [1, 2])
     False
     """
     return current_scope().mirrored

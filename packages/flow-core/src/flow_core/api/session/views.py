@@ -18,9 +18,6 @@ def cast_to_current_logical_view(x: Blob) -> BlobDef:
     or the whole blob if it has no batch axis (a variable).  In the consistent view, the devices'
     values become one logical blob: their concatenated batches, or their common value.
 
-    Args:
-        x: a blob.
-
     Returns: A blob of the current view.
 
     Raises:
