@@ -32,7 +32,6 @@ def read_archive(
     bytes.
 
     Args:
-        path: the archive.
         names: names of the arrays to read; None for all arrays.
 
     Raises:

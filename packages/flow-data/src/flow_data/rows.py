@@ -20,7 +20,6 @@ class RowWork:
     apply several ops to a row while the row is in the processor's cache.
 
     Attributes:
-        op: type of the op.
         count: number of rows.
         work: the function that processes one row.
     """

@@ -383,7 +383,6 @@ def bind_primitive(
     """Bind a primitive to memory at fixed addresses.
 
     Args:
-        primitive: the primitive.
         tensors: descriptor and address per argument.
         scratchpad: address of `Primitive.scratchpad` bytes.
     """

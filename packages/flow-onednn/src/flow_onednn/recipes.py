@@ -58,7 +58,6 @@ class Recipe:
     """One primitive whose arguments are an op's arrays.
 
     Attributes:
-        primitive: the primitive.
         operands: the arguments of the primitive.
     """
 

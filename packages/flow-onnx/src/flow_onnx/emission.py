@@ -70,7 +70,6 @@ class Emission:
         network: receives the nodes.
         graph: the graph of the op.
         names: names of the values before the op.
-        op: the op.
         inputs: names of its inputs.
         types: types of its inputs.
         outputs: types of its outputs.

@@ -112,7 +112,6 @@ class _Loading:
     """The state of a load.
 
     Attributes:
-        model: the model.
         tools: adds variables, branches and loops.
         folder: computes ops on known inputs.
         attempted, at: for errors.

@@ -23,7 +23,6 @@ class Gap:
     """An op without an equivalent.
 
     Attributes:
-        op: the op.
         reason: why there is no equivalent.
         at: the user's line.
     """

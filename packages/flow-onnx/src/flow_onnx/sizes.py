@@ -27,7 +27,6 @@ class Sized:
     """A graph with overridden sizes.
 
     Attributes:
-        graph: the graph.
         other: the same graph with other numbers for open sizes; None if no size is open.
         names: name of each open size, by its numbers in the two graphs, in both orders.
         open: the axes of open size, for each value.

@@ -115,7 +115,6 @@ def parse_result(
 
     Args:
         annotation: the annotation, `inspect.Signature.empty` for none.
-        specs: the registered annotations.
         job: name of the job, for messages.
         at: the user's source line, for messages.
         names: the objects to which names in textual annotations refer.

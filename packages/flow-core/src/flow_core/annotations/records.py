@@ -30,7 +30,6 @@ class PlaceholderSpec:
     Attributes:
         kind: form of the fed value.
         shape: logical shape; for lists, the largest shape of an element.
-        dtype: element type.
         batch_axis: the axis of samples, None if there is none.
         is_open: whether the first size is open: it may differ from call to call, and ``shape`` has
             1 in its place.

@@ -114,7 +114,6 @@ class DiskCache:
         """Return the decoded content of an entry; None if the entry is missing or damaged.
 
         Args:
-            key: the entry's key.
             decode: decodes the content; raises `ValueError` for a damaged one.
         """
         entry = self.entry(key)

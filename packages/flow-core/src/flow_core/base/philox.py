@@ -154,10 +154,8 @@ def by_chunk(
     """Yield each chunk of a box: its consecutive elements, and a function that draws numbers.
 
     Args:
-        seed: the op's seed.
         out: C-contiguous array of the box.
         place: the place of the box, None for the whole tensor.
-        step: number of the step.
     """
     flat, source, batch, count = out.reshape(-1), Uniform(seed), [], 0
     for s in stretches(out.shape, place):

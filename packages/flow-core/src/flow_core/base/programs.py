@@ -92,7 +92,6 @@ def run_as_main(script: str, args: Sequence[str], loaded: Collection[str] | None
 
     Args:
         script: a Python file, or a folder or an archive with a ``__main__.py``.
-        args: the script's arguments.
         loaded: names of the modules that Python itself had loaded.  Modules that were loaded later
             are unloaded if the script has modules of the same names.
     """

@@ -46,7 +46,6 @@ class Blas:
     """The thread pool of numpy's matrix products.
 
     Attributes:
-        name: the library's name.
         put: the function that sets the size.
         get: the function that returns the size.
         cap: the largest size that the environment allows.

@@ -50,9 +50,6 @@ class Meter:
 class InProcessComm(Comm):
     """Comm of the devices of one process that store their data in numpy arrays.
 
-    Args:
-        devices: all devices.
-
     Attributes:
         devices: all devices that the comm connects.
         local: the devices of this process, which are all devices.

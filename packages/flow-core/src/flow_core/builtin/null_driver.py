@@ -146,9 +146,6 @@ class NullDriver(Driver):
 class NullComm(Comm):
     """Communicator (comm) of null devices, which checks the bound arrays and sends nothing.
 
-    Args:
-        devices: all devices.
-
     Attributes:
         devices, local: all devices that the comm connects.
         bound: the exchanges bound so far.

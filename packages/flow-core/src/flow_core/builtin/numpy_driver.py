@@ -21,7 +21,6 @@ class NumpyArena:
     """One allocation whose start is aligned to a cache line.
 
     Attributes:
-        nbytes: size in bytes.
         memory: the array that owns the memory; all arrays in the arena keep it alive.
     """
 

@@ -115,7 +115,6 @@ def check(place: Place, attempted: str, *, single: str | None, overwrite: bool) 
     """Raise `CheckpointError` if something exists at a place that a save must not replace.
 
     Args:
-        place: the destination.
         attempted: description of the save.
         single: name of the format if the checkpoint is a single file, None for a folder.
         overwrite: whether an existing checkpoint may be replaced.
@@ -177,7 +176,6 @@ def foreign(folder: Path, owns: Owns | None = None) -> Iterator[str]:
     """Yield the foreign files of a checkpoint folder, as relative paths.
 
     Args:
-        folder: the checkpoint.
         owns: whether a file belongs to the checkpoint; if None, the rule of this module decides.
 
     Raises:

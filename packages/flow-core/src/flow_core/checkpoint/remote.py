@@ -55,7 +55,6 @@ def downloaded(url: str, seconds: float) -> Iterator[str]:
     """Yield the path of a local copy of a checkpoint, which is removed afterwards.
 
     Args:
-        url: the checkpoint.
         seconds: how long a request may take, and a transfer may make no progress.
 
     Raises:
@@ -140,8 +139,6 @@ def save(
     removes what is left.  Saves to one URL are not serialized.
 
     Args:
-        url: the destination.
-        formats: the available formats.
         seconds: how long a request may take, and a transfer may make no progress.
         format, overwrite: as in `store.save`.
 

@@ -76,9 +76,7 @@ class Store:
         """Call a method of the file system with a time limit.
 
         Args:
-            args: its arguments.
             nbytes: number of bytes that it transfers without reporting progress.
-            options: its keyword arguments.
         """
         seconds = self._seconds + nbytes / _SLOWEST
         return call_within(seconds, lambda: getattr(self.system, method)(*args, **options))

@@ -64,7 +64,6 @@ def save(
 
     Args:
         path: the folder, or the file of a single-file format; missing parents are created.
-        formats: the available formats.
         format: name of the format to write; if None, the format that the suffix of ``path`` selects
             (such as ``.safetensors``), or else OneFlow's folders.
         overwrite: whether an existing checkpoint may be replaced.
@@ -153,7 +152,6 @@ class _Save:
 
     Attributes:
         attempted: description for error messages.
-        path: destination.
         writer: the format's writer.
         single: whether the checkpoint is a single file.
         overwrite: whether an existing checkpoint may be replaced.
@@ -259,7 +257,6 @@ def steadily(path: str | Path, use: Callable[[], T]) -> T:
     need.
 
     Args:
-        path: the checkpoint.
         use: the function, which opens the checkpoint and reads all that it needs.
 
     Raises:

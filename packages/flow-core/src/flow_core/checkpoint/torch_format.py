@@ -64,7 +64,6 @@ class _Entry:
 
     Attributes:
         begin: its position in the archive.
-        nbytes: its size.
         crc: its CRC-32; 0 if torch did not compute it.
     """
 

@@ -27,7 +27,6 @@ class HostedOp:
     """An op that runs on the CPU for lack of a kernel.
 
     Attributes:
-        type: the op's type.
         device_type: the device type that has no kernel for the op.
         line: the source line of the op, if known.
     """

@@ -84,7 +84,6 @@ class CostModel:
         """Return whether devices of a type are cores of the host: the host's own and emulated ones.
 
         Args:
-            type_: the device type.
             accelerators: the types that have hardware of their own.
         """
         return type_ == HOST or (type_ not in self.devices and type_ not in accelerators)
@@ -111,11 +110,7 @@ DEFAULT = CostModel()
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An op with concrete types on one device.
-
-    Attributes:
-        attrs: its attributes.
-    """
+    """An op with concrete types on one device."""
 
     spec: OpSpec
     attrs: Mapping[str, AttrValue]

@@ -85,7 +85,6 @@ def generate(
     Args:
         attr: literal ``(kind, *params)``.
         shape: logical shape.
-        dtype: element type.
         seed: any 64-bit number; the same seed gives the same numbers.
         region: the part; None for the whole variable.
 

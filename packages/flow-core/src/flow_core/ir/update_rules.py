@@ -57,7 +57,6 @@ class Update:
     """One update rule.
 
     Attributes:
-        type: op type.
         formula: the function that assigns the new model and states.
         states: names of the states with the model's shape.
         attrs: the attributes that are not in `COMMON`, with their defaults.

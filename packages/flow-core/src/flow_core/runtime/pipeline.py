@@ -39,7 +39,6 @@ class Credit:
     """The tokens of one job, which limit its steps in flight.
 
     Attributes:
-        width: the number of tokens.
         holders: the steps in flight.
         peak: the largest number of steps that were in flight at the same time.
     """

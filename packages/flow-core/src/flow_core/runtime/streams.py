@@ -53,7 +53,6 @@ def own_tasks(
     one in the plan; as every process keeps that order, exchanges cannot deadlock.
 
     Args:
-        tasks: all tasks.
         part: a function that returns whether the process takes part in a task, and whether other
             processes do, too.
     """

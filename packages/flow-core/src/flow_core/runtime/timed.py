@@ -16,7 +16,6 @@ class TaskTime:
     """The time at which a task ran, in seconds of `time.perf_counter`.
 
     Attributes:
-        step: number of the step.
         task: position of the task in the plan.
         start, stop: when the first launch of the task began, and when the last one ended.
     """

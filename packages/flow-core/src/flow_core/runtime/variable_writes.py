@@ -9,9 +9,6 @@ class VariableWrites:
     As a context manager, an instance counts the writes of its ``with`` block, even of one that
     fails.
 
-    Attributes:
-        count: the number.
-
     >>> writes = VariableWrites()
     >>> with writes:
     ...     pass

@@ -153,9 +153,6 @@ class EventsWriter:
 
     Args:
         logdir: the folder; the path of the file in it is ``event/event.*.tfevents.log``.
-
-    Attributes:
-        path: path of the file.
     """
 
     def __init__(self, logdir: str | Path) -> None:

@@ -24,7 +24,6 @@ class Step:
     """One op of a fused group.
 
     Attributes:
-        op: op type.
         refs: the op's arguments: the index of a step, or ``-1 - k`` for input k of the group.
     """
 

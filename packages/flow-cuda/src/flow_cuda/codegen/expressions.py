@@ -17,7 +17,6 @@ class Element(NamedTuple):
 
     Attributes:
         names: the C++ names of the arguments.
-        attrs: the attributes of the op.
         types: the types of the inputs.
         out: the type of the output.
         scalars: the kernel's scalars, to which an expression adds the attributes that it uses.

@@ -73,7 +73,6 @@ class NormGrad:
     """The gradients of batch normalization with respect to x, gamma and beta.
 
     Attributes:
-        x: the input.
         compute: the accumulation type.
     """
 

@@ -31,7 +31,6 @@ class TensorLayout:
     Attributes:
         sizes: sizes of the batch, channel and spatial axes.
         steps: strides of these axes, in elements.
-        dtype: element type.
     """
 
     sizes: Ints

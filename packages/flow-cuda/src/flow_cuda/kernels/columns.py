@@ -31,7 +31,6 @@ class Matrix:
 
     Attributes:
         rows, columns: number of rows and of columns.
-        dtype: element type.
     """
 
     rows: int

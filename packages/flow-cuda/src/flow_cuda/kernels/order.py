@@ -68,8 +68,6 @@ class Sorting:
         """Return launches that sort, and the arrays of sorted keys and their original positions.
 
         Args:
-            x: the numbers.
-            dtype: their type.
             buffers: the arrays of `buffers`.
         """
         keys, order, to_keys, to_order, counts = buffers

@@ -160,7 +160,6 @@ class Conv:
         x, y: the larger tensor and the smaller one; a transposed convolution computes x from y.
         kernel: window sizes.
         last: whether the channel axis is the last one.
-        dtype: element type.
         tf32: whether float32 may be rounded to TF32 (10 mantissa bits).
     """
 

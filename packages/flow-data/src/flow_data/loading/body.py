@@ -36,9 +36,7 @@ class Member:
         name: name of the op.
         logical: the name that the op's parts on all devices share, so that they draw the same
             numbers.
-        type: type of the op.
         inputs: outputs of earlier members.
-        attrs: attributes of the op.
     """
 
     name: str

@@ -168,7 +168,6 @@ class _Shard:
 
     Args:
         known: the annotations of the data set.
-        attrs: attributes of the op.
         number: index of the shard.
     """
 
@@ -227,7 +226,6 @@ class CocoSource:
     """The source of a COCO data set.
 
     Args:
-        attrs: attributes of the op.
         rows: number of images that this device reads per step.
     """
 

@@ -100,7 +100,6 @@ class TokenSource:
     """The source of samples of tokens.
 
     Args:
-        attrs: attributes of the op.
         seed: seed of the op, used unless the attributes have one.
         rows: number of samples that this device reads per step.
     """

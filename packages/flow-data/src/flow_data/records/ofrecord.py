@@ -151,9 +151,6 @@ def _fits_int32(numbers: Any) -> bool:
 class OFRecordWriter:
     """A writer of a record file, which is renamed to its final path when it is complete.
 
-    Args:
-        path: the file.
-
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
     >>> with OFRecordWriter(part_path(folder, 0)) as writer:
@@ -207,7 +204,6 @@ def read_ofrecords(
     """Yield the fields of each record of a file by name: the kind of list, and its values.
 
     Args:
-        path: the file.
         on_error: "raise", or "skip" to omit corrupt records.
 
     Raises:

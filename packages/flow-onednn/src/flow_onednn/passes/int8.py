@@ -78,7 +78,6 @@ class _Levels:
 
     Attributes:
         value: the levels.
-        scale: the scale.
         zero: the zero point.
     """
 
@@ -92,7 +91,6 @@ class _Work:
     """A graph during the conversion to int8.
 
     Attributes:
-        rewriter: the graph under change.
         once: the names of the ops that do not run in each step.
         reordered: levels in the layout of a reorder, by the reorder's result.
     """

@@ -80,7 +80,6 @@ class Bodies(Protocol):
         """Add the ops of a graph; return its results as blobs, arrays and `Weight` records.
 
         Args:
-            graph: the graph.
             inputs: the values of its inputs, and their element types.
         """
 

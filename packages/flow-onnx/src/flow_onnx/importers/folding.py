@@ -20,11 +20,7 @@ LARGEST_KNOWN = 2**28
 
 
 class TooLarge(Exception):
-    """A value that is known while the job is defined would need too much memory.
-
-    Args:
-        nbytes: its size.
-    """
+    """A value that is known while the job is defined would need too much memory."""
 
 
 @dataclass(slots=True)

@@ -56,9 +56,7 @@ class Steps:
     Attributes:
         inputs: the inputs; those with the output's element type are in the computation type.
         out: the output, in the computation type.
-        attrs: the op's attributes.
         scratch: the allocator of temporaries.
-        launches: the recorded calls.
     """
 
     inputs: tuple[Any, ...]

@@ -43,7 +43,6 @@ def widened(
     """Return a NumPy `KernelSpec` whose ``bind`` and ``workspace`` never see 16-bit types.
 
     Args:
-        op: op type.
         bind, workspace, parts: functions of the kernel for float32 and wider types.
         mutates: positions of the inputs that the kernel overwrites; their copies are copied back.
         batchable: see `KernelSpec.batchable`.

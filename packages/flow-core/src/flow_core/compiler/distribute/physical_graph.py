@@ -69,7 +69,6 @@ class Physical:
         passed: maps each logical value that no physical op produces to the local values of which it
             consists.
         report: the report on the selection.
-        problem: the selection problem.
         classes: the classes of devices; empty if they were not asked for.
         kept: the devices that have ops, if there are classes.
     """

@@ -86,7 +86,6 @@ class Inputs:
 
     Attributes:
         graph: the physical graph, in which no result is a view of a variable that a step changes.
-        options: the job's settings.
         threads: the number of threads of a kernel.
         constant: names of the ops that do not run in each step.
         derived: those of them that run again after a variable was overwritten; the others run only

@@ -170,7 +170,6 @@ class _Placer:
         """Return the offsets of the blocks, placed in an order.
 
         Args:
-            order: the order.
             known: the offsets for another order.
             same: the number of blocks with which both orders begin.
         """

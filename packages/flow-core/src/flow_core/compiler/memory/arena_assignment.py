@@ -28,7 +28,6 @@ class Buffers:
     """The buffers of a plan under construction, some of which have blocks in an arena.
 
     Attributes:
-        items: all buffers.
         blocks: the buffers that have their own memory in an arena.
         views: maps each view to the buffer in whose memory it is, and to its offset there in bytes.
         owners: maps a value to the buffer that holds it and the values side by side with it.
@@ -83,7 +82,6 @@ def place(
     """Plan the arena of each device; return the arenas, and all buffers with their offsets.
 
     Args:
-        buffers: all buffers.
         lines: the source lines of ops, by op name.
         limit: the memory that each device has for the plan.
         is_resident: whether a variable already has memory on a device.

@@ -25,7 +25,6 @@ class Alternative:
         steps: names of the boxing's steps.
         through: the layout after each step, as text.
         nbytes: the number of bytes that cross devices.
-        seconds: the predicted time.
     """
 
     steps: tuple[str, ...]
@@ -47,7 +46,6 @@ class BoxingEntry:
         hop: name of the reshard step.
         source, target: text forms of the layouts.
         nbytes: the number of bytes that cross devices each time the reshard step runs.
-        seconds: the predicted time.
         line: the source line of the op that reads the value.
         op: the op that reads the value; empty for a result of the job.
         why: the layout in which the value is produced, and the layout that the op requires.

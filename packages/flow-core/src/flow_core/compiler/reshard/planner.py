@@ -67,7 +67,6 @@ class Route:
 
     Attributes:
         nbytes: the number of bytes that cross devices.
-        seconds: the predicted time.
     """
 
     reshard_steps: tuple[ReshardStep, ...]

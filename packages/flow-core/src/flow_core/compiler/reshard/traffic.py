@@ -32,7 +32,6 @@ class Factors:
     """The factors of some devices: the sizes of a balanced split, times the size of each element.
 
     Attributes:
-        count: the number of devices.
         size: the factor of the last device.
         first: the factor of the first devices, not smaller.
         longer: the number of the first devices.

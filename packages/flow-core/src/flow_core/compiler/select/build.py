@@ -77,7 +77,6 @@ class Builder:
     Values with equal tables, such as those of equal layers, share one set of tables.
 
     Args:
-        problem: the problem.
         space: the signatures of the problem's ops.
         costs: the costs of signatures and transitions.
         known: a selection to improve on, if one exists.
@@ -85,7 +84,6 @@ class Builder:
             None for all dimensions.
 
     Attributes:
-        net: the network.
         states: the signatures that each op may take.
         nodes: the node of each op; None if the op has only one signature.
     """

@@ -53,7 +53,6 @@ class Problem:
     Attributes:
         graph: the logical graph.
         specs: the specs of the graph's op types.
-        costs: the cost model.
         fixed: the layouts of variables that other jobs of the session use.
         seconds: the budget for an exact search, in nominal seconds; see `search_budget`.
         memory: a factor on the price of memory.

@@ -28,7 +28,6 @@ class TrainVariable:
     """The properties of a job's variable that training needs.
 
     Attributes:
-        name: the variable's full name.
         value: the output of the ``variable`` op.
         type: shape and element type.
         trainable: whether the optimizer may change the variable.

@@ -76,7 +76,6 @@ class Session:
 
     Args:
         registry: the plugins; the default registry of the process if None.
-        settings: settings from environment variables.
 
     Attributes:
         jobs: the jobs, in the order of their definition.

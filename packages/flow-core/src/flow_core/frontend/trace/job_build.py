@@ -80,7 +80,6 @@ class JobBuild:
         kind: "train" or "predict".
         builder: the graph under construction.
         default_placement: the devices of ops outside any placement scope.
-        config: the job's settings.
         variables: the values of the job's variables, by name of the variable.
         train_requests: the calls of ``minimize``.
         losses: the losses of programs that set the optimizer in the function config, as older

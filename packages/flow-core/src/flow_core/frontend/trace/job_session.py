@@ -59,8 +59,6 @@ class JobSession(Protocol):
     """The session of a job; `flow_core.frontend.session.session.Session` implements it.
 
     Attributes:
-        registry: the plugins.
-        settings: settings from environment variables.
         resources: settings of ``flow.config``.
         budget: the cores that this process may use.
         declared: the variables of all jobs, by name.

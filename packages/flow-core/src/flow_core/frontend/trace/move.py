@@ -18,9 +18,6 @@ def moved(build: JobBuild, count: int) -> JobBuild:
 
     An op on all devices of the job runs on all of the new ones; the stages of a pipeline are
     divided among them in order.  SBP hints for one dimension are kept.
-
-    Args:
-        count: the number of devices.
     """
     graph = build.builder.build()
     old = sorted({numbers for op in graph.ops.values() for numbers in op.placement.devices})

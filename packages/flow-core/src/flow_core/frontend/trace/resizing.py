@@ -19,7 +19,6 @@ def resized(
     Args:
         before: the first trace.
         name: full name of the op.
-        attrs: its attributes.
         now: the shape of its input.
     """
     op = before.ops.get(name) or before.inner.get(name)

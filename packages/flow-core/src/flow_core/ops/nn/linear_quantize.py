@@ -32,7 +32,6 @@ def quantize(x: Array, scale: Array, zero: Array, work: Array, out: Array) -> No
     """Write the nearest levels; halves become even, and NaN becomes the lowest level.
 
     Args:
-        x: the numbers.
         scale, zero: the grids, which broadcast; zero points have the type of numbers.
         work: memory like ``x``, which is overwritten.
         out: the levels.

@@ -20,7 +20,6 @@ def body_types(op: Op, types: Sequence[TensorType]) -> Mapping[str, tuple[Tensor
     """Return the types of the inputs of an op's bodies, by attribute.
 
     Args:
-        op: any op.
         types: the types of its inputs.
     """
     if op.type in LOOPS:
@@ -32,7 +31,6 @@ def with_bodies(graph: Graph, rewrite: Callable[[Graph, Op], Graph]) -> Graph:
     """Return a graph whose bodies are rewritten, and then those within them.
 
     Args:
-        graph: the graph.
         rewrite: returns another graph for that of a body of an op, with the same inputs and types
             of results.
     """

@@ -25,7 +25,6 @@ def decompose(
     """Return the graph with ops replaced by the ops that their rules emit.
 
     Args:
-        graph: the graph.
         context: the context of the pass.
         rules: the rule for each op to replace, by the op's name.
         required: whether to replace an op that has a kernel even if some op that would replace it

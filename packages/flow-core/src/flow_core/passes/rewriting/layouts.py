@@ -59,7 +59,6 @@ class Layouts:
 
     Attributes:
         table: the backend's preferences.
-        rewriter: the graph under change.
         specs: the op specs, by type.
         nhwc: the NHWC forms of values of the graph, as far as they exist.
         nchw: the NCHW forms of moved values, as far as ops read them.

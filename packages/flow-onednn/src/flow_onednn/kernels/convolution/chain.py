@@ -66,7 +66,6 @@ class Stage:
     """A convolution of a chain, along the rows of images.
 
     Attributes:
-        attrs: the attributes of the op.
         read, written: the element types of the image and of the result.
     """
 
@@ -367,7 +366,6 @@ def op_inputs(
     """Yield the inputs of the op of each stage; images between stages are empty.
 
     Args:
-        stages: the stages.
         inputs: the inputs of the chain.
         bounds: the arrays of the bounds of the results.
     """
@@ -442,7 +440,6 @@ def same_bits(chain: Problem, convs: Sequence[Problem]) -> bool:
     """Return whether a chain has the bits of its convolutions in a trial.
 
     Args:
-        chain: the chain.
         convs: its convolutions.
     """
     drawn = np.random.default_rng(0).standard_normal(PERIOD, np.float32)

@@ -36,7 +36,6 @@ class Int8Conv:
     """A convolution of NHWC images.
 
     Attributes:
-        attrs: the attributes of the op.
         x, y: the descriptors of the images.
         given: the descriptor of the weights before they are packed.
         sizes: the logical sizes of the weights.
@@ -133,7 +132,6 @@ class Packing:
 
     Attributes:
         reorder: the recipe of the reorder.
-        attrs: the attributes of the op.
     """
 
     reorder: Recipe

@@ -48,7 +48,6 @@ class PackedConv:
         x, y: the shapes of the images.
         sizes: the logical sizes of the weights.
         given: the descriptor of the weights that are packed.
-        attrs: the attributes of the op.
         dtype: the name of the element type of images, weights and bias.
     """
 
@@ -178,7 +177,6 @@ class BoundedConv:
     Attributes:
         fast: the convolution with the limit, for numbers whose products are finite.
         exact: the convolution without the limit, which a loop applies; None without limits.
-        attrs: the attributes of the op.
     """
 
     fast: Recipe

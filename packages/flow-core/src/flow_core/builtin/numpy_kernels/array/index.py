@@ -30,7 +30,6 @@ class Scatter:
     """Description of an op that adds rows of an input to an output that starts with zeros.
 
     Attributes:
-        op: op type.
         address: returns the mapping from indices to rows of the output.
         data: position of the input whose rows are added.
         index: position of the input with the indices.
