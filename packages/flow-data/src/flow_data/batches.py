@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.base.errors import DataError, described, user_line
+from flow_core.base.errors import DataError, described
 from flow_core.base.host_arrays import host_array
 
 Collate = Callable[[Sequence[Any]], Any]
@@ -208,7 +208,7 @@ def batches(
     )  # fmt: skip
     for wrong, found, allowed in problems:
         if wrong:
-            raise DataError("flow.data.batches", at=user_line(2), found=found, allowed=allowed)
+            raise DataError.at_caller("flow.data.batches", found=found, allowed=allowed)
     data = source if rows is None else rows
     return Batches(data, batch_size, shuffle, seed, drop_last, collate, prefetch, transform)
 

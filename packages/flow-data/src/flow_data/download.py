@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from flow_core.base.errors import DataError, user_line
+from flow_core.base.errors import DataError
 
 _CHUNK = 1 << 16
 _TIMEOUT = 30.0  # seconds without a received byte
@@ -53,12 +53,8 @@ def check_digest(path: Path, kind: str, expected: str, hint: str) -> None:
     found = _digest(path, kind)
     if found != expected.lower():
         name = NAMES[kind]
-        raise DataError(
-            f"checking {path}",
-            at=user_line(),
-            found=f"{name} {found}",
-            allowed=f"{name} {expected}",
-            hint=hint,
+        raise DataError.at_caller(
+            f"checking {path}", found=f"{name} {found}", allowed=f"{name} {expected}", hint=hint
         )
 
 

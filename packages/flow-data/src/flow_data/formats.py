@@ -41,9 +41,8 @@ def _lazy_text(kind: str, name: str, table: str) -> str:
     registry = default_registry()
     known = getattr(registry, table)
     if name not in known:
-        raise DataError(
+        raise DataError.at_caller(
             f"looking for {kind} {name!r}",
-            at=user_line(3),
             found=f"no plugin that has registered it with flow_register_{table}",
             allowed=", ".join(sorted(known)) or f"none: no plugin provides a {kind}",
             hint=nearest(str(name), known) or "run flow doctor to see the plugins and their errors",

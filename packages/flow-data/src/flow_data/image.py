@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from flow_core.authoring.specs import emit
 from flow_core.base.dtypes import DType, as_dtype, float32, int32, tensor_buffer, uint8
-from flow_core.base.errors import InferenceError, user_line
+from flow_core.base.errors import InferenceError
 from flow_data.decoders import crop_attrs
 from flow_data.ragged import tensor_buffer_to_tensor
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def _refuse(what: str, found: object, allowed: str) -> NoReturn:
-    raise InferenceError(what, at=user_line(2), found=found, allowed=allowed)
+    raise InferenceError.at_caller(what, found=found, allowed=allowed)
 
 
 def decode(

@@ -8,22 +8,21 @@ from typing import Any, NoReturn
 
 from flow_core.authoring.specs import emit
 from flow_core.base.dtypes import as_dtype
-from flow_core.base.errors import InferenceError, UnsupportedError, user_line
+from flow_core.base.errors import InferenceError, UnsupportedError
 from flow_data.readers import ofrecord_reader
 
 Blob = Any
 
 
 def _refuse(what: str, found: object, allowed: str) -> NoReturn:
-    raise InferenceError(what, at=user_line(2), found=found, allowed=allowed)
+    raise InferenceError.at_caller(what, found=found, allowed=allowed)
 
 
 def _message(what: object, proto: Any) -> Any:
     """Return the message that the caller passed; raise `UnsupportedError` for None."""
     if proto is None:
-        raise UnsupportedError(
+        raise UnsupportedError.at_caller(
             f"{type(what).__name__}.to_proto",
-            at=user_line(2),
             found="no message to fill",
             allowed="a message with OneFlow's fields",
             hint="pass the object itself to flow.data.decode_ofrecord",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.base.errors import DataError, user_line
+from flow_core.base.errors import DataError
 from flow_data.arrays import read_archive
 from flow_data.download import check_digest, download
 
@@ -84,9 +84,8 @@ def _print(text: str) -> None:
 
 def _image_shape(data_format: str) -> tuple[int, ...]:
     if data_format not in _LAYOUTS:
-        raise DataError(
+        raise DataError.at_caller(
             "load_mnist",
-            at=user_line(2),
             found=f"data_format {data_format!r}",
             allowed=" or ".join(map(repr, _LAYOUTS)),
         )
@@ -113,9 +112,8 @@ def _download(path: Path, url: str, hash_check: str | None) -> None:
     try:
         download(url, path, check)
     except DataError as error:
-        raise DataError(
+        raise DataError.at_caller(
             f"load_mnist: no {FILE} in {str(path.parent.absolute())!r}, and {error.attempted}",
-            at=user_line(4),
             found=error.found,
             allowed=error.allowed,
             hint=f"copy {FILE} there: {_WANTED}, or pass its folder as out_dir",
@@ -150,9 +148,8 @@ def _not_mnist(path: Path, found: str) -> DataError:
 def _batches(images: Array, labels: Array, size: int, shape: tuple[int, ...]) -> Split:
     count = len(images)
     if not isinstance(size, int | np.integer) or size <= 0 or count % size:
-        raise DataError(
+        raise DataError.at_caller(
             "load_mnist",
-            at=user_line(4),
             found=f"batch size {size!r} for {count} images",
             allowed=f"a divisor of {count}",
         )

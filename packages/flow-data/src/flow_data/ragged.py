@@ -7,7 +7,7 @@ from typing import Any
 
 from flow_core.authoring.specs import emit
 from flow_core.base.dtypes import as_dtype, float32
-from flow_core.base.errors import InferenceError, user_line
+from flow_core.base.errors import InferenceError
 
 Blob = Any
 
@@ -99,9 +99,8 @@ def tensor_list_split(input_tensor_list: Blob, name: str | None = None) -> tuple
     """
     found = input_tensor_list
     if not found.is_dynamic:
-        raise InferenceError(
+        raise InferenceError.at_caller(
             "tensor_list_split",
-            at=user_line(2),
             found=f"{found!r}",
             allowed="a TensorList",
             hint="convert a TensorBuffer with flow.tensor_buffer_to_tensor_list",

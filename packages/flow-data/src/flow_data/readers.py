@@ -112,9 +112,7 @@ def ofrecord_loader(
 def _files(files: str | Sequence[str]) -> tuple[str, ...]:
     found = (files,) if isinstance(files, str) else tuple(files)
     if not found:
-        raise DataError(
-            "reading files", at=user_line(3), found="no file", allowed="one or more files"
-        )
+        raise DataError.at_caller("reading files", found="no file", allowed="one or more files")
     return found
 
 
@@ -261,7 +259,7 @@ def onerec_reader(
     """
     if shuffle_mode not in ("instance", "batch"):
         what = f"shuffle_mode {shuffle_mode!r}"
-        raise DataError("onerec_reader", at=user_line(2), found=what, allowed="instance, batch")
+        raise DataError.at_caller("onerec_reader", found=what, allowed="instance, batch")
     return _record_reader(
         f"flow_data.records.onerec:{'OneRecFiles' if verify_example else 'unverified'}",
         _files(files),
@@ -432,9 +430,8 @@ def _given_once(
 ) -> Sequence[Any]:
     """Return an argument that has two names."""
     if parallel_distribution and nd_sbp:
-        raise InferenceError(
+        raise InferenceError.at_caller(
             "megatron_gpt_mmap_data_loader",
-            at=user_line(3),
             found=f"parallel_distribution={parallel_distribution!r} and nd_sbp={nd_sbp!r}",
             allowed="one of the two names",
         )

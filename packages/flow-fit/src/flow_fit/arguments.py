@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array
-from flow_core.base.errors import ConfigError, described, shown, user_line
+from flow_core.base.errors import ConfigError, described, shown
 from flow_core.base.host_arrays import host_array
 
 
 def check(ok: object, what: str, found: str, allowed: str, hint: str | None = None) -> None:
     """Raise `ConfigError` at the line of the program unless a condition holds."""
     if not ok:
-        raise ConfigError(what, at=user_line(), found=found, allowed=allowed, hint=hint)
+        raise ConfigError.at_caller(what, found=found, allowed=allowed, hint=hint)
 
 
 def check_callable(what: str, name: str, value: object, allowed: str) -> None:
@@ -68,8 +68,8 @@ def numbers(what: str, value: object) -> Array:
         if found.dtype.kind not in "SUOMmc":
             return found.astype(np.float64)
     except Exception as error:  # lists of lists of different lengths, and foreign objects
-        raise ConfigError(what, at=user_line(), found=described(error), allowed=allowed) from error
-    raise ConfigError(what, at=user_line(), found=shown(value), allowed=allowed)
+        raise ConfigError.at_caller(what, found=described(error), allowed=allowed) from error
+    raise ConfigError.at_caller(what, found=shown(value), allowed=allowed)
 
 
 def number(what: str, value: Any) -> float:

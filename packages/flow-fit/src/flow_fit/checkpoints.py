@@ -10,7 +10,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from flow_core.api.session.train import CheckPoint, SimpleCheckPointManager
-from flow_core.base.errors import CheckpointError, user_line
+from flow_core.base.errors import CheckpointError
 from flow_fit.arguments import check_callable, check_path
 from flow_fit.improvement import Improvement, Mode
 
@@ -120,9 +120,8 @@ class EpochCheckpoints:
             if not all(isinstance(numbers, dict) for numbers in list(history)):
                 raise ValueError("an epoch without numbers")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(
+            raise CheckpointError.at_caller(
                 f"resuming at {file}",
-                at=user_line(2),
                 found=f"{type(error).__name__}: {error}",
                 allowed="a file that fit wrote, with the same callbacks",
                 hint="remove the folder to start anew",
@@ -142,7 +141,7 @@ class EpochCheckpoints:
             beside.write_text(text)
             beside.replace(path.with_suffix(".json"))
         except OSError as error:
-            raise CheckpointError(f"saving {path}", at=user_line(2), found=str(error)) from None
+            raise CheckpointError.at_caller(f"saving {path}", found=str(error)) from None
         older = self._complete()
         CheckPoint().save(str(path))
         for checkpoint in older:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import oneflow as flow
-from flow_core.base.errors import InferenceError, user_line
+from flow_core.base.errors import InferenceError
 
 Rules = Mapping[str, str | flow.weights.Rule | None]
 """Patterns of published names, and what becomes of the arrays; see ``flow.weights.load``."""
@@ -53,7 +53,7 @@ def check(fits: bool, function: str, found: str, allowed: str) -> None:
     """Raise `InferenceError` at the user's line unless an argument fits."""
     if not fits:
         attempted = f"flow_zoo.{function}"
-        raise InferenceError(attempted, at=user_line(2), found=found, allowed=allowed)
+        raise InferenceError.at_caller(attempted, found=found, allowed=allowed)
 
 
 def check_config(function: str, config: object, kind: type) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from os import PathLike
 
 import oneflow as flow
-from flow_core.base.errors import ConfigError, nearest, user_line
+from flow_core.base.errors import ConfigError, nearest
 from flow_zoo import bert_encoder, gpt, mobilenet, resnet, vision_transformer
 from flow_zoo.common import Published, Rules
 
@@ -74,9 +74,8 @@ def rules(model: str, *, head: bool = True, name: str | None = None) -> Rules:
 
 def _published(model: str) -> Published:
     if model not in MODELS:
-        raise ConfigError(
+        raise ConfigError.at_caller(
             "weights of a network",
-            at=user_line(2),
             found=f"the model {model!r:.60}",
             allowed=", ".join(MODELS),
             hint=nearest(str(model), MODELS),

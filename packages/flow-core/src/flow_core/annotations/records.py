@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flow_core.base.dtypes import DType, as_dtype, float32
-from flow_core.base.errors import AnnotationError, InferenceError, shown, user_line
+from flow_core.base.errors import AnnotationError, InferenceError, shown
 from flow_core.base.shapes import Shape
 
 Kind = Literal["numpy", "list", "list_list", "blob"]
@@ -68,9 +68,8 @@ def placeholder(
     try:
         element = as_dtype(dtype)
     except InferenceError as error:
-        raise AnnotationError(
+        raise AnnotationError.at_caller(
             f"{KIND_NAMES[kind]}.Placeholder({shown(shape)}, dtype=...)",
-            at=user_line(2),
             found=error.found,
             allowed=error.allowed,
         ) from None
@@ -117,9 +116,8 @@ def _is_open(shape: object) -> bool:
 def _checked_shape(attempted: str, shape: object) -> Shape:
     sizes = [_size(n) for n in shape] if isinstance(shape, Sequence) else []
     if not isinstance(shape, Sequence) or isinstance(shape, str) or None in sizes:
-        raise AnnotationError(
+        raise AnnotationError.at_caller(
             attempted,
-            at=user_line(3),
             found=f"shape {shown(shape)}",
             allowed="a tuple of positive integers, such as (100, 1, 28, 28)"
             "; the first size of a single array may be None, for any size",
@@ -140,9 +138,8 @@ def _checked_axis(attempted: str, shape: Shape, axis: int | None) -> int | None:
     if axis is None or not shape:
         return None
     if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
-        raise AnnotationError(
+        raise AnnotationError.at_caller(
             f"{attempted}({shape})",
-            at=user_line(3),
             found=f"batch_axis {axis!r}",
             allowed=f"None or an axis from {-len(shape)} to {len(shape) - 1}",
         )

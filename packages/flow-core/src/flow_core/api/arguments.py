@@ -6,7 +6,7 @@ from math import isfinite
 from numbers import Integral, Real
 from typing import Any, Protocol
 
-from flow_core.base.errors import ConfigError, InferenceError, shown, user_line
+from flow_core.base.errors import ConfigError, InferenceError, shown
 from flow_core.base.shapes import normal_axis
 from flow_core.frontend.trace.blob import Blob
 from flow_core.sharding.topology import MOST_DEVICES
@@ -29,7 +29,7 @@ def checker(prefix: str) -> Check:
     ) -> None:
         if not ok:
             attempted = f"{prefix}{function}"
-            raise InferenceError(attempted, at=user_line(), found=found, allowed=allowed, hint=hint)
+            raise InferenceError.at_caller(attempted, found=found, allowed=allowed, hint=hint)
 
     return check
 
@@ -56,7 +56,7 @@ def checked_count(attempted: str, value: int, least: int = 1, most: int = MOST_D
     """
     if not isinstance(value, Integral) or isinstance(value, bool) or not least <= value <= most:
         allowed = f"an integer from {least} to {most:,}"
-        raise ConfigError(attempted, at=user_line(), found=shown(value), allowed=allowed)
+        raise ConfigError.at_caller(attempted, found=shown(value), allowed=allowed)
     return int(value)
 
 

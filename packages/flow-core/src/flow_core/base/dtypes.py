@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.arrays import Array, NumpyType
-from flow_core.base.errors import InferenceError, nearest, user_line
+from flow_core.base.errors import InferenceError, nearest
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,8 @@ def as_dtype(value: object) -> DType:
         except (TypeError, ValueError, SyntaxError, OverflowError):  # numpy parses some strings
             dtype = None
     if dtype is None:
-        raise InferenceError(
+        raise InferenceError.at_caller(
             "use of an element type",
-            at=user_line(2),
             found=repr(value),
             allowed=", ".join(d.name for d in ALL),
             hint=nearest(str(value), BY_NAME) or None,

@@ -281,6 +281,18 @@ class FlowError(Exception):
         self.hint = hint
         super().__init__(self._message())
 
+    @classmethod
+    def at_caller(
+        cls,
+        attempted: str,
+        *,
+        found: object = None,
+        allowed: object = None,
+        hint: str | None = None,
+    ) -> Self:
+        """Return an error at the user's line that called flow."""
+        return cls(attempted, at=user_line(2), found=found, allowed=allowed, hint=hint)
+
     def with_context(self, **parts: object) -> Self:
         r"""Replace parts of the error, such as ``at`` or ``hint``, with what a caller knows.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 from weakref import WeakSet
 
-from flow_core.base.errors import ForkError, user_line
+from flow_core.base.errors import ForkError
 
 
 def in_child(call: Callable[[], object]) -> None:
@@ -71,9 +71,8 @@ def refusal(attempted: str, parent: int) -> ForkError:
         attempted: the attempted action.
         parent: the parent's process id.
     """
-    return ForkError(
+    return ForkError.at_caller(
         attempted,
-        at=user_line(2),
         found=f"process {os.getpid()}, a fork of process {parent}, which has the session's threads "
         "and devices",
         allowed=f"use of flow in process {parent} only; a process that is forked before the first "

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from flow_core.base.errors import CheckpointError, user_line
+from flow_core.base.errors import CheckpointError
 from flow_core.checkpoint.layout import DATA, DONE, META, SUMS
 from flow_core.checkpoint.sums import Sums, parents, read_sums
 
@@ -126,9 +126,8 @@ def check(place: Place, attempted: str, *, single: str | None, overwrite: bool) 
     empty = kind == "folder" and not place.names()
     if in_the_way is None and (overwrite or empty):
         return
-    raise CheckpointError(
+    raise CheckpointError.at_caller(
         attempted,
-        at=user_line(),
         found=f"{in_the_way or 'a checkpoint'}, which already exists",
         allowed="a path that does not exist"
         + ("" if single else ", an empty folder")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from flow_core.base.errors import CheckpointError, user_line
+from flow_core.base.errors import CheckpointError
 from flow_core.checkpoint.layout import DONE
 
 _STAMP = "%Y%m%d_%H%M%S_%f"
@@ -46,9 +46,8 @@ class CheckpointManager:
         self._save = save
         self._load = load
         if self._root.exists() and not self._root.is_dir():
-            raise CheckpointError(
+            raise CheckpointError.at_caller(
                 f"checkpoints in {root_path}",
-                at=user_line(),
                 found="a file",
                 allowed="a folder, or a path that does not exist",
             )
@@ -68,7 +67,7 @@ class CheckpointManager:
             yield
         except OSError as error:
             attempted = f"checkpoints in {self._root}"
-            raise CheckpointError(attempted, at=user_line(), found=str(error)) from error
+            raise CheckpointError.at_caller(attempted, found=str(error)) from error
 
     def latest_checkpoint(self) -> str | None:
         """Return the name of the newest complete checkpoint, or None."""

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from flow_core.base.errors import CheckpointError, CheckpointReplacedError, FlowError, user_line
+from flow_core.base.errors import CheckpointError, CheckpointReplacedError, FlowError
 from flow_core.base.formats.urls import file_name, shown_url
 from flow_core.base.time_limit import CallTimeoutError
 from flow_core.checkpoint import guard, store
@@ -91,9 +91,8 @@ def _fetch(source: Store, local: Path, attempted: str) -> None:
             raise
         changed = True
     if changed:
-        raise CheckpointReplacedError(
+        raise CheckpointReplacedError.at_caller(
             attempted,
-            at=user_line(),
             found="files that another program replaced in the meantime",
             allowed="a checkpoint that does not change while it is copied",
             hint="load it again",
@@ -107,7 +106,7 @@ def _current(source: Store, attempted: str) -> tuple[str, dict[str, Stamp]]:
         return journal.current, journal.contents()
     kind = source.kind()
     if kind is None:
-        raise CheckpointError(attempted, at=user_line(), found="no such path")
+        raise CheckpointError.at_caller(attempted, found="no such path")
     return "", source.listing() if kind == "folder" else {"": source.stamp()}
 
 
@@ -175,9 +174,8 @@ def _destination(url: str, seconds: float, attempted: str) -> Store:
     store = None if "::" in url else Store(url, seconds)
     found = "a chain of stores" if store is None else store.obstacle()
     if store is None or found is not None:
-        raise CheckpointError(
+        raise CheckpointError.at_caller(
             attempted,
-            at=user_line(),
             found=found,
             allowed="a path, or a URL of one store, such as s3://bucket/model",
         )

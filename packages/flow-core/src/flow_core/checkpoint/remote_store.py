@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flow_core.base.errors import CheckpointError, FlowError, described, user_line
+from flow_core.base.errors import CheckpointError, FlowError, described
 from flow_core.base.formats.urls import has_secrets, shown_url, without_secrets
 from flow_core.base.time_limit import CallTimeoutError, call_within
 
@@ -60,9 +60,8 @@ class Store:
         except FlowError:
             raise
         except CallTimeoutError:
-            raise CheckpointError(
+            raise CheckpointError.at_caller(
                 attempted,
-                at=user_line(),
                 found=f"no answer within {self._seconds:g} seconds",
                 hint="allow more time: FLOW_URL_SECONDS",
             ) from None
@@ -70,7 +69,7 @@ class Store:
             hidden = has_secrets(self.url)  # a printed cause would show them
             found = without_secrets(described(_origin(error)), self.url)
             cause = None if hidden else error
-            raise CheckpointError(attempted, at=user_line(), found=found) from cause
+            raise CheckpointError.at_caller(attempted, found=found) from cause
 
     def call(self, method: str, *args: Any, nbytes: int = 0, **options: Any) -> Any:
         """Call a method of the file system with a time limit.

@@ -24,7 +24,6 @@ from flow_core.base.errors import (
     SourceLine,
     UnsupportedError,
     nearest,
-    user_line,
 )
 from flow_core.checkpoint import guard, snapshot, swap
 from flow_core.checkpoint.layout import DATA, DONE
@@ -104,8 +103,8 @@ def _resolved(path: Any, attempted: str) -> Path:
         OSError,
         RuntimeError,
     ) as error:  # no path, a path with a NUL character, or cyclic links
-        raise CheckpointError(
-            attempted, at=user_line(), found=str(error), allowed="a path, as text or os.PathLike"
+        raise CheckpointError.at_caller(
+            attempted, found=str(error), allowed="a path, as text or os.PathLike"
         ) from None
 
 
@@ -126,9 +125,8 @@ def format_to_write(
         format = next((s.name for s in known.values() if is_file_of(path, s)), SNAPSHOT.name)
     spec = known.get(format) if isinstance(format, str) else None
     if spec is None or spec.writer is None:
-        raise CheckpointError(
+        raise CheckpointError.at_caller(
             attempted,
-            at=user_line(),
             found=f"the format {format!r:.60}, which "
             + ("is not registered" if spec is None else "is read-only"),
             allowed=", ".join(name for name, spec in known.items() if spec.writer is not None),
@@ -143,7 +141,7 @@ def _explained(attempted: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointError(attempted, at=user_line(), found=str(error)) from error
+        raise CheckpointError.at_caller(attempted, found=str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +240,7 @@ def load(
             variables: Mapping[str, Array] = load_target(spec.reader)(Path(path).absolute())
             problems = problems_of(variables) if strict else ()
         if problems:
-            raise CheckpointError(
-                attempted, at=user_line(), found=_indented(problems), hint=_INCOMPLETE
-            )
+            raise CheckpointError.at_caller(attempted, found=_indented(problems), hint=_INCOMPLETE)
         return variables
 
     return typed(steadily(path, read), types or {})
@@ -326,9 +322,8 @@ def _format_to_read(path: Path, formats: list[FormatSpec], attempted: str) -> Fo
         return known[0]
     other = "no such path" if not path.exists() else f"a {'folder' if path.is_dir() else 'file'}"
     claimed = " and ".join(format.name for format in known)
-    raise CheckpointError(
+    raise CheckpointError.at_caller(
         attempted,
-        at=user_line(),
         found=f"a path that both {claimed} can open" if known else other,
         allowed=f"a checkpoint in one of the formats {', '.join(f.name for f in formats)}",
         hint=None if known else _alternative(path),

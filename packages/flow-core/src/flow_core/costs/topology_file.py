@@ -40,7 +40,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from flow_core.base.decoding import Decoder, Mismatch
-from flow_core.base.errors import ConfigError, user_line
+from flow_core.base.errors import ConfigError
 from flow_core.base.formats.regular_files import open_regular
 from flow_core.costs.links import ALGORITHMS, Link, LinkModel
 from flow_core.costs.model import DEFAULT, CostModel, DeviceModel
@@ -108,9 +108,8 @@ def _check(found: _File) -> None:
 
 
 def _unusable(path: Path, found: str, allowed: str = "") -> ConfigError:
-    return ConfigError(
+    return ConfigError.at_caller(
         f"reading the topology file {path}",
-        at=user_line(),
         found=found,
         allowed=allowed or "a TOML file with name, source, devices and links",
         hint="flow topology prints an example; flow topology --probe writes a file",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from flow_core.base.errors import JobError, user_line
+from flow_core.base.errors import JobError
 from flow_core.ir.graph import AttrValue
 
 
@@ -45,9 +45,8 @@ def emit(op_type: str, *inputs: object, name: str | None = None, **attrs: AttrVa
         JobError: no job is being traced.
     """
     if not _provided:
-        raise JobError(
+        raise JobError.at_caller(
             f"use of {op_type}",
-            at=user_line(2),
             found="no job function being traced",
             allowed="use inside a function decorated with @flow.global_function",
         )

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from flow_core.base.arrays import Array
 from flow_core.base.changes import Changes
-from flow_core.base.errors import JobError, user_line, user_line_of_thread
+from flow_core.base.errors import JobError, user_line_of_thread
 from flow_core.base.forks import refusal
 from flow_core.base.thread_pools import process_budget, set_kernel_threads
 from flow_core.runtime.registers import Register
@@ -223,9 +223,8 @@ class Pipeline:
         if self.one_caller and inline is not None:
             other, _ = inline
             line = user_line_of_thread(other)
-            raise JobError(
+            raise JobError.at_caller(
                 f"calling a job in thread {threading.current_thread().name!r}",
-                at=user_line(3),
                 found=f"a step of thread {other.name!r}{f' (at {line})' if line else ''}, in a "
                 "program of several processes, whose steps must have the same order everywhere",
                 allowed="calls from one thread at a time",
@@ -314,9 +313,8 @@ class Pipeline:
 
     def _refuse_deadlock(self, credit: Credit) -> None:
         if self.in_callback:
-            raise JobError(
+            raise JobError.at_caller(
                 "calling a job inside a callback",
-                at=user_line(2),
                 found=f"{len(credit.holders)} steps in flight, which cannot finish before this "
                 "callback",
                 allowed="fewer steps in flight than concurrency_width",
@@ -332,9 +330,8 @@ class Pipeline:
             JobError: the caller is the callback of an earlier step, which must end first.
         """
         if self.in_callback and not step.done:
-            raise JobError(
+            raise JobError.at_caller(
                 "waiting for a step inside a callback",
-                at=user_line(2),
                 found="a later step, which starts its callbacks only after this one has returned",
                 allowed="steps whose callbacks have returned",
                 hint="pass a separate callback for that step instead of waiting for the step here",
@@ -401,9 +398,8 @@ class Pipeline:
             JobError: the caller is a callback.
         """
         if self.in_callback or self._in_handler:
-            raise JobError(
+            raise JobError.at_caller(
                 "clearing the session inside a callback",
-                at=user_line(2),
                 found="the step of this callback, which has not finished",
                 allowed="a call from outside of callbacks",
             )
@@ -420,7 +416,7 @@ class Pipeline:
 
     def _start(self) -> None:
         if self._closed:
-            raise JobError("calling a job", at=user_line(2), found="a session that is closed")
+            raise JobError.at_caller("calling a job", found="a session that is closed")
         for name, act in ((COMPUTE, self._compute), (CALLBACK, self._callback)):
             if name not in self._threads:
                 thread = threading.Thread(target=act, name=f"flow-{name}", daemon=True)

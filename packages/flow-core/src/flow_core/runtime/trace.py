@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flow_core.base.arrays import Array
-from flow_core.base.errors import ConfigError, user_line
+from flow_core.base.errors import ConfigError
 from flow_core.base.formats.trace_file import (
     MICRO,
     Event,
@@ -105,9 +105,8 @@ def _trace(path: str, rank: int | None) -> Trace:
     try:
         rank_file(Path(path), rank).open("ab").close()
     except OSError as error:
-        raise ConfigError(
+        raise ConfigError.at_caller(
             "tracing the steps of a job",
-            at=user_line(),
             found=f"FLOW_TRACE={path!r}: {error.strerror or error}",
             allowed="a file in an existing folder, in which this process may write",
         ) from None

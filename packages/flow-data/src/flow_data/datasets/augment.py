@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flow_core.base.errors import DataError, user_line
+from flow_core.base.errors import DataError
 from flow_data.instances import Array
 
 __all__ = ["flip", "normalize", "random_crop", "resize"]
 
 
 def _fail(function: str, found: str, allowed: str) -> DataError:
-    return DataError(f"flow.data.augment.{function}", at=user_line(), found=found, allowed=allowed)
+    return DataError.at_caller(f"flow.data.augment.{function}", found=found, allowed=allowed)
 
 
 def _as_rows(function: str, images: Array, data_format: str) -> Array:

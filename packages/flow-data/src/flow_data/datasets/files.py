@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flow_core.base.errors import DataError, user_line
+from flow_core.base.errors import DataError
 from flow_data.download import check_digest, download
 from flow_data.instances import Array
 
@@ -90,7 +90,7 @@ class Files:
 def roots_of(what: str, folder: str | os.PathLike[str] | None) -> list[Path]:
     """Return the folders to search: the given one, that of the setting, or the usual ones."""
     if folder is not None and not isinstance(folder, str | os.PathLike):
-        raise DataError(what, at=user_line(), found=f"folder={folder!r:.60}", allowed="a path")
+        raise DataError.at_caller(what, found=f"folder={folder!r:.60}", allowed="a path")
     chosen = [folder] if folder is not None else [os.environ.get(SETTING, "")]
     return [Path(root).expanduser() for root in (chosen if chosen[0] else PLACES)]
 
@@ -112,9 +112,8 @@ def located(
         return form, form.fetch(roots[-1] / form.layouts[0])
     names = " or ".join(", ".join(form.digests) for form in forms)
     places = dict.fromkeys(str(p.absolute()) for form in forms for p in form.places(roots))
-    raise DataError(
+    raise DataError.at_caller(
         what,
-        at=user_line(),
         found="no files in " + ", ".join(places),
         allowed=names,
         hint=f"pass their folder, set {SETTING}, or pass download=True",
@@ -125,7 +124,7 @@ def check_format(data_format: str, what: str) -> None:
     """Raise `DataError` if there is no such order of axes."""
     if data_format not in ("NCHW", "NHWC"):
         found = f"data_format={data_format!r:.40}"
-        raise DataError(what, at=user_line(), found=found, allowed='"NCHW" or "NHWC"')
+        raise DataError.at_caller(what, found=found, allowed='"NCHW" or "NHWC"')
 
 
 def scaled(images: Array, data_format: str, what: str) -> Array:

@@ -52,7 +52,7 @@ class ImageFolder:
             with open_regular(path) as file:
                 pixels = codec.decode(file.read(), "RGB")
         except (OSError, ValueError) as error:
-            raise DataError(f"reading {path}", at=user_line(), found=str(error)) from error
+            raise DataError.at_caller(f"reading {path}", found=str(error)) from error
         height, width = self._size
         target = codec.resize(pixels, width, height, "bilinear")
         image = scaled(target.transpose(2, 0, 1)[None], self._format, "flow.data.image_folder")
@@ -66,7 +66,7 @@ class ImageFolder:
         """
         if not (isinstance(share, int | float) and 0 < share < 1):
             found = f"share={share!r:.40}"
-            raise DataError("ImageFolder.split", at=user_line(), found=found, allowed="0 to 1")
+            raise DataError.at_caller("ImageFolder.split", found=found, allowed="0 to 1")
         order = np.random.default_rng(seed).permutation(len(self))
         count = round(share * len(self))
         parts = (sorted(order[count:].tolist()), sorted(order[:count].tolist()))
@@ -97,9 +97,9 @@ def image_folder(
     fits = isinstance(size, Sequence) and len(size) == 2
     if not fits or not all(isinstance(n, int) and n > 0 for n in size):
         found = f"size={size!r:.40}"
-        raise DataError(what, at=user_line(), found=found, allowed="height and width in pixels")
+        raise DataError.at_caller(what, found=found, allowed="height and width in pixels")
     if not isinstance(folder, str | os.PathLike):
-        raise DataError(what, at=user_line(), found=f"{folder!r:.60}", allowed="a path")
+        raise DataError.at_caller(what, found=f"{folder!r:.60}", allowed="a path")
     try:
         classes, files = image_files(os.fspath(folder))
     except DataError as error:

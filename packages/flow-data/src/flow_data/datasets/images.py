@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.base.errors import DataError, user_line
+from flow_core.base.errors import DataError
 from flow_data.arrays import read_archive
 from flow_data.datasets.files import DataSet, Examples, Files, check_format, located, scaled
 from flow_data.download import digest_of
@@ -92,13 +92,13 @@ def digits(data_format: str = "NCHW") -> DataSet:
     check_format(data_format, what)
     if spec is None or not spec.submodule_search_locations:
         hint = "uv pip install scikit-learn"
-        raise DataError(what, at=user_line(), found="no package scikit-learn", hint=hint)
+        raise DataError.at_caller(what, found="no package scikit-learn", hint=hint)
     path = Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     try:
         with gzip.open(path, "rt") as file:
             table = np.loadtxt(file, delimiter=",", max_rows=10_000)
     except (OSError, ValueError) as error:
-        raise DataError(f"reading {path}", at=user_line(), found=str(error)) from error
+        raise DataError.at_caller(f"reading {path}", found=str(error)) from error
     images = scaled(table[:, :64].reshape(-1, 1, 8, 8) * (255 / 16), data_format, what)
     whole = Examples(images, table[:, 64].astype(np.int32))
     train, test = (Examples(*(x[part] for x in whole)) for part in (slice(1437), slice(1437, None)))
@@ -196,7 +196,7 @@ def _read(path: Path, read: Callable[[Path], Any]) -> Any:
         raise
     except Exception as error:  # gzip, tarfile, pickle and numpy raise many types
         found = f"{type(error).__name__}: {error}"
-        raise DataError(f"reading {path}", at=user_line(), found=found) from error
+        raise DataError.at_caller(f"reading {path}", found=found) from error
 
 
 def _idx_arrays(form: Files, place: Path) -> list[Array]:
@@ -229,7 +229,7 @@ def _check(path: Path, images: Array, labels: Array) -> None:
     if not fits or labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
         found = f"{images.dtype}{list(images.shape)} with {labels.dtype}{list(labels.shape)}"
         allowed = "uint8[n, 28, 28] with n labels"
-        raise DataError(f"reading {path}", at=user_line(), found=found, allowed=allowed)
+        raise DataError.at_caller(f"reading {path}", found=found, allowed=allowed)
 
 
 def _grays(what: str, arrays: list[Array], data_format: str, classes: tuple[str, ...]) -> DataSet:

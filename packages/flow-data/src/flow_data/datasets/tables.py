@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flow_core.base.errors import DataError, nearest, user_line
+from flow_core.base.errors import DataError, nearest
 from flow_core.base.formats.regular_files import open_regular
 from flow_data.datasets.files import Examples
 from flow_data.instances import Array
@@ -68,7 +68,7 @@ def csv(path: PathLike, label: str | int | None = -1, *, delimiter: str = ",") -
         names, rows = tuple(rows[0]), rows[1:]
     if not rows:
         what = f"reading {os.fspath(path)!r}"
-        raise DataError(what, at=user_line(), found="names alone", allowed="one line or more")
+        raise DataError.at_caller(what, found="names alone", allowed="one line or more")
     chosen = _column(label, names)
     columns = list(zip(*rows, strict=True))
     inputs = [_floats(path, names[i], c) for i, c in enumerate(columns) if i != chosen]
@@ -89,12 +89,12 @@ def _rows(path: PathLike, delimiter: str) -> list[list[str]]:
                 [cell.strip() for cell in row] for row in reader.reader(file, delimiter=delimiter)
             ]
     except (OSError, ValueError, TypeError, reader.Error) as error:
-        raise DataError(what, at=user_line(), found=f"{type(error).__name__}: {error}") from error
+        raise DataError.at_caller(what, found=f"{type(error).__name__}: {error}") from error
     rows = [row for row in rows if row]
     widths = {len(row) for row in rows}
     if len(widths) != 1:
         found = f"lines of {' and '.join(map(str, sorted(widths)))} columns" if rows else "no line"
-        raise DataError(what, at=user_line(), found=found, allowed="lines of one length")
+        raise DataError.at_caller(what, found=found, allowed="lines of one length")
     return rows
 
 
@@ -114,9 +114,8 @@ def _column(label: str | int | None, names: Sequence[str]) -> int | None:
         return names.index(label)
     if isinstance(label, int) and -count <= label < count:
         return label % count
-    raise DataError(
+    raise DataError.at_caller(
         "flow.data.datasets.csv",
-        at=user_line(),
         found=f"label={label!r:.60}",
         allowed=f"None, a number from {-count} to {count - 1}, or one of {', '.join(names)}",
         hint=nearest(str(label), names) or None,
@@ -126,9 +125,8 @@ def _column(label: str | int | None, names: Sequence[str]) -> int | None:
 def _floats(path: PathLike, name: str, column: Sequence[str]) -> list[float]:
     for row, text in enumerate(column):
         if not _is_number(text):
-            raise DataError(
+            raise DataError.at_caller(
                 f"reading {os.fspath(path)!r}",
-                at=user_line(),
                 found=f"{text!r:.60} in {name!r}, row {row}",
                 allowed="numbers in all columns but that of the labels",
             )
@@ -167,9 +165,8 @@ class Text:
         numbers = {c: i for i, c in enumerate(self.vocabulary)}
         missing = [c for c in text if c not in numbers]
         if missing:
-            raise DataError(
+            raise DataError.at_caller(
                 "Text.encode",
-                at=user_line(),
                 found=f"the character {missing[0]!r}",
                 allowed=f"the characters {self.vocabulary!r:.200}",
             )
@@ -186,9 +183,8 @@ class Text:
         """
         count = (len(self.tokens) - 1) // length if isinstance(length, int) and length > 0 else 0
         if count < 1:
-            raise DataError(
+            raise DataError.at_caller(
                 "Text.examples",
-                at=user_line(),
                 found=f"length={length!r:.40}",
                 allowed=f"1 to {len(self.tokens) - 1}",
             )
@@ -221,9 +217,9 @@ def text(path: PathLike) -> Text:
         with TextIOWrapper(open_regular(path), "utf-8") as file:
             found = file.read()
     except (OSError, ValueError, TypeError) as error:
-        raise DataError(what, at=user_line(), found=f"{type(error).__name__}: {error}") from error
+        raise DataError.at_caller(what, found=f"{type(error).__name__}: {error}") from error
     if not found:
-        raise DataError(what, at=user_line(), found="an empty file", allowed="characters")
+        raise DataError.at_caller(what, found="an empty file", allowed="characters")
     codes = np.frombuffer(found.encode("utf-32-le"), np.uint32)
     known, tokens = np.unique(codes, return_inverse=True)
     return Text(tokens.astype(np.int32), "".join(map(chr, known)))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.base.errors import DataError, user_line
+from flow_core.base.errors import DataError
 from flow_core.base.planning import end_script
 from flow_data.records.framed import FramedFiles, LengthFrame
 from flow_data.records.record import Field, Record
@@ -59,9 +59,8 @@ def part_paths(folder: str, count: int, prefix: str, suffix_length: int) -> list
         found += ", ".join(names[:5]) + (" ..." if len(names) > 5 else "") if names else "nothing"
     else:
         found = "no such folder"
-    raise DataError(
+    raise DataError.at_caller(
         f"opening the OFRecord parts of {folder!r}",
-        at=user_line(2),
         found=found,
         allowed=", ".join(absent[:3]) or "at least one part",
         hint=_suffix_length_hint(folder, count, prefix)

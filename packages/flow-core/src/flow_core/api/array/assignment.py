@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flow_core.base.dtypes import DType
-from flow_core.base.errors import InferenceError, user_line
+from flow_core.base.errors import InferenceError
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
 
@@ -70,9 +70,8 @@ def _assign(ref: Blob, value: Blob, name: str | None) -> None:
     if isinstance(ref, BlobDef):
         made = {ref.job.builder.ops[part.op].type for part in ref.parts}
         if made != {"variable"}:
-            raise InferenceError(
+            raise InferenceError.at_caller(
                 "assign",
-                at=user_line(),
                 found=f"the result of {' and '.join(sorted(made))} as the variable to overwrite",
                 allowed="a result of flow.get_variable",
             )
@@ -105,8 +104,8 @@ def multi_count_not_finite(x: Sequence[Blob] | None = None, name: str | None = N
     array([2])
     """
     if not x:
-        raise InferenceError(
-            "multi_count_not_finite", at=user_line(2), found=f"{x!r}", allowed="one or more blobs"
+        raise InferenceError.at_caller(
+            "multi_count_not_finite", found=f"{x!r}", allowed="one or more blobs"
         )
     counts = [emit("count_not_finite", blob) for blob in x]
     return _as_vector(emit("add_n", *counts, name=name))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flow_core.api.session.views import cast_to_current_logical_view
 from flow_core.base.dtypes import DType, as_dtype, int32
-from flow_core.base.errors import JobError, user_line
+from flow_core.base.errors import JobError
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.repeat_acc import PeriodBlob, in_period, periods_of
@@ -157,9 +157,8 @@ def dynamic_binary_concat(
     """
     source, parts = checked_blob(source_blob), [checked_blob(x) for x in input_blob_list]
     if source_sbp[:1] not in ("S", "B", "P"):
-        raise JobError(
+        raise JobError.at_caller(
             "use of dynamic_binary_concat",
-            at=user_line(2),
             found=f"source_sbp={source_sbp!r}",
             allowed='"S:axis", "B" or "P"',
         )
@@ -189,9 +188,8 @@ def dynamic_binary_concat(
 def _rows_of(function: str, blob: BlobDef) -> Rows | None:
     """Return the valid rows of a blob whose size may change; None if all are valid."""
     if not blob.is_dynamic:
-        raise JobError(
+        raise JobError.at_caller(
             f"use of {function}",
-            at=user_line(3),
             found=f"{blob!r}, whose size is the same in each step",
             allowed="a blob fed as tp.ListNumpy, or with valid rows (flow.sync_dynamic_resize)",
             hint="use the blob itself on the other devices",

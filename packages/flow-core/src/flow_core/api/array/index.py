@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from flow_core.api.array.shape import axis_of, check, inner, reshape, transpose
 from flow_core.base.dtypes import DType, as_dtype
-from flow_core.base.errors import UnsupportedError, user_line
+from flow_core.base.errors import UnsupportedError
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.ir.graph import AttrValue
@@ -60,9 +60,8 @@ def gather(
         return emit_one("gather", params, indices, axis=axis, name=name)
     check(axis >= batch_dims, "gather", f"axis {axis}, batch_dims {batch_dims}", "a later axis")
     if axis > batch_dims:
-        raise UnsupportedError(
+        raise UnsupportedError.at_caller(
             "flow.gather",
-            at=user_line(),
             found=f"axis {axis} after batch_dims {batch_dims}",
             allowed="axis == batch_dims",
             hint="flow.transpose the table first",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flow_core.api.arguments import checker
-from flow_core.base.errors import InferenceError, UnsupportedError, user_line
+from flow_core.base.errors import InferenceError, UnsupportedError
 from flow_core.base.shapes import broadcast_shapes, normal_axis
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
@@ -211,7 +211,7 @@ def transpose(
            [2., 4.]], dtype=float32)
     """
     if conjugate:
-        raise UnsupportedError("flow.transpose", at=user_line(), found="conjugate=True")
+        raise UnsupportedError.at_caller("flow.transpose", found="conjugate=True")
     rank = len(a.shape)
     order = range(rank)[::-1] if perm is None else perm
     axes = tuple(axis_of("transpose", axis, rank) for axis in order)
@@ -262,9 +262,8 @@ def broadcast_to_compatible_with(
     try:
         shape = broadcast_shapes(*shapes)
     except ValueError as error:
-        raise InferenceError(
+        raise InferenceError.at_caller(
             "flow.broadcast_to_compatible_with",
-            at=user_line(),
             found=str(error),
             allowed="shapes that broadcast as in numpy",
         ) from None

@@ -11,7 +11,7 @@ from typing import Any
 
 from flow_core.api.calls.annotated import accepts, as_text, evaluated
 from flow_core.api.calls.foreign_names import advice
-from flow_core.base.errors import CallError, called_by_flow, raised_by_flow, shown, user_line
+from flow_core.base.errors import CallError, called_by_flow, raised_by_flow, shown
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -48,9 +48,8 @@ def _misfit(
     free = [p for p in parameters if p not in kwargs]
     hints = [advice(name, free) or _nearest(name, parameters) for name in unknown]
     known = any(p.kind not in _VARIADIC for p in parameters.values())
-    return CallError(
+    return CallError.at_caller(
         f"{public}({', '.join(kwargs)})" if unknown else public,
-        at=user_line(),
         found="; ".join(_faults(signature, args, kwargs, hidden)),
         allowed=f"{public}({_listed(parameters)})" if known else "no arguments",
         hint="; ".join(filter(None, hints)) or None,
@@ -119,9 +118,8 @@ def _mistyped(
         kind = evaluated(parameter.annotation, function)
         if not accepts(kind, value):
             described = _described(function, name)
-            return CallError(
+            return CallError.at_caller(
                 public,
-                at=user_line(),
                 found=f"{name}={shown(value)} ({type(value).__name__})",
                 allowed=f"{as_text(kind)}{': ' if described else ''}{described}",
             )

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from flow_core.base.errors import DataError, UnsupportedError, user_line
+from flow_core.base.errors import DataError, UnsupportedError
 from flow_core.ops.system.python_kernel import Backward, Bound, PythonOp, known
 
 __all__ = ["custom_op_module"]
@@ -157,12 +157,11 @@ class custom_op_module:
 
     def _unreadable(self, found: str, allowed: str) -> DataError:
         attempted = f"custom_op_module({self.name!r})"
-        return DataError(attempted, at=user_line(3), found=found, allowed=allowed)
+        return DataError.at_caller(attempted, found=found, allowed=allowed)
 
     def _refuse(self, what: str) -> NoReturn:
-        raise UnsupportedError(
+        raise UnsupportedError.at_caller(
             f"custom_op_module({self.name!r}).{what}()",
-            at=user_line(3),
             found="a kernel that must be compiled",
             allowed="kernels in Python, and those of plugins",
             hint="call py_kernel(), or write a plugin: docs/architecture.md, Add an op",

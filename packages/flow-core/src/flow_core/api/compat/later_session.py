@@ -15,7 +15,7 @@ from flow_core.api.compat.unsupported import delete_worker
 from flow_core.api.session.env import ctrl_port as set_ctrl_port
 from flow_core.api.session.env import machine
 from flow_core.base.dtypes import DType, float32
-from flow_core.base.errors import ConfigError, user_line
+from flow_core.base.errors import ConfigError
 from flow_core.frontend.session.session import default_session
 from flow_core.ir.initializers import Initializer
 from flow_core.plugins.specs import Available
@@ -74,9 +74,8 @@ def init_bootstrap_confs(
     """
     nodes = [node_list] if isinstance(node_list, str) else list(node_list)
     if world_size % max(len(nodes), 1):
-        raise ConfigError(
+        raise ConfigError.at_caller(
             "env.init_bootstrap_confs",
-            at=user_line(2),
             found=f"world_size={world_size} for {len(nodes)} machines",
             allowed="a multiple of the number of machines",
         )
@@ -132,9 +131,8 @@ def range_pop() -> None:
     Raises: ConfigError: no range has begun.
     """
     if not _ranges:
-        raise ConfigError(
+        raise ConfigError.at_caller(
             "flow.profiler.range_pop",
-            at=user_line(2),
             found="no range",
             allowed="one call after each flow.profiler.range_push(name)",
         )

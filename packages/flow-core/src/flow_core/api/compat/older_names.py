@@ -57,9 +57,8 @@ def inter_job_reuse_mem_strategy(
     groups = kwargs.get("job_name_groups")
     custom = strategy_str == "custom_parallelism"
     if strategy_str not in STRATEGIES or (custom and groups is None):
-        raise ConfigError(
+        raise ConfigError.at_caller(
             "flow.inter_job_reuse_mem_strategy",
-            at=user_line(2),
             found=f"{strategy_str!r}" + (" without job_name_groups" if custom else ""),
             allowed=", ".join(STRATEGIES),
         )
@@ -77,9 +76,8 @@ def eager_assign_121(ref: Blob, value: Blob) -> BlobDef:
     """
     ref = checked_blob(ref)
     if not default_session().eager:
-        raise JobError(
+        raise JobError.at_caller(
             "flow.experimental.eager_assign_121",
-            at=user_line(2),
             found="a session without eager execution",
             allowed="a preceding flow.enable_eager_execution()",
             hint="use flow.assign(ref, value), which works in both modes",
@@ -131,9 +129,8 @@ def ssp_variable_proxy(
     """
     var = checked_blob(var)
     if buffer_size < 1:
-        raise InferenceError(
+        raise InferenceError.at_caller(
             "flow.experimental.ssp_variable_proxy",
-            at=user_line(2),
             found=f"buffer_size={buffer_size}",
             allowed="at least 1",
         )
@@ -145,9 +142,8 @@ def _variable(function: str, op_name: str) -> Any:
     session.sync()
     stored = session.stored()
     if op_name not in stored:
-        raise VariableError(
+        raise VariableError.at_caller(
             f"flow.experimental.{function}",
-            at=user_line(3),
             found=f"no variable {op_name!r}",
             allowed=", ".join(stored) or "variables of the session's jobs",
             hint=nearest(op_name, stored) or None,
@@ -191,9 +187,8 @@ def set_interface_blob_value(op_name: str, ndarray: Array) -> None:
     stored = _variable("set_interface_blob_value", op_name)
     shape = tuple(stored.info.type.shape)
     if np.shape(ndarray) != shape:
-        raise VariableError(
+        raise VariableError.at_caller(
             f"flow.experimental.set_interface_blob_value of {op_name!r}",
-            at=user_line(2),
             found=f"shape {np.shape(ndarray)}",
             allowed=f"shape {shape}",
         )

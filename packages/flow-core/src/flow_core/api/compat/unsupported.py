@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-from flow_core.base.errors import UnsupportedError, user_line
+from flow_core.base.errors import UnsupportedError
 from flow_core.frontend.session.session import default_session
 
 __all__ = [
@@ -25,7 +25,7 @@ LAUNCHER = "start the program on every machine, with the launcher of the package
 
 
 def _refuse(attempted: str, found: str, allowed: str, hint: str) -> NoReturn:
-    raise UnsupportedError(attempted, at=user_line(3), found=found, allowed=allowed, hint=hint)
+    raise UnsupportedError.at_caller(attempted, found=found, allowed=allowed, hint=hint)
 
 
 def write_int8_calibration(path: str) -> NoReturn:

@@ -81,7 +81,7 @@ def consistent_user_op_module_builder(op_type_name: str) -> UserOpModuleBuilder:
 
 def _fail(op_type: str, found: str, allowed: str, hint: str = "") -> GraphError:
     attempted = f"building an op of type {op_type!r}"
-    return GraphError(attempted, at=user_line(2), found=found, allowed=allowed, hint=hint or None)
+    return GraphError.at_caller(attempted, found=found, allowed=allowed, hint=hint or None)
 
 
 def _names(slots: Iterable[str]) -> list[str]:
@@ -319,9 +319,8 @@ def find_or_create_module(
     if module is None:
         return modules.setdefault(module_name, _created(module_name, create))
     if not reuse:
-        raise GraphError(
+        raise GraphError.at_caller(
             f"making module {module_name!r}",
-            at=user_line(2),
             found="a module of that name in this job",
             allowed="a new name, or reuse=True",
         )
@@ -331,9 +330,8 @@ def find_or_create_module(
 def _created(module_name: str, create: Callable[[], Module]) -> Module:
     module = create() if callable(create) else create
     if not isinstance(module, Module):
-        raise GraphError(
+        raise GraphError.at_caller(
             f"making module {module_name!r}",
-            at=user_line(3),
             found=f"{create!r:.60} returned {type(module).__name__}",
             allowed="a function that returns a flow.nn.Module",
         )

@@ -21,7 +21,7 @@ from flow_core.api.array.dynamic import argwhere
 from flow_core.api.math.operands import Operand, pair
 from flow_core.api.math.unary import reciprocal_no_nan, square
 from flow_core.base.dtypes import DType, as_dtype
-from flow_core.base.errors import InferenceError, user_line
+from flow_core.base.errors import InferenceError
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit_one
 from flow_core.frontend.trace.operators import operand_of
@@ -215,9 +215,8 @@ def polyval(coeffs: Sequence[float], x: Blob, name: str | None = None) -> BlobDe
     array([1., 3., 9.], dtype=float32)
     """
     if not isinstance(coeffs, list | tuple):
-        raise InferenceError(
+        raise InferenceError.at_caller(
             "flow.math.polyval",
-            at=user_line(),
             found=f"coefficients {coeffs!r:.60}",
             allowed="a list or tuple of numbers",
         )
@@ -257,9 +256,8 @@ def clip_by_value(
     bounds = {"min": min_value, "max": max_value}
     given = {side: value for side, value in bounds.items() if value is not None}
     if not given:
-        raise InferenceError(
+        raise InferenceError.at_caller(
             "flow.clip_by_value",
-            at=user_line(),
             found="min_value=None and max_value=None",
             allowed="at least one limit",
         )
@@ -312,8 +310,8 @@ def where(
         return emit_one("where", condition, x, y, name=name)
     if x is None and y is None:
         return argwhere(condition, name=name)
-    raise InferenceError(
-        "flow.where", at=user_line(), found="only one of x and y", allowed="both of them"
+    raise InferenceError.at_caller(
+        "flow.where", found="only one of x and y", allowed="both of them"
     )
 
 

@@ -19,7 +19,7 @@ from flow_core.api.arguments import check
 from flow_core.api.array.select import slice_v2
 from flow_core.api.array.shape import identity, reshape, transpose
 from flow_core.api.math.reduce import reduce_sum
-from flow_core.base.errors import InferenceError, user_line
+from flow_core.base.errors import InferenceError
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit_one
 from flow_core.frontend.trace.per_device import PerDevice
@@ -91,9 +91,8 @@ class _Factor:
 
 def _refusal(equation: str, blobs: Sequence[BlobDef], found: object) -> InferenceError:
     shapes = ", ".join(str(x.shape) for x in blobs)
-    return InferenceError(
+    return InferenceError.at_caller(
         f"flow.einsum({equation!r})",
-        at=user_line(),
         found=f"{found} (operands of shapes {shapes})" if blobs else f"{found}",
         allowed='a letter for each axis of each operand, and of the result: "ij,jk->ik"',
     )

@@ -6,7 +6,7 @@ from math import prod
 
 from flow_core.api.array.shape import reshape
 from flow_core.api.math.norms import norm
-from flow_core.base.errors import InferenceError, user_line
+from flow_core.base.errors import InferenceError
 from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit
 
@@ -45,9 +45,8 @@ def matmul(
         flat = matmul(rows, b, transpose_b=transpose_b, name=name, alpha=alpha)
         return reshape(flat, (*a.shape[:-1], flat.shape[-1]))
     if len(a.shape) != len(b.shape) or len(a.shape) < 2:
-        raise InferenceError(
+        raise InferenceError.at_caller(
             "flow.matmul",
-            at=user_line(),
             found=f"shapes {a.shape} and {b.shape}",
             allowed="two matrices, two stacks of matrices of the same rank, or a stack that is not "
             "transposed and a matrix",

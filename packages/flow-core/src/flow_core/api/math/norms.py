@@ -18,7 +18,7 @@ from flow_core.api.math.reduce import (
     root,
 )
 from flow_core.api.math.unary import abs
-from flow_core.base.errors import UnsupportedError, user_line
+from flow_core.base.errors import UnsupportedError
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 
 __all__ = ["norm"]
@@ -68,7 +68,7 @@ def norm(
 
 
 def _unsupported(ord: object, allowed: str) -> UnsupportedError:
-    return UnsupportedError("flow.norm", at=user_line(), found=f"ord={ord!r}", allowed=allowed)
+    return UnsupportedError.at_caller("flow.norm", found=f"ord={ord!r}", allowed=allowed)
 
 
 def _vectors(ord: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flow_core.base.errors import InferenceError, user_line
+from flow_core.base.errors import InferenceError
 from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit_one
 from flow_core.frontend.trace.operators import as_blob
@@ -16,11 +16,8 @@ def both(x: Operand, y: Operand, function: str) -> tuple[BlobDef, BlobDef]:
         return x, as_blob(y, like=x)
     if isinstance(y, BlobDef):
         return as_blob(x, like=y), y
-    raise InferenceError(
-        f"flow.math.{function}",
-        at=user_line(),
-        found=f"{x!r:.60} and {y!r:.60}",
-        allowed="at least one blob",
+    raise InferenceError.at_caller(
+        f"flow.math.{function}", found=f"{x!r:.60} and {y!r:.60}", allowed="at least one blob"
     )
 
 

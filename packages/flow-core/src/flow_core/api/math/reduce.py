@@ -24,7 +24,7 @@ from flow_core.api.arguments import inner
 from flow_core.api.math.binary import add, divide, multiply, subtract
 from flow_core.api.math.comparison import maximum
 from flow_core.api.math.unary import exp, log, sqrt, square
-from flow_core.base.errors import InferenceError, user_line
+from flow_core.base.errors import InferenceError
 from flow_core.base.shapes import normal_axis
 from flow_core.comm.exchange import neutral
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
@@ -49,9 +49,8 @@ def _axes(x: Blob, axis: Axis, function: str) -> tuple[int, ...]:
     try:
         return tuple(normal_axis(a, rank) for a in ([axis] if isinstance(axis, int) else axis))
     except (TypeError, ValueError) as error:
-        raise InferenceError(
+        raise InferenceError.at_caller(
             f"flow.math.{function}",
-            at=user_line(),
             found=f"axis={axis!r} for shape {x.shape}",
             allowed=f"None, or axes from -{rank} to {rank - 1}",
         ) from error

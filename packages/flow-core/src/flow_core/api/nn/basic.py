@@ -19,7 +19,7 @@ from flow_core.api.arguments import checked_axis, inner
 from flow_core.api.array.shape import reshape
 from flow_core.api.math import fused_scale_tril, relu, tril
 from flow_core.api.nn.common import check
-from flow_core.base.errors import UnsupportedError, user_line
+from flow_core.base.errors import UnsupportedError
 from flow_core.frontend.trace.blob import Blob, BlobDef, checked_blob
 from flow_core.frontend.trace.emit import emit, emit_one
 from flow_core.frontend.trace.job_build import current_job
@@ -145,9 +145,8 @@ def random_mask_like(
     """
     _check_rate("random_mask_like", rate)
     if noise_shape is not None:
-        raise UnsupportedError(
+        raise UnsupportedError.at_caller(
             "flow.nn.random_mask_like",
-            at=user_line(),
             found=f"noise_shape={noise_shape!r}",
             allowed="None: one number per element",
             hint="create a mask of the smaller shape, and multiply by it",
@@ -403,9 +402,8 @@ class Module:
 
     def forward(self, *args: Any) -> Any:
         """Compute the result of a call; defined by subclasses."""
-        raise UnsupportedError(
+        raise UnsupportedError.at_caller(
             f"calling module {self._name!r}",
-            at=user_line(),
             found=f"class {type(self).__name__} without forward",
             allowed="a subclass of flow.nn.Module that defines forward(self, *args)",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flow_core.base.errors import InferenceError, user_line
+from flow_core.base.errors import InferenceError
 from flow_core.frontend.config.scope import current_scope
 from flow_core.frontend.trace.blob import Blob, BlobDef
 from flow_core.frontend.trace.emit import emit
@@ -39,9 +39,8 @@ def distributed_partial_fc_sample(
     placement = scope.placement or current_job("distributed_partial_fc_sample").default_placement
     parts = placement.size
     if num_sample % parts or weight.shape[0] % parts:
-        raise InferenceError(
+        raise InferenceError.at_caller(
             "flow.distributed_partial_fc_sample",
-            at=user_line(2),
             found=f"{num_sample} samples of {weight.shape[0]} classes on {parts} devices",
             allowed="multiples of the number of devices",
         )

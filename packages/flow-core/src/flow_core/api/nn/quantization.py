@@ -20,7 +20,7 @@ from flow_core.api.arguments import checked_axis, checker
 from flow_core.api.array.initializers import zeros_initializer
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, int64
-from flow_core.base.errors import DataError, JobError, user_line
+from flow_core.base.errors import DataError, JobError
 from flow_core.frontend.config.function_config import OBSERVE, FunctionConfig, default_placement
 from flow_core.frontend.config.scope import name_scope
 from flow_core.frontend.job.feeding import Feeding, Shapes
@@ -183,9 +183,8 @@ def calibrate(job: JobFunction[P, R], samples: Iterable[object]) -> JobFunction[
         DataError: there are no samples, nothing to round, or a number is not finite.
     """
     if job.prepare().build.kind == "train":
-        raise JobError(
+        raise JobError.at_caller(
             f"calibrating job {job.name!r}",
-            at=user_line(2),
             found="a job that trains",
             allowed="a job that does not train",
             hint="define a job of the same network without an optimizer, and calibrate that one",
@@ -215,9 +214,8 @@ def _observed(job: JobFunction[P, R], config: FunctionConfig, samples: Iterable[
             before = found.get(name, (low, high))
             found[name] = min(low, before[0]), max(high, before[1])
     if not found:
-        raise DataError(
+        raise DataError.at_caller(
             f"calibrating job {job.name!r}",
-            at=user_line(3),
             found=f"{'no product or convolution of variables' if variants else 'no samples'}",
             allowed="samples, and a job with products or convolutions of variables in float32",
         )
@@ -231,9 +229,8 @@ def _ends(variant: Variant, feeds: Sequence[Array]) -> Iterator[tuple[str, float
     ends = iter(results[len(results) - 2 * len(names) :])
     for name, low, high in zip(names, ends, ends, strict=True):
         if not np.isfinite([low, high]).all():
-            raise DataError(
+            raise DataError.at_caller(
                 f"calibrating the range of {name!r} in job {variant.traced.build.name!r}",
-                at=user_line(4),
                 found=f"numbers from {float(low[0])} to {float(high[0])}",
                 allowed="finite numbers",
             )

@@ -40,7 +40,7 @@ _LARGEST = (1 << 63) - 1
 
 
 def _fail(attempted: str, found: str, allowed: str) -> FlowError:
-    return JobError(attempted, at=user_line(), found=found, allowed=allowed)
+    return JobError.at_caller(attempted, found=found, allowed=allowed)
 
 
 def _blob_name(value: Value) -> str:
@@ -143,9 +143,8 @@ class GraphBuilder:
         )
         kernels = [op.name for op in self._job.graph.of_type(PYTHON_KERNEL)]
         if kernels:
-            raise UnsupportedError(
+            raise UnsupportedError.at_caller(
                 "ModelBuilder.AddFunction",
-                at=user_line(2),
                 found=f"ops that are Python functions of the program: {', '.join(kernels)}",
                 allowed="ops of flow-core and of plugins",
             )

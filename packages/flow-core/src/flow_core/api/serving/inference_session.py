@@ -140,9 +140,8 @@ def _attrs_for(
         batch.check(size)
         new = {name: batch.attrs(op, size) for name, op in graph.ops.items()}
     except ValueError as error:
-        raise JobError(
+        raise JobError.at_caller(
             f"loading job {job!r} with a batch size of {size}",
-            at=user_line(),
             found=f"a job that is not defined for this batch size: {error}",
             allowed="jobs whose program defines them for any batch size",
             hint="derive sizes from blob.shape, or pass -1 to flow.reshape, and save again",
@@ -174,9 +173,8 @@ class InferenceSession:
     def __init__(self, option: SessionOption | None = None) -> None:
         option = option or SessionOption()
         if option.device_tag not in ("cpu", "gpu") or option.is_mirrored_view:
-            raise ConfigError(
+            raise ConfigError.at_caller(
                 "flow.serving.InferenceSession",
-                at=user_line(2),
                 found=f"{option.device_tag!r}, is_mirrored_view={option.is_mirrored_view}",
                 allowed='"cpu" or "gpu", and is_mirrored_view=False',
             )
@@ -338,9 +336,8 @@ class InferenceSession:
         wrong = [called for called, i in outputs.items() if i not in range(len(blobs))]
         if twice or wrong:
             what = f"{twice[0]!r} for two inputs" if twice else f"{wrong[0]!r} for no result"
-            raise CheckpointError(
+            raise CheckpointError.at_caller(
                 f"use of the signature of job {name!r}",
-                at=user_line(),
                 found=f"the name {what}",
                 allowed=f"names of {len(given)} inputs and {len(blobs)} results",
                 hint="save the model with other names in SignatureBuilder.Input and Output",
@@ -504,14 +501,13 @@ def _info(types: Mapping[str, TensorType], name: str) -> dict[str, tuple[int, ..
 
 
 def _wrong(attempted: str, found: str, allowed: str) -> FlowError:
-    return JobError(attempted, at=user_line(), found=found, allowed=allowed)
+    return JobError.at_caller(attempted, found=found, allowed=allowed)
 
 
 def _chosen(what: str, name: str, known: Mapping[str, Any], folder: Path | None) -> Any:
     if name not in known:
-        raise CheckpointError(
+        raise CheckpointError.at_caller(
             f"use of the saved model{f' in {folder}' if folder else ''}",
-            at=user_line(),
             found=f"no {what} {name!r}",
             allowed=", ".join(known),
         )
@@ -523,9 +519,8 @@ def _version_folder(path: Path, version: int | ModelVersionPolicy) -> Path:
     found = versions(path)
     wanted = found[0] if version is ModelVersionPolicy.LATEST and found else version
     if isinstance(wanted, bool) or wanted not in found:
-        raise CheckpointError(
+        raise CheckpointError.at_caller(
             f"loading the saved model in {path}",
-            at=user_line(),
             found=f"no version {wanted}" if found else "no version",
             allowed=", ".join(map(str, found)) or "a folder of flow.saved_model.ModelBuilder",
         )

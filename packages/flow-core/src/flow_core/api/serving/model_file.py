@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flow_core.api.serving.batch_sizes import BatchSizes
 from flow_core.base.decoding import Decoder, Mismatch, parsed, shown
-from flow_core.base.errors import CheckpointError, user_line
+from flow_core.base.errors import CheckpointError
 from flow_core.base.formats.regular_files import read_regular
 from flow_core.checkpoint import swap
 
@@ -117,16 +117,13 @@ def new_version(path: Path, version: int, attempted: str) -> Iterator[Path]:
                 shutil.rmtree(new, ignore_errors=True)
                 raise
     except OSError as error:
-        raise CheckpointError(attempted, at=user_line(), found=str(error)) from error
+        raise CheckpointError.at_caller(attempted, found=str(error)) from error
 
 
 def _check_new(folder: Path, attempted: str) -> None:
     if os.path.lexists(folder):
-        raise CheckpointError(
-            attempted,
-            at=user_line(),
-            found=f"version {folder.name}, which already exists",
-            allowed="a new version",
+        raise CheckpointError.at_caller(
+            attempted, found=f"version {folder.name}, which already exists", allowed="a new version"
         )
 
 

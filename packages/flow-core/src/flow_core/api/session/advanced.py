@@ -192,9 +192,8 @@ def _split(function: str, x: Blob, axis: int) -> Split:
 
 def _check_sequence(function: str, xs: object) -> None:
     if not isinstance(xs, list | tuple) or not xs or not isinstance(xs[0], BlobDef):
-        raise JobError(
+        raise JobError.at_caller(
             f"advanced.{function}",
-            at=user_line(3),
             found=f"{xs!r:.80}",
             allowed="a list or tuple of at least one blob",
         )

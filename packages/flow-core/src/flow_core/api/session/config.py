@@ -33,9 +33,8 @@ def _checked(name: str) -> Callable[..., None]:
 
     def setter(val: object = True) -> None:
         if not fits(val):
-            raise ConfigError(
+            raise ConfigError.at_caller(
                 f"config.collective_boxing.{name}",
-                at=user_line(2),
                 found=shown(val),
                 allowed=ALLOWED.get(name, "True or False"),
             )
@@ -196,7 +195,7 @@ def enable_tensor_float_32_compute(val: bool = True) -> None:
     """
     if not isinstance(val, bool):
         attempted = f"config.{TENSOR_FLOAT_32}"
-        raise ConfigError(attempted, at=user_line(2), found=shown(val), allowed="True or False")
+        raise ConfigError.at_caller(attempted, found=shown(val), allowed="True or False")
     default_session().resources.others[TENSOR_FLOAT_32] = val
 
 
@@ -215,9 +214,7 @@ def host_fallback(val: str) -> None:
     """
     if val not in HOST_FALLBACK:
         allowed = " or ".join(map(repr, HOST_FALLBACK))
-        raise ConfigError(
-            "config.host_fallback", at=user_line(2), found=shown(val), allowed=allowed
-        )
+        raise ConfigError.at_caller("config.host_fallback", found=shown(val), allowed=allowed)
     default_session().resources.others["host_fallback"] = val
 
 
@@ -250,9 +247,8 @@ def load_library(val: str) -> None:
     plugin, op = PLUGINS.get(os.path.basename(val), ("", ""))
     if op in default_session().registry.ops:
         return
-    raise UnsupportedError(
+    raise UnsupportedError.at_caller(
         "config.load_library",
-        at=user_line(2),
         found=f"{val!r}, a library for OneFlow's own runtime",
         allowed="ops and kernels of plugins",
         hint=f"install the plugin {plugin}, which provides its ops, from examples/plugins/{plugin}"

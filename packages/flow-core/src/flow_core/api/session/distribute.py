@@ -11,7 +11,7 @@ from numbers import Integral
 from typing import Any
 
 from flow_core.api.deprecation import deprecates
-from flow_core.base.errors import FeedError, InferenceError, user_line
+from flow_core.base.errors import FeedError, InferenceError
 from flow_core.base.shapes import balanced_range
 from flow_core.frontend.config.scope import Entering, consistent_view, current_scope, mirrored_view
 from flow_core.frontend.job.partial_feeds import LocalRows, RowsFunction, merged
@@ -47,8 +47,8 @@ def split(axis: int) -> Distribution:
     Distribution(kind='split', axis=0)
     """
     if not isinstance(axis, int):
-        raise InferenceError(
-            "distribute.split", at=user_line(2), found=repr(axis), allowed="an integer axis"
+        raise InferenceError.at_caller(
+            "distribute.split", found=repr(axis), allowed="an integer axis"
         )
     return Distribution("split", axis)
 
@@ -91,9 +91,8 @@ def rows(array: object, at: int | range | Sequence[range]) -> LocalRows:
     if isinstance(at, Integral) and not isinstance(at, bool):
         where = int(at)
     elif not all(map(_is_plain, where)):
-        raise FeedError(
+        raise FeedError.at_caller(
             "distribute.rows",
-            at=user_line(2),
             found=f"at={at!r:.60}",
             allowed="an index, or ranges of indices with step 1",
         )
@@ -126,9 +125,8 @@ def rows_from(function: Callable[[int, int], object]) -> RowsFunction:
            [2.]], dtype=float32)
     """
     if not callable(function):
-        raise FeedError(
+        raise FeedError.at_caller(
             "distribute.rows_from",
-            at=user_line(2),
             found=f"{function!r:.60}",
             allowed="a function of two row indices",
         )
@@ -171,9 +169,8 @@ def assert_is_valid_distribute(distribute: object) -> None:
     >>> flow.distribute.assert_is_valid_distribute(flow.distribute.split(0))
     """
     if not isinstance(distribute, Distribution):
-        raise InferenceError(
+        raise InferenceError.at_caller(
             "use of a distribution",
-            at=user_line(2),
             found=f"{distribute!r:.60}",
             allowed="flow.distribute.split(axis), broadcast() or auto()",
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flow_core.base.errors import ConfigError, user_line
+from flow_core.base.errors import ConfigError
 from flow_core.frontend.session.session import default_session
 
 __all__ = [
@@ -58,9 +58,8 @@ def machine(*val: object) -> None:
     addresses = [m.get("addr") if isinstance(m, dict) else m for m in given]
     wrong = [a for a in addresses if not isinstance(a, str) or addresses.count(a) > 1]
     if wrong or not addresses:
-        raise ConfigError(
+        raise ConfigError.at_caller(
             "env.machine",
-            at=user_line(2),
             found=f"{given!r:.200}",
             allowed='distinct addresses, such as [{"addr": "10.0.0.1"}, {"addr": "10.0.0.2"}]',
         )

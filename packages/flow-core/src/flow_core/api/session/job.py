@@ -167,7 +167,7 @@ def _watch(
     job = current_job(what)
     if not isinstance(blob, BlobDef) or blob.job is not job:
         found, allowed = described(blob), f"a blob of this job, {job.name!r}"
-        raise JobError(what, at=user_line(3), found=found, allowed=allowed)
+        raise JobError.at_caller(what, found=found, allowed=allowed)
     job.watches.append(Watch(blob, _handler(handler, blob.op_name), gradient, user_line(3)))
 
 
@@ -207,18 +207,16 @@ class VariableBlob(HostDLPack):
     def __array__(self, dtype: object = None, copy: bool | None = None) -> Array:
         """Return a copy of the value, for numpy; ``copy=False`` is not supported."""
         if copy is False:
-            raise InferenceError(
+            raise InferenceError.at_caller(
                 f"numpy's view of variable {self.name!r}",
-                at=user_line(2),
                 found="copy=False",
                 allowed="copy=None or copy=True: the value is in device memory",
             )
         return as_asked(self.numpy(), dtype, None)
 
     def __reduce__(self) -> NoReturn:
-        raise JobError(
+        raise JobError.at_caller(
             f"pickling or copying variable {self.name!r}",
-            at=user_line(2),
             found="a variable that lives in the session",
             allowed="its value: variable.numpy()",
             hint="flow.checkpoint.save(path) saves all variables",
@@ -298,9 +296,8 @@ def load_variables(value_dict: Mapping[str, Array], ignore_mismatch: bool | None
     array([3., 4.], dtype=float32)
     """
     if not isinstance(value_dict, Mapping):
-        raise CheckpointError(
+        raise CheckpointError.at_caller(
             "loading variables",
-            at=user_line(2),
             found=f"{type(value_dict).__name__} {value_dict!r:.60}",
             allowed="a dict of arrays by variable name",
             hint="of a checkpoint: flow.load_variables(flow.checkpoint.get(path))",

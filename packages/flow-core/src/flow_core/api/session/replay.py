@@ -6,7 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flow_core.base.errors import ReplayError, user_line
+from flow_core.base.errors import ReplayError
 
 if TYPE_CHECKING:
     from flow_core.observe.replay.run import Replay
@@ -61,9 +61,8 @@ def replay(
         session.sync()
         recording = session.recorder.recording()
     else:
-        raise ReplayError(
+        raise ReplayError.at_caller(
             f"replaying job {job.name!r}",
-            at=user_line(2),
             found="no recorded steps",
             allowed="a program that runs with FLOW_REPLAY=FILE, or the file of one",
             hint="flow run --record FILE SCRIPT.PY",

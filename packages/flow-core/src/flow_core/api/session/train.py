@@ -135,7 +135,7 @@ def checked_path(attempted: str, path: Any, folder: bool = False) -> str:
             allowed, text = "a URL as text", None
     if not isinstance(text, str) or (folder and is_remote(text)):
         found = shown_url(text) if isinstance(text, str) else shown(path)
-        raise CheckpointError(attempted, at=user_line(2), found=found, allowed=allowed)
+        raise CheckpointError.at_caller(attempted, found=found, allowed=allowed)
     return text
 
 
@@ -155,9 +155,8 @@ def _check_values(values: object) -> None:
         if not wrong:
             return
         found = f"{shown(wrong[0])}: {shown(values[wrong[0]])}"
-    raise CheckpointError(
+    raise CheckpointError.at_caller(
         "flow.checkpoint.save",
-        at=user_line(),
         found=f"var_dict with {found}",
         allowed="a dict of arrays, or of objects with numpy(), by variable name",
     )

@@ -66,9 +66,7 @@ class Rule:
         if wrong:
             found = f"{wrong}={shown(getattr(self, wrong))}"
             allowed = "a name or several as to, numbers of axes as transpose, an axis as split"
-            raise CheckpointError(
-                "flow.weights.Rule", at=user_line(2), found=found, allowed=allowed
-            )
+            raise CheckpointError.at_caller("flow.weights.Rule", found=found, allowed=allowed)
 
 
 def _are(kind: type, values: object) -> bool:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flow_core.base.errors import FlowError, user_line
+from flow_core.base.errors import FlowError
 from flow_core.summary.messages import Fields, Message, encoded
 
 __all__ = ["Hparam", "IntegerRange", "Metric", "RealRange", "ValueSet", "hparams", "text"]
@@ -20,7 +20,7 @@ class SummaryError(FlowError, ValueError, TypeError):
 
 def _check(ok: object, what: str, found: object, allowed: object) -> None:
     if not ok:
-        raise SummaryError(f"flow.summary.{what}", at=user_line(3), found=found, allowed=allowed)
+        raise SummaryError.at_caller(f"flow.summary.{what}", found=found, allowed=allowed)
 
 
 def _is(value: object, *kinds: type) -> bool:

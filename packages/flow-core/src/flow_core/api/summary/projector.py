@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flow_core.base.errors import FlowError, user_line
+from flow_core.base.errors import FlowError
 from flow_core.base.planning import end_script
 from flow_core.frontend.session.session import default_session
 from flow_core.ir.graph import Graph as LogicalGraph
@@ -28,9 +28,7 @@ class FileError(FlowError, OSError):
 
 def _folder(what: str, logdir: str | None, name: str) -> Path:
     if logdir is None:
-        raise FileError(
-            f"flow.summary.{what}", at=user_line(3), found="no logdir", allowed="a path"
-        )
+        raise FileError.at_caller(f"flow.summary.{what}", found="no logdir", allowed="a path")
     end_script(f"flow.summary.{what}")
     folder = Path(logdir) / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,9 +62,8 @@ class Graph:
             FileError: the file was already written.
         """
         if self._file is not None and self._file.exists():
-            raise FileError(
+            raise FileError.at_caller(
                 "flow.summary.Graph.write_structure_graph",
-                at=user_line(2),
                 found=f"{self._file} exists",
                 allowed="one call per Graph object",
             )
@@ -135,9 +132,8 @@ class Projector:
 
     def _create(self, kind: str, stem: str) -> None:
         if kind in self._files and self._files[kind].exists():
-            raise FileError(
+            raise FileError.at_caller(
                 "flow.summary.Projector",
-                at=user_line(3),
                 found=f"{self._files[kind]} exists",
                 allowed="one file of a kind",
             )
@@ -194,9 +190,8 @@ class Projector:
     def write_projector(self, filename: str | None = None, projector: Fields | None = None) -> None:
         """Write the fields of a projection to a file."""
         if filename is None:
-            raise FileError(
+            raise FileError.at_caller(
                 "flow.summary.Projector",
-                at=user_line(2),
                 found="no file",
                 allowed="a preceding create_embedding_projector() or create_exception_projector()",
             )
@@ -226,9 +221,8 @@ class Projector:
             return None
         kind = str(sample_type).upper()
         if kind not in ("IMAGE", "AUDIO", "TEXT"):
-            raise FileError(
+            raise FileError.at_caller(
                 "flow.summary.Projector",
-                at=user_line(3),
                 found=f"sample_type={sample_type!r}",
                 allowed='"image", "audio" or "text"',
             )

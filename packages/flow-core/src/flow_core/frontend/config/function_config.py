@@ -11,7 +11,7 @@ import numpy as np
 
 from flow_core.base.config import CHECK_FEEDS, HOST_FALLBACK
 from flow_core.base.dtypes import DType, as_dtype, float32
-from flow_core.base.errors import ConfigError, InferenceError, nearest, user_line
+from flow_core.base.errors import ConfigError, InferenceError, nearest
 from flow_core.compiler.select import SELECTORS
 from flow_core.frontend.config.pass_options import options_of_pass
 from flow_core.frontend.config.scope import Entering, Scope
@@ -39,9 +39,7 @@ class Setting:
 
 
 def _wrong(name: str, value: object, allowed: str) -> ConfigError:
-    return ConfigError(
-        f"function_config.{name}", at=user_line(4), found=repr(value), allowed=allowed
-    )
+    return ConfigError.at_caller(f"function_config.{name}", found=repr(value), allowed=allowed)
 
 
 def _dtype(name: str, value: object) -> DType:
@@ -430,9 +428,8 @@ class FunctionConfig:
 
 
 def _assigned(name: str, value: object) -> ConfigError:
-    return ConfigError(
+    return ConfigError.at_caller(
         f"function_config.{name}",
-        at=user_line(3),
         found=f"an assignment of {value!r:.60}",
         allowed="a call",
         hint=f"config.{name}({value!r:.60})",
@@ -469,9 +466,8 @@ class _Path:
             and options_of_pass(name) is None
             and _setting_of_pass(name) is None
         ):
-            raise ConfigError(
+            raise ConfigError.at_caller(
                 f"function_config.{name}",
-                at=user_line(3),
                 found="an unknown name",
                 allowed="the names that `flow doctor --config` lists, or PASS.OPTION for an option "
                 "of a pass",
@@ -591,9 +587,8 @@ def initializer_attr(value: Any) -> tuple[AttrValue, ...]:
             return _OLD_INITIALIZERS[names[0]](value[names[0]])
         except (KeyError, IndexError, TypeError, AttributeError):
             pass  # a field is missing or wrong
-    raise InferenceError(
+    raise InferenceError.at_caller(
         "use of an initializer",
-        at=user_line(2),
         found=f"{value!r:.80}",
         allowed="what flow.*_initializer returns, or a dict with one of "
         + ", ".join(_OLD_INITIALIZERS),

@@ -93,9 +93,8 @@ class Scope:
 
 def outside(attempted: str) -> OutsideJobError:
     """Return the error for a call that needs a job being traced but is outside of one."""
-    return OutsideJobError(
+    return OutsideJobError.at_caller(
         attempted,
-        at=user_line(3),
         found="no job function being traced",
         allowed="inside a function decorated with @flow.global_function",
         hint="make the call inside a job; outside, use the arrays that jobs return, not blobs",
@@ -159,9 +158,8 @@ def placement(
         ['cpu:0:0', 'cpu:0:1']
     """
     if not isinstance(device_tag, str) or not device_tag:
-        raise GraphError(
+        raise GraphError.at_caller(
             "making a placement",
-            at=user_line(2),
             found=f"the device type {shown(device_tag)}",
             allowed='"cpu", "gpu", or another type that a plugin provides',
         )
@@ -191,9 +189,7 @@ def name_scope(name: str) -> Entering:
         ['block-w']
     """
     if not isinstance(name, str):
-        raise GraphError(
-            "entering a name scope", at=user_line(2), found=shown(name), allowed="a text"
-        )
+        raise GraphError.at_caller("entering a name scope", found=shown(name), allowed="a text")
     return Entering(names=name)
 
 
@@ -320,8 +316,6 @@ def scope_config(
     """
     for given in (ssp_num_stages, ssp_stage_id):
         if given is not None and not isinstance(given, int):
-            raise GraphError(
-                "scope.config", at=user_line(2), found=shown(given), allowed="a number"
-            )
+            raise GraphError.at_caller("scope.config", found=shown(given), allowed="a number")
     stale = None if ssp_num_stages is None else ssp_num_stages - (ssp_stage_id or 0)
     return Entering(checkpointing=checkpointing, stale=stale)

@@ -13,7 +13,7 @@ import numpy as np
 from flow_core.annotations import JobSignature, PlaceholderSpec
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import bfloat16
-from flow_core.base.errors import FeedError, FlowError, user_line
+from flow_core.base.errors import FeedError, FlowError
 from flow_core.base.host_arrays import host_array
 from flow_core.base.shapes import Shape
 from flow_core.frontend.job.partial_feeds import LocalRows, RowsFunction, partial_feed
@@ -118,9 +118,8 @@ class Feeding:
         except TypeError as error:
             unknown = [name for name in kwargs if name not in self._python.parameters]
             named = f"no parameter {', '.join(unknown)}; " if unknown else ""
-            raise FeedError(
+            raise FeedError.at_caller(
                 f"calling job {self._job!r}",
-                at=user_line(4),
                 found=f"{named}{error}",
                 allowed=f"{self._job}({', '.join(self._python.parameters)})",
             ) from None
@@ -268,12 +267,8 @@ class Feeder:
         return cast
 
     def _fail(self, path: str, found: str, allowed: str, hint: str | None = None) -> NoReturn:
-        raise FeedError(
-            f"feeding {path!r} of job {self._job!r}",
-            at=user_line(2),
-            found=found,
-            allowed=allowed,
-            hint=hint,
+        raise FeedError.at_caller(
+            f"feeding {path!r} of job {self._job!r}", found=found, allowed=allowed, hint=hint
         )
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from flow_core.annotations import JobSignature, Placeholders, parse_signature
 from flow_core.base.arrays import Array
-from flow_core.base.errors import JobError, SourceLine, nearest, user_line
+from flow_core.base.errors import JobError, SourceLine, nearest
 from flow_core.base.planning import end_script, is_planning
 from flow_core.compiler.request import Compiled
 from flow_core.device import AgreedJob
@@ -425,9 +425,8 @@ class JobFunction(Generic[P, R]):
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Run one step; the return annotation determines the type of the result."""
         if maybe_current_job() is not None:
-            raise JobError(
+            raise JobError.at_caller(
                 f"calling job {self.name!r}",
-                at=user_line(2),
                 found="the definition of another job",
                 allowed="calls outside of job functions",
                 hint="move the shared code to a plain Python function, and call it in both jobs",
@@ -488,9 +487,8 @@ class JobFunction(Generic[P, R]):
         return pending
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise JobError(
+        raise JobError.at_caller(
             f"pickling or copying job {self.name!r}",
-            at=user_line(2),
             found="a job function, which cannot leave the session of this process",
             allowed="a job that is defined in each process that calls it",
             hint="move the definition to a module that each process imports",
@@ -574,7 +572,7 @@ def global_function(
 
 def _wrong_use(found: str, allowed: str, hint: str = "") -> JobError:
     what = "use of global_function"
-    return JobError(what, at=user_line(), found=found, allowed=allowed, hint=hint or None)
+    return JobError.at_caller(what, found=found, allowed=allowed, hint=hint or None)
 
 
 def _kind_of(config: FunctionConfig) -> Kind:

@@ -15,7 +15,7 @@ import numpy as np
 
 from flow_core.annotations import PlaceholderSpec
 from flow_core.base.arrays import Array, NumpyType
-from flow_core.base.errors import FeedError, user_line
+from flow_core.base.errors import FeedError
 from flow_core.base.shapes import Shape
 
 Convert = Callable[[object], Array]
@@ -83,7 +83,7 @@ class PartialFeed(ABC):
         return _Rows(self.shape, self.what, memory, ranges)
 
     def _fail(self, found: str, allowed: str, hint: str | None = None) -> NoReturn:
-        raise FeedError(self.what, at=user_line(2), found=found, allowed=allowed, hint=hint)
+        raise FeedError.at_caller(self.what, found=found, allowed=allowed, hint=hint)
 
 
 def merged(ranges: Iterable[range]) -> tuple[range, ...]:
@@ -177,7 +177,7 @@ def partial_feed(
         FeedError: the rows do not fit the placeholder.
     """
     if not spec.shape:
-        raise FeedError(what, at=user_line(2), found="rows", allowed=f"{spec}, which has no axes")
+        raise FeedError.at_caller(what, found="rows", allowed=f"{spec}, which has no axes")
     if isinstance(value, RowsFunction):
         return _Asked(spec, what, value.function, convert)
     array, at = convert(value.array), value.at

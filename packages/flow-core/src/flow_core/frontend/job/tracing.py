@@ -25,7 +25,6 @@ from flow_core.base.errors import (
     SourceLine,
     nearest,
     raising_line,
-    user_line,
 )
 from flow_core.base.shapes import Shape
 from flow_core.frontend.config.function_config import MICRO_BATCHES, default_view, micro_batches
@@ -202,9 +201,8 @@ def _tensor_list_placeholder(
 ) -> BlobDef:
     """Return the placeholder blob for lists of tensors; it has one value of objects per device."""
     if not all(RAGGED in shape for shape in shapes):
-        raise FeedError(
+        raise FeedError.at_caller(
             f"feeding {path!r} of job {traced.build.name!r}",
-            at=user_line(2),
             found="one array for one device and several for another",
             allowed="as many arrays for each device as for the others",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from flow_core.base.errors import VariableError, nearest, user_line
+from flow_core.base.errors import VariableError, nearest
 from flow_core.frontend.session.session import Session
 
 
@@ -32,9 +32,8 @@ def drop(session: Session, patterns: Iterable[str]) -> list[str]:
 def _matching(session: Session, pattern: str) -> list[str]:
     found = [name for name in session.declared if fnmatchcase(name, pattern)]
     if not found:
-        raise VariableError(
+        raise VariableError.at_caller(
             f"dropping variable {pattern!r}",
-            at=user_line(),
             found="no such variable",
             allowed="names of flow.get_all_variables(), or patterns such as 'hidden-*'",
             hint=nearest(pattern, session.declared) or None,

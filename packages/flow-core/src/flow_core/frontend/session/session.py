@@ -26,7 +26,6 @@ from flow_core.base.errors import (
     SourceLine,
     UnsupportedError,
     VariableError,
-    user_line,
     warn,
 )
 from flow_core.base.forks import check_process, owned
@@ -429,9 +428,8 @@ class Session:
         """Return the types of all variables that jobs request, allocated or not; see `stored`."""
         job = maybe_current_job()
         if job is not None:
-            raise JobError(
+            raise JobError.at_caller(
                 f"use of the session's variables in job {job.name!r}",
-                at=user_line(),
                 found="the definition of a job",
                 allowed="calls outside of job functions",
                 hint="move the call out of the job function; inside it, use flow.get_variable",
@@ -520,9 +518,8 @@ class Session:
             JobError: a callback calls a job, in a program of several processes.
         """
         if self._world is not None and self.pipeline.in_callback:
-            raise JobError(
+            raise JobError.at_caller(
                 f"calling job {job!r} inside a callback",
-                at=user_line(3),
                 found=f"a program of {self._world.size} processes, which run their callbacks at "
                 "different times",
                 allowed="calls in the order of the script, the same in all processes",

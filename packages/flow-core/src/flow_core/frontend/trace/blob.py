@@ -293,9 +293,8 @@ def checked_blob(blob: Blob, used_by: str = "a value as a blob") -> BlobDef:
     """Return a blob; raise `JobError` for any other value."""
     if isinstance(blob, BlobDef):
         return blob
-    raise JobError(
+    raise JobError.at_caller(
         f"use of {used_by}",
-        at=user_line(2),
         found=f"{type(blob).__name__} {blob!r:.60}",
         allowed="blobs: parameters of the job function and results of flow's functions",
         hint="turn the value into a constant blob: flow.constant(value, dtype=..., shape=...)",
@@ -306,9 +305,8 @@ def _refusal(what: str, hint: str) -> Callable[..., NoReturn]:
     """Return a special method that raises an error, because it would need the blob's data."""
 
     def refuse(blob: BlobDef, *_: object, **__: object) -> NoReturn:
-        raise NoValueError(
+        raise NoValueError.at_caller(
             f"{what} {blob!r}",
-            at=user_line(2),
             found="a placeholder, which has no data while a job is defined",
             hint=hint,
         )
@@ -378,9 +376,8 @@ class MirroredBlob(BlobDef):
     @property
     def value(self) -> Value:
         """Raises an error, because a blob of the mirrored view has no single value."""
-        raise JobError(
+        raise JobError.at_caller(
             f"use of {self!r}",
-            at=user_line(2),
             found=f"a blob of the mirrored view, with a value on each of {self.placement}",
             allowed="a logical blob of the consistent view",
             hint="use the blob in the mirrored view, or convert it with "
@@ -414,9 +411,8 @@ class MirroredBlob(BlobDef):
 
     def with_distribute(self, distribute: Distribution | None) -> BlobDef:
         """Raise an error, because each device has a value of its own."""
-        raise JobError(
+        raise JobError.at_caller(
             f"with_distribute of {self!r}",
-            at=user_line(2),
             found=f"a blob of the mirrored view, with a value on each of {self.placement}",
             allowed="logical blobs of the consistent view",
         )

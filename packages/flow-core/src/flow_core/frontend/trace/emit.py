@@ -132,16 +132,14 @@ def _own(job: JobBuild, op_type: str, given: Blob) -> BlobDef:
     """Return a blob of the job, or raise an error."""
     blob = checked_blob(given, op_type)
     if blob.job is not job:
-        raise JobError(
+        raise JobError.at_caller(
             f"use of {op_type}",
-            at=user_line(3),
             found=f"{blob!r} of job {blob.job.name!r} inside job {job.name!r}",
             allowed="blobs of the same job",
         )
     if job.builder.is_inner(blob._value):
-        raise JobError(
+        raise JobError.at_caller(
             f"use of {op_type}",
-            at=user_line(3),
             found=f"{blob!r}, which the function of a flow.scan or flow.cond computed",
             allowed="in other places, the blobs that flow.scan or flow.cond returns",
             hint="return the blob from the function",
@@ -152,9 +150,8 @@ def _own(job: JobBuild, op_type: str, given: Blob) -> BlobDef:
 def input_value(job: JobBuild, op_type: str, blob: BlobDef) -> Value:
     """Return the value of a logical blob, converted to the SBP that is requested for the blob."""
     if isinstance(blob, MirroredBlob):
-        raise JobError(
+        raise JobError.at_caller(
             f"use of {op_type} in the consistent view",
-            at=user_line(4),
             found=f"{blob!r}, with a value on each of its devices",
             allowed="logical blobs",
             hint="convert the blob with flow.cast_to_current_logical_view(blob), or use the op in "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flow_core.base.errors import JobError, NoValueError, user_line
+from flow_core.base.errors import JobError, NoValueError
 from flow_core.frontend.trace.operators import Operators
 from flow_core.ops.array.select import LAST
 from flow_core.plugins.emission import emit
@@ -109,9 +109,8 @@ def _positions(blob: Blob, axis: int, part: Any) -> Any:
 
 def _blob_part(blob: Blob, part: Any) -> Any:
     if part.dtype.name in ("int8", "bool"):
-        raise NoValueError(
+        raise NoValueError.at_caller(
             f"indexing {blob!r} with truth values",
-            at=user_line(),
             found="a placeholder, which has no data while a job is defined",
             allowed="a result whose shape is known",
             hint="flow.where(condition, blob, 0) keeps the shape; flow.argwhere gives positions",
@@ -175,10 +174,6 @@ def _checked(blob: Blob, axis: int, indices: Any) -> Any:
 def _refusal(
     blob: Blob, key: Any, allowed: str, hint: str | None = None, found: str | None = None
 ) -> JobError:
-    return JobError(
-        f"indexing {blob!r}",
-        at=user_line(),
-        found=found or f"{key!r:.80}",
-        allowed=allowed,
-        hint=hint,
+    return JobError.at_caller(
+        f"indexing {blob!r}", found=found or f"{key!r:.80}", allowed=allowed, hint=hint
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from flow_core.base.errors import JobError, user_line
+from flow_core.base.errors import JobError
 from flow_core.frontend.trace.per_device import each
 from flow_core.ir.graph import AttrValue
 from flow_core.plugins.emission import emit
@@ -152,9 +152,8 @@ def operand_of(
             raise TypeError
         return each(float if x.dtype.is_floating else int, change(other))
     except (TypeError, ValueError, ArithmeticError):
-        raise JobError(
+        raise JobError.at_caller(
             f"an operator of {x!r}",
-            at=user_line(),
             found=f"{type(other).__name__} {other!r:.60}",
             allowed="a blob of the same element type, or a Python number (as a divisor not 0)",
             hint="feed the array as a parameter of the job, or keep it in flow.get_variable"

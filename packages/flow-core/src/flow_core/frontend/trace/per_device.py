@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from flow_core.base.errors import JobError, user_line
+from flow_core.base.errors import JobError
 
 Number = int | float
 
@@ -35,9 +35,8 @@ class PerDevice:
         return hash(self.values)
 
     def _fail(self, *_: object) -> NoReturn:
-        raise JobError(
+        raise JobError.at_caller(
             "use of a size",
-            at=user_line(3),
             found=f"{', '.join(map(str, self.values))} on the devices of the mirrored view",
             allowed="one number for all devices",
             hint="feed arrays of the same shape to all devices, or write -1 for this size",

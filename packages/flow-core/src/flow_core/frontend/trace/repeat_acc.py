@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
-from flow_core.base.errors import JobError, user_line
+from flow_core.base.errors import JobError
 from flow_core.frontend.trace.blob import BlobDef
 from flow_core.frontend.trace.sbp_request import Distribution
 from flow_core.ir.graph import Value
@@ -34,9 +34,8 @@ class PeriodBlob(BlobDef):
         self.periods = tuple(periods)
 
     def _fail(self) -> Any:
-        raise JobError(
+        raise JobError.at_caller(
             f"use of {self!r}",
-            at=user_line(3),
             found=f"a blob with a value for each of {len(self.periods)} periods of a step",
             allowed="a job result with one value per step",
             hint="return flow.acc(blob), the sum over the periods, or flow.pack(blob, ...), their "
@@ -81,9 +80,8 @@ def periods_of(inputs: Sequence[object]) -> int | None:
     """
     found = {len(x.periods) for x in inputs if isinstance(x, PeriodBlob)}
     if len(found) > 1:
-        raise JobError(
+        raise JobError.at_caller(
             "use of blobs of several periods in one op",
-            at=user_line(4),
             found=", ".join(repr(x) for x in inputs if isinstance(x, PeriodBlob)),
             allowed="blobs with as many periods as each other, or with one value per step",
         )

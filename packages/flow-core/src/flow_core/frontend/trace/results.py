@@ -14,7 +14,7 @@ import numpy as np
 
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_asked
-from flow_core.base.errors import JobError, NoValueError, user_line
+from flow_core.base.errors import JobError, NoValueError
 from flow_core.base.host_arrays import HostDLPack
 from flow_core.frontend.trace.blob import BlobDef, MirroredBlob
 from flow_core.runtime.pipeline import Pipeline, Step
@@ -37,9 +37,8 @@ class DeviceArrays(list[Any]):
     def joined(self) -> Array:
         """Concatenate the arrays of all devices."""
         if self.axis is None or self.is_dynamic:
-            raise JobError(
+            raise JobError.at_caller(
                 "taking one array of a blob of the mirrored view",
-                at=user_line(2),
                 found="arrays whose shapes may differ between devices"
                 if self.is_dynamic
                 else "arrays without a batch axis",
@@ -262,9 +261,8 @@ class Pending:
     def __call__(self, callback: Callable[[Any], object]) -> None:
         """Register a callback; the callback thread calls it with the results."""
         if not callable(callback):
-            raise JobError(
+            raise JobError.at_caller(
                 "registering a callback",
-                at=user_line(2),
                 found=f"{callback!r:.60}",
                 allowed="a function of one argument",
             )
@@ -316,9 +314,8 @@ class Pending:
     def _one(self, what: str) -> LocalBlob:
         result = self.get()
         if not isinstance(result, LocalBlob):
-            raise JobError(
+            raise JobError.at_caller(
                 f"use of {what}()",
-                at=user_line(3),
                 found=f"results in a {type(result).__name__}",
                 allowed="a job without annotation that returns one blob",
                 hint=f"convert one element of the results: job(...).get()[0].{what}()",
@@ -330,9 +327,8 @@ def _not_yet(what: str) -> Callable[..., NoReturn]:
     """Return a special method that raises an error, because it would need the fetched arrays."""
 
     def refuse(pending: Pending, *_: object, **__: object) -> NoReturn:
-        raise NoValueError(
+        raise NoValueError.at_caller(
             f"{what} the result of a call",
-            at=user_line(2),
             found="a call whose arrays have not been fetched",
             hint=_TO_GET_IT,
         )

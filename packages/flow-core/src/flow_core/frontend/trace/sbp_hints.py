@@ -143,9 +143,8 @@ def _consistent_job(attempted: str) -> JobBuild:
     job = current_job(attempted)
     devices = mirrored_devices(job)
     if devices is not None:
-        raise JobError(
+        raise JobError.at_caller(
             attempted,
-            at=user_line(3),
             found=f"the mirrored view of {devices}, where devices hold values of their own",
             allowed="the consistent view",
             hint="cast the blob in a block `with flow.scope.consistent_view():`",
