@@ -14,11 +14,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from flow_core.compiler.checks import check_placements
-from flow_core.compiler.distribute.physical_graph import (
-    Physical,
-    local_origins,
-    to_physical,
-)
+from flow_core.compiler.distribute.physical_graph import Physical, local_origins, to_physical
 from flow_core.compiler.host_fallback import explained
 from flow_core.compiler.lower.tasks import lower
 from flow_core.compiler.pass_list import logical_pipeline, physical_pipeline
@@ -163,11 +159,7 @@ def _regions(request: CompileRequest, graph: Graph, physical: Physical) -> dict[
 
 
 def _annotated(
-    plan: Plan,
-    physical: Physical,
-    parts: int,
-    regions: Mapping[str, Region],
-    inputs: Sequence[str],
+    plan: Plan, physical: Physical, parts: int, regions: Mapping[str, Region], inputs: Sequence[str]
 ) -> Plan:
     """Return the plan with records of its shards, regions, micro-batches, ledger and classes."""
     shards = {n: (s.variable, s.region) for n, s in physical.shards.items()}

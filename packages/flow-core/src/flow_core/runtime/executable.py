@@ -31,13 +31,7 @@ from flow_core.plan import ArenaPlan, Buffer, Plan, Task
 from flow_core.plugins.guards import result_error
 from flow_core.plugins.kinds import show
 from flow_core.plugins.specs import BindContext, load
-from flow_core.runtime.failures import (
-    Blame,
-    KernelSource,
-    allocated,
-    line_of,
-    viewed,
-)
+from flow_core.runtime.failures import Blame, KernelSource, allocated, line_of, viewed
 from flow_core.runtime.launch_order import LaunchOrder
 from flow_core.runtime.streams import OverlapIfLong, Segment, StreamRunner, own_tasks, segments
 from flow_core.runtime.variable_writes import VariableWrites

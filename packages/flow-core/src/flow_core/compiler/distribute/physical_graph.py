@@ -387,12 +387,7 @@ class _Lowering:
         return local.output()
 
     def _reshard(
-        self,
-        value: Value,
-        type_: TensorType,
-        step: ReshardStep,
-        values: Locals,
-        entry: BoxingEntry,
+        self, value: Value, type_: TensorType, step: ReshardStep, values: Locals, entry: BoxingEntry
     ) -> Locals:
         """Return the local values after a reshard step: each is unchanged or from an exchange."""
         if self.kept is not None:

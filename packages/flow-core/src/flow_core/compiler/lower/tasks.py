@@ -25,12 +25,7 @@ from flow_core.base.philox import op_seed
 from flow_core.base.shapes import Shape
 from flow_core.base.thread_pools import find_open_mp
 from flow_core.comm.exchange import BOXING
-from flow_core.compiler.lower.inputs import (
-    LEAVES,
-    CompileOptions,
-    Inputs,
-    Kernels,
-)
+from flow_core.compiler.lower.inputs import LEAVES, CompileOptions, Inputs, Kernels
 from flow_core.compiler.lower.kernel_choice import KernelChoice, choose_kernels, divide_cores
 from flow_core.compiler.lower.ordering import Order, order_ops, worker_count
 from flow_core.compiler.memory.arena_assignment import Buffers, place
@@ -56,11 +51,7 @@ from flow_core.sharding.sbp import Region
 
 
 def lower(
-    graph: Graph,
-    kernels: Kernels,
-    inputs: Sequence[str],
-    job: str,
-    options: CompileOptions,
+    graph: Graph, kernels: Kernels, inputs: Sequence[str], job: str, options: CompileOptions
 ) -> Plan:
     """Lower a physical graph to a plan.
 

@@ -74,9 +74,7 @@ Copies = Sequence[Sequence[str]]
 
 
 def find_sharing(
-    graph: Graph,
-    specs: Mapping[str, OpSpec],
-    copies: Iterable[Copies],
+    graph: Graph, specs: Mapping[str, OpSpec], copies: Iterable[Copies]
 ) -> ReplicaDedup:
     """Find the replicas in a physical graph whose devices have a common memory.
 

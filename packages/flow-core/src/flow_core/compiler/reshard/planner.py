@@ -24,13 +24,7 @@ from flow_core.comm.roles import partial_roles
 from flow_core.compiler.reshard.direct import direct
 from flow_core.compiler.reshard.groups import Group
 from flow_core.compiler.reshard.hierarchy import with_common_hierarchy
-from flow_core.compiler.reshard.steps import (
-    ReshardStep,
-    busiest,
-    even_form,
-    groups_of,
-    is_in_place,
-)
+from flow_core.compiler.reshard.steps import ReshardStep, busiest, even_form, groups_of, is_in_place
 from flow_core.costs.links import LinkModel
 from flow_core.sharding.layouts import TensorLayout, holds_partial
 from flow_core.sharding.sbp import B, Partial, Sbp, Split

@@ -19,11 +19,7 @@ REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 
 
 def late_gathers(
-    graph: Graph,
-    specs: Mapping[str, OpSpec],
-    order: Sequence[Op],
-    free: Set[str],
-    ahead: int,
+    graph: Graph, specs: Mapping[str, OpSpec], order: Sequence[Op], free: Set[str], ahead: int
 ) -> dict[str, set[str]]:
     """Return additional predecessors of the exchanges that gather weights.
 

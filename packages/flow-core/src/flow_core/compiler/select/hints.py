@@ -37,10 +37,7 @@ class Relaxed:
 
 
 def relaxations(
-    problem: Problem,
-    cost: Cost,
-    most: int = 16,
-    written: Collection[str] | None = None,
+    problem: Problem, cost: Cost, most: int = 16, written: Collection[str] | None = None
 ) -> Iterator[Relaxed]:
     """Yield, for each line with hints in the program, the plan without them.
 
