@@ -307,6 +307,22 @@ def test_bubbles_of_pipelines_are_those_of_their_formulas(
     assert postponed.postpones
 
 
+@pytest.mark.parametrize("postpone", [False, True])
+def test_constraints_from_an_order_keep_its_choice(postpone: bool) -> None:
+    """Postponed ops keep more units open than the other order allows, which would be circular."""
+    g = graph(*pipeline_rows(4, 1), micro_batches=8)
+    before = {name: {v.op for v in op.inputs} for name, op in g.ops.items()}
+    rank = {name: float(i) for i, name in enumerate(g.ops)}
+    first = timetable(g, before, rank, lambda op: 1.0, postpone=postpone)
+    last: dict[str, str] = {}
+    for op in first.order:
+        stream = stream_name(op)
+        before[op.name] |= {last[stream]} if stream in last else set()
+        last[stream] = op.name
+    again = timetable(g, before, rank, lambda op: 1.0, like=first)
+    assert (again.span, again.postpones) == (first.span, postpone)
+
+
 @pytest.mark.parametrize("chunks", [1, 2])
 @pytest.mark.parametrize("postpone", [False, True])
 def test_open_units_are_bounded(chunks: int, postpone: bool) -> None:

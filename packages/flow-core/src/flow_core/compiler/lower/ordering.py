@@ -70,7 +70,7 @@ def _timed(inputs: Inputs, sharing: ReplicaDedup) -> Order:
     if ahead is not None:
         later = late_gathers(graph, specs, table.order, free, ahead)
         before = {name: others | later.get(name, set()) for name, others in before.items()}
-        table = timetable(graph, before, *arguments)
+        table = timetable(graph, before, *arguments, like=table)
     return Order(table.order, sharing, table)
 
 

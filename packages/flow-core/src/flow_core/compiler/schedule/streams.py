@@ -146,6 +146,7 @@ def timetable(
     cost: Callable[[Op], float],
     free: Set[str] = frozenset(),
     postpone: bool = True,
+    like: Timetable | None = None,
 ) -> Timetable:
     """Simulate the streams to order the ops by their start.
 
@@ -157,6 +158,9 @@ def timetable(
         free: ops that take no time: views of their inputs, and ops that run once per plan.
         postpone: whether ops on whose results no other stage of a pipeline depends may wait if this
             makes the step shorter; stages then hold activations of more micro-batches.
+        like: the timetable of the same graph from whose order some of the constraints are.  Its
+            choice of whether such ops wait is kept: in an order of one kind, units of a pipeline
+            start before others end, which the limits of the other kind may forbid.
     """
     seconds = {
         name: 0.0 if name in free or op.type in _LEAVES else cost(op)
@@ -166,9 +170,12 @@ def timetable(
     computing = {name: s for name, s in stream_of.items() if s.endswith(COMPUTE)}
     pipeline = find_pipeline(graph, computing)
     simulation = _Simulation(graph, before, stream_of, seconds)
-    plain = replace(pipeline, late=frozenset())
-    found = [simulation.table(simulation.greedy(plain, rank, seconds), plain)]
-    if pipeline.late and postpone and found[0].total >= KNOWN * len(graph.ops):
+    found = list[Timetable]()
+    if like is None or not like.postpones:
+        plain = replace(pipeline, late=frozenset())
+        found.append(simulation.table(simulation.greedy(plain, rank, seconds), plain))
+    known = sum(seconds.values()) >= KNOWN * len(graph.ops)
+    if like.postpones if like else pipeline.late and postpone and known:
         late = {name: r + len(rank) * (name in pipeline.late) for name, r in rank.items()}
         for patient in (False, True):
             found += _textbook(simulation, pipeline, late, patient)
