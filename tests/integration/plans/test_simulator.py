@@ -87,6 +87,18 @@ def test_bubble_of_a_pipeline_is_that_of_its_formula(stages: int, micro_batches:
         assert lane.computing + lane.exposed + lane.bubble == pytest.approx(step.seconds)
 
 
+def test_processes_share_the_cores_of_a_machine() -> None:
+    """Of four stages on two cores, two compute at a time."""
+    step = step_of(pipeline(4, 8).compile(), HOSTED, Products)
+    total, found = 0.0, dict[int, float]()
+    for cores in (0, 1, 2, 4):
+        costs = replace(step.costs, model=replace(HOSTED, cores=cores))
+        total = sum(map(costs.seconds, costs.plan.tasks))
+        found[cores] = simulate_step(costs, 4).seconds
+    assert found[0] == found[4] < found[2] < found[1] == pytest.approx(total)
+    assert total / 2 <= found[2] <= total / 2 + 4
+
+
 def data_parallel(machines: int, each: int, rows: int) -> Any:
     flow.clear_default_session()
     flow.config.machine_num(machines)

@@ -17,13 +17,15 @@ def ran(
     seconds: Mapping[int, float],
     waits: Mapping[int, set[int]] | None = None,
     shared: Mapping[int, Sequence[str]] | None = None,
+    units: Mapping[str, int] | None = None,
     limit: int = 0,
 ) -> Run[int]:
     before = {i: set[int]() for items in lanes.values() for i in items} | dict(waits or {})
     queues_of = {i: [name for name, items in lanes.items() if i in items] for i in before}
     queues = {name: InOrder(items) for name, items in lanes.items()}
     progress = Dependencies(before)
-    return EventLoop(progress, queues, queues_of, seconds.__getitem__, float, shared, limit).run()
+    loop = EventLoop(progress, queues, queues_of, seconds.__getitem__, float, shared, units, limit)
+    return loop.run()
 
 
 def test_an_item_of_two_queues_starts_when_both_have_reached_it() -> None:
@@ -38,6 +40,16 @@ def test_items_that_share_a_resource_divide_its_speed() -> None:
     assert run.end == {0: 4.0, 2: 3.0, 1: 6.0}  # 1 has 2 s left when 0 ends
     later = ran({"a": [3, 0], "b": [1]}, {3: 3.0, 0: 2.0, 1: 4.0}, shared=uplink)
     assert later.end == pytest.approx({3: 3.0, 1: 5.0, 0: 6.0})
+
+
+def test_items_that_need_more_units_than_there_are_divide_them() -> None:
+    """Two cores: item 2 needs both, and waits for none."""
+    lanes = {"a": [0], "b": [1], "c": [2]}
+    shared = {0: ["core"], 1: ["core"], 2: ["core", "core"]}
+    alone = ran({"c": [2]}, {2: 3.0}, shared=shared, units={"core": 2})
+    assert alone.now == 3.0
+    run = ran(lanes, {0: 1.0, 1: 2.0, 2: 3.0}, shared=shared, units={"core": 2})
+    assert run.end == pytest.approx({0: 2.0, 1: 3.5, 2: 4.5})
 
 
 def test_threads_limit_the_busy_queues() -> None:

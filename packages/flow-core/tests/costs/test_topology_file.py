@@ -31,6 +31,7 @@ MODEL = CostModel(
     ),
     {"cpu": CORE, "gpu": DeviceModel(1e14, 1e12, 0.0, 1e-6)},
     step=1e-4,
+    cores=2,
 )
 
 
@@ -50,6 +51,7 @@ def test_files_round_trip(tmp_path: Path) -> None:
         ("", "[", "Expected"),
         ('name = "two machines"', "", "name"),
         ("latency = 1e-05", "latency = -1", "-1"),
+        ("cores = 2", "cores = -1", "-1"),
         ("bandwidth = 100000000000.0", "bandwidth = 0", "0"),
         ('joins = "all"', 'joins = "everything"', "everything"),
         ('["ring"]', '["rings"]', "rings"),

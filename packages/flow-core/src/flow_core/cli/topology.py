@@ -52,7 +52,8 @@ def tables(model: CostModel) -> Iterator[Table]:
         for kind, device in model.devices.items()
     ]
     columns = ("device", "flop/s", "B/s", "s per byte held", "s per launch")
-    yield Table("devices", columns, tuple(rows))
+    cores = f"; {model.cores} cores per machine" if model.cores else ""
+    yield Table(f"devices{cores}", columns, tuple(rows))
     yield Table(
         f"links; algorithms of collectives: {', '.join(model.links.algorithms)}",
         ("class", "joins", "latency", "bandwidth", "uplink"),

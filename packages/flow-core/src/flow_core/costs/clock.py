@@ -4,12 +4,13 @@ A lane runs one task at a time, in the order of the plan.  Devices with hardware
 lane per stream.  Devices that are cores of the host share the thread of their process, unless the
 plan has several threads; an exchange between processes starts when all of them have reached it, and
 if tasks are long, processes compute meanwhile.  Exchanges over a link with an uplink divide its
-bandwidth among each other.
+bandwidth among each other; so do tasks of processes that share the cores of a machine, if the cost
+model has their number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -75,16 +76,21 @@ def simulate_step(
     """
     plan, factors = costs.plan, slower or {}
     seconds = [costs.seconds(t) * factors.get(i, 1.0) for i, t in enumerate(plan.tasks)]
-    lanes = _lanes(costs, processes, seconds)
+    process_of = _process_of(costs, processes)
+    lanes = _lanes(costs, process_of, seconds, _on_threads(costs, processes))
     order: dict[str, list[int]] = {}
     for i, names in enumerate(lanes):
         for name in names:
             order.setdefault(name, []).append(i)
     before = {i: set(task.waits) for i, task in enumerate(plan.tasks)}
     queues = {name: InOrder(items) for name, items in order.items()}
+    cores = _shared_cores(costs, process_of)
+    uplinks = _shared_uplinks(costs)
     loop = EventLoop(
         Dependencies(before), queues, dict(enumerate(lanes)), seconds.__getitem__, float,
-        _shared_uplinks(costs), plan.workers if _on_threads(costs, processes) else 0,
+        {i: (*cores.get(i, ()), *uplinks.get(i, ())) for i in cores.keys() | uplinks.keys()},
+        {name: costs.model.cores for names in cores.values() for name in names},
+        plan.workers if _on_threads(costs, processes) else 0,
     )  # fmt: skip
     run = loop.run()
     if len(run.end) != len(plan.tasks):
@@ -113,13 +119,9 @@ OVERLAPPING = 1e-4
 It corresponds to what `flow_core.runtime.streams.OverlapIfLong` measures."""
 
 
-def _lanes(costs: TaskCosts, processes: int, seconds: Sequence[float]) -> list[tuple[str, ...]]:
-    """Return the lanes of each task, given its time.
-
-    Exchanges between processes have lanes of their own if tasks are long.
-    """
-    plan = costs.plan
-    machines = 1 + max((a.device.machine for a in plan.arenas), default=0)
+def _process_of(costs: TaskCosts, processes: int) -> Callable[[Device], int]:
+    """Return a function that returns the number of the process of a device."""
+    machines = 1 + max((a.device.machine for a in costs.plan.arenas), default=0)
     each = max(1, processes // machines)
 
     def process(device: Device) -> int:
@@ -127,17 +129,46 @@ def _lanes(costs: TaskCosts, processes: int, seconds: Sequence[float]) -> list[t
             return device.machine * processes // machines
         return device.machine * each + device.index % each
 
-    on_threads = _on_threads(costs, processes)
+    return process
+
+
+def _lanes(
+    costs: TaskCosts,
+    process_of: Callable[[Device], int],
+    seconds: Sequence[float],
+    on_threads: bool,
+) -> list[tuple[str, ...]]:
+    """Return the lanes of each task, given its time.
+
+    Exchanges between processes have lanes of their own if tasks are long.
+    """
+    plan = costs.plan
     overlap = sum(seconds) >= OVERLAPPING * len(seconds)
 
     def names(task: Task) -> tuple[str, ...]:
         if not costs.is_hosted(task.device) or on_threads:
             return (plan.streams[task.stream] if plan.streams else str(task.device),)
-        found = dict.fromkeys(map(process, costs.devices(task)))
+        found = dict.fromkeys(map(process_of, costs.devices(task)))
         lane = " transfers" if overlap and len(found) > 1 else ""
         return tuple(f"process {number}{lane}" for number in found)
 
     return [names(task) for task in plan.tasks]
+
+
+def _shared_cores(
+    costs: TaskCosts, process_of: Callable[[Device], int]
+) -> dict[int, Sequence[str]]:
+    """Return the machines on whose cores each task runs, each as often as the task has threads.
+
+    In an exchange, a thread of each process copies and adds.
+    """
+    found = dict[int, Sequence[str]]()
+    for i, task in enumerate(costs.plan.tasks if costs.model.cores else ()):
+        if costs.is_hosted(task.device):
+            threads = 1 if task.type == BOXING else costs.threads
+            machines = {process_of(device): device.machine for device in costs.devices(task)}
+            found[i] = [f"machine {number}" for number in machines.values()] * threads
+    return found
 
 
 def _shared_uplinks(costs: TaskCosts) -> dict[int, Sequence[str]]:

@@ -3,8 +3,8 @@
 The same loop orders the ops of a plan, where a queue chooses among its ready items, and simulates a
 finished plan, where each queue runs its items in a fixed order.  An item of several queues, such as
 an exchange between processes, starts when all of them have reached it, and keeps all of them busy
-until it ends.  Items that share resources, such as the network adapter of a machine, divide their
-speed among each other.
+until it ends.  Items that share resources, such as the network adapter or the cores of a machine,
+divide their speed among each other.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class EventLoop(Generic[Item]):
         queues_of: the names of the queues of each item.
         seconds: returns the duration of an item, if it shares no resource.
         rank: orders items that end at the same time.
-        shared: the resources that an item shares with others.
+        shared: the resources that an item shares with others, each as often as it needs units.
+        units: the units of resources of which there are several.
         limit: the number of queues that may be busy at the same time; 0 for no limit.
     """
 
@@ -96,10 +97,12 @@ class EventLoop(Generic[Item]):
         seconds: Callable[[Item], float],
         rank: Callable[[Item], float],
         shared: Mapping[Item, Sequence[str]] | None = None,
+        units: Mapping[str, int] | None = None,
         limit: int = 0,
     ) -> None:
         self._progress, self._queues, self._queues_of = progress, queues, queues_of
         self._seconds, self._rank, self._shared = seconds, rank, shared or {}
+        self._units = units or {}
         self._number = {name: i for i, name in enumerate(queues)}
         self._limit = limit or len(queues)
         self._held_back: set[str] = set()
@@ -151,8 +154,11 @@ class EventLoop(Generic[Item]):
         for resource in self._shared[item]:
             self._users[resource] = self._users.get(resource, 0) + 1
 
-    def _slowness(self, item: Item) -> int:
-        return max(self._users[resource] for resource in self._shared[item])
+    def _slowness(self, item: Item) -> float:
+        return max(
+            max(1.0, self._users[resource] / self._units.get(resource, 1))
+            for resource in self._shared[item]
+        )
 
     def _next(self) -> list[Item]:
         """Advance the clock to the next end, and return the items that end there."""

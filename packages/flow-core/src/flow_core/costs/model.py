@@ -61,6 +61,7 @@ class CostModel:
         devices: the rooflines, by device type.
         kernels: measured seconds of kernels, by `kernel_key`.
         step: the seconds of a step besides its tasks: the call, feeds and results.
+        cores: the cores of a machine, which its processes share; 0 if each process has its own.
         measures: whether a simulation measures the kernels that are not among these.
     """
 
@@ -70,6 +71,7 @@ class CostModel:
     devices: Mapping[str, DeviceModel] = field(default_factory=lambda: {HOST: CORE})
     kernels: Mapping[str, float] = field(default_factory=dict)
     step: float = 5e-5
+    cores: int = 0
     measures: bool = False
 
     def __str__(self) -> str:

@@ -28,7 +28,8 @@ the smallest groups to the one of all devices; units are seconds, bytes and oper
     uplink = 1.2e10
 
 With ``kernels = "measured"``, kernels that were measured on this machine cost what was measured,
-and the others what the rooflines say.
+and the others what the rooflines say.  ``cores`` is the number of cores of a machine, which the
+processes on it share; without it, each process has a core of its own.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class _File:
     algorithms: tuple[str, ...] = DEFAULT.links.algorithms
     kernels: str = KERNELS[0]
     step: float = DEFAULT.step
+    cores: int = DEFAULT.cores
 
 
 def read_topology(path: Path, kept: Mapping[str, float] | None = None) -> CostModel:
@@ -87,7 +89,9 @@ def read_topology(path: Path, kept: Mapping[str, float] | None = None) -> CostMo
     measured = dict(kept or {}) if measures else {}
     links = LinkModel(found.links, found.algorithms)
     devices = {**DEFAULT.devices, **found.devices}
-    return CostModel(found.name, found.source, links, devices, measured, found.step, measures)
+    return CostModel(
+        found.name, found.source, links, devices, measured, found.step, found.cores, measures
+    )
 
 
 def _check(found: _File) -> None:
@@ -97,7 +101,7 @@ def _check(found: _File) -> None:
         if word not in ALGORITHMS:
             raise Mismatch(f"{word!a:.60}", ", ".join(ALGORITHMS)).within(".algorithms")
     rows = [(f".devices.{kind}", asdict(d)) for kind, d in found.devices.items()]
-    rows += [("", {"step": found.step})]
+    rows += [("", {"step": found.step, "cores": found.cores})]
     rows += [(f".links[{i}]", asdict(link)) for i, link in enumerate(found.links)]
     for where, numbers in rows:
         for name, number in numbers.items():
@@ -130,6 +134,7 @@ def _lines(model: CostModel) -> Iterator[str]:
         "name": model.name, "source": model.source, "kernels": KERNELS[model.measures],
         "algorithms": list(model.links.algorithms), "step": model.step,
     }  # fmt: skip
+    head |= {"cores": model.cores} if model.cores else {}
     yield from _pairs(head)
     for kind, device in model.devices.items():
         yield from ("", f"[devices.{json.dumps(kind)}]")

@@ -1,7 +1,8 @@
 """The probe: measure the links between devices and the speed of a core, for a topology file.
 
 Links are measured with the communication library that programs use: messages between two devices
-of this process or, in a program of several processes, of two processes.
+of this process or, in a program of several processes, of two processes.  All others wait meanwhile,
+since they may have no cores of their own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base.dtypes import float32
-from flow_core.base.thread_budget import NOT_DIVIDED
+from flow_core.base.thread_budget import NOT_DIVIDED, usable_cores
 from flow_core.base.thread_pools import sized_pools
 from flow_core.comm.exchange import Block, Exchange
 from flow_core.costs.links import Link, LinkModel
@@ -47,14 +48,16 @@ def probe(
     """
     session.resources.machine_num = machines
     show("measuring a core")
-    core = probe_core()
     world = session.world
+    core = probe_core() if world is None or not world.rank else CORE
+    _wait_for_all(session)
     classes = [Link("machine", "machine" if machines > 1 else "all", 0.0, 1.0)]
     classes += [Link("network", "all", 0.0, 1.0)] if machines > 1 else []
     found = []
     for link, other in zip(classes, (Device(HOST, 0, 1), Device(HOST, 1, 0)), strict=False):
         show(f"measuring the links of class {link.name!r}")
         times = [_message(session, Device(HOST, 0, 0), other, size) for size in (SMALL, LARGE)]
+        _wait_for_all(session)
         bandwidth = 4 * (LARGE - SMALL) / max(times[1] - times[0], 1e-9)
         latency = max(times[0] - 4 * SMALL / bandwidth, 0.0)
         found.append(
@@ -63,7 +66,15 @@ def probe(
     processes = "1 process" if world is None else f"{world.size} processes"
     source = f"probe of {platform.node() or 'this machine'}, {processes}, {date.today()}"
     links = LinkModel(tuple(found), ("direct",))
-    return CostModel(platform.machine(), source, links, {HOST: core}, step=DEFAULT.step)
+    cores = len(usable_cores())
+    return CostModel(
+        platform.machine(), source, links, {HOST: core}, step=DEFAULT.step, cores=cores
+    )
+
+
+def _wait_for_all(session: Session) -> None:
+    if session.world is not None:
+        session.world.gather(b"", "probe")
 
 
 def probe_core() -> DeviceModel:
