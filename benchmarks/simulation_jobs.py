@@ -14,10 +14,16 @@ import oneflow.typing as tp
 
 FORMS = ("data", "model", "alternate", "pipe2", "pipe4", "pipe8")
 WIDTHS = (256, 768)
+COUNTS = (2, 4)
 ROWS, LAYERS = 512, 4
-PLANS = [f"{form}-{width}" for form in FORMS for width in WIDTHS]
-"""Plans of one perceptron on two devices: by samples, by units, by both in turn, and as pipelines
-of 2 stages with 2, 4 and 8 micro-batches."""
+PLANS = {
+    f"{form}-{width}-{count}": (form, width, count)
+    for count in COUNTS
+    for form in FORMS
+    for width in WIDTHS
+}
+"""Plans of one perceptron on some devices: by samples, by units, by both in turn, and as pipelines
+of a stage per device with 2, 4 and 8 micro-batches."""
 
 
 def updated(loss):
@@ -51,11 +57,11 @@ def gpt_job(shape):
     return job
 
 
-def plan_job(form, width):
+def plan_job(form, width, count):
     config = flow.function_config()
     if form.startswith("pipe"):
         config.train.num_gradient_accumulation_steps(int(form.removeprefix("pipe")))
-    both = flow.scope.placement("cpu", "0:0-1")
+    both = flow.scope.placement("cpu", f"0:0-{count - 1}")
 
     def layer(h, i):
         init = flow.random_normal_initializer(stddev=0.02)
@@ -71,10 +77,11 @@ def plan_job(form, width):
     def job(x: tp.Numpy.Placeholder((ROWS, width))) -> tp.Numpy:
         h = x
         for i in range(LAYERS):
-            stage = flow.scope.placement("cpu", f"0:{2 * i // LAYERS}")
+            stage = flow.scope.placement("cpu", f"0:{count * i // LAYERS}")
             with stage if form.startswith("pipe") else both:
                 h = layer(h, i)
-        with flow.scope.placement("cpu", "0:1") if form.startswith("pipe") else both:
+        last = flow.scope.placement("cpu", f"0:{count - 1}")
+        with last if form.startswith("pipe") else both:
             return updated(flow.math.reduce_mean(h * h))
 
     return job
@@ -83,8 +90,7 @@ def plan_job(form, width):
 def make(name):
     """Return the job with a name."""
     if name in PLANS:
-        form, width = name.split("-")
-        return plan_job(form, int(width))
+        return plan_job(*PLANS[name])
     if name == "gpt":
         return gpt_job((2, 64))
     return image_job(name, {"mlp": (256, 784), "lenet": (64, 1, 28, 28)}.get(name, (4, 3, 64, 64)))
