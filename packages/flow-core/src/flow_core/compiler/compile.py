@@ -10,7 +10,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from flow_core.compiler.checks import check_placements
@@ -60,47 +60,41 @@ def compile_plan(request: CompileRequest) -> Compiled:
         FlowError: other errors of passes, rules and kernels.
     """
     cache = request.cache or StageCache()
-    optimized, passes = cache.optimized.get(_logical_key(request), lambda: _optimized(request))
+    key = _graph_key(request, request.graph)
+    optimized, passes = cache.optimized.get(key, lambda: _optimized(request))
     check_placements(request, optimized)
     physical, distributing = _timed(
         "to_physical", len(optimized), lambda: _distribute(request, optimized, cache)
     )
     if physical.problem is not None:  # its devices may have become a grid
         optimized = physical.problem.graph
-    after, context = physical_pipeline(request, physical)
-    graph = after.run(physical.graph, context)
     inputs, parts = request.inputs, request.micro_batches
     if parts > 1:
         inputs = tuple(micro_inputs(inputs, parts))
-    sharing = Sharing() if physical.classes else find_shared(request, graph, physical)
-    options = replace(
-        request.options,
-        memory_limit=request.limits.memory,
-        is_resident=_residency(request, physical),
-        sharing=sharing.replicas,
-        classes={devices[0]: len(devices) for devices in physical.classes},
-    )
-    plan, lowering = _timed(
-        "lower", len(graph), lambda: lower(graph, request.registry, inputs, request.job, options)
-    )
+    if physical.classes:
+        key = (*_graph_key(request, physical.graph), request.options, request.limits, inputs)
+        key = (*key, physical.shards, physical.classes)
+        found = cache.lowered.get(key, lambda: _lowered(request, physical, inputs))
+    else:
+        found = _lowered(request, physical, inputs)
+    plan, graph = found.plan, found.graph
     ledger = completed(physical.ledger, plan, physical.is_part)
     physical = replace(physical, ledger=list(explained(ledger, request.hosted, optimized)))
-    timings = (*passes, distributing, *after.timings, lowering)
+    timings = (*passes, distributing, *found.timings)
     stages = Stages(optimized, graph, timings, physical)
     return Compiled(
         request=request,
         plan=_annotated(plan, physical, parts, _regions(request, optimized, physical), inputs),
         inputs=inputs,
         variables=_variables(optimized, physical.layouts),
-        shared=sharing.decided,
+        shared=found.sharing.decided,
         owners=owners(optimized),
         stages=lambda: stages,
     )
 
 
-def _logical_key(request: CompileRequest) -> tuple[object, ...]:
-    """Return the key of the logical passes: everything that their result depends on."""
-    graph = request.graph
+def _graph_key(request: CompileRequest, graph: Graph) -> tuple[object, ...]:
+    """Return everything that the result of the passes on a graph depends on."""
     return (
         id(request.registry), graph, graph.lines, graph.origins, graph.merged, request.job,
         request.requested, request.settings, request.layouts, request.may_host, request.hosted,
@@ -133,6 +127,34 @@ def _distribute(request: CompileRequest, graph: Graph, cache: StageCache) -> Phy
     if found.problem is not None:  # results of other problems are not part of this one's
         found.problem = replace(found.problem, cache=None)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Lowered:
+    """A physical graph after the passes on it, and its plan."""
+
+    graph: Graph
+    plan: Plan
+    sharing: Sharing
+    timings: tuple[PassTiming, ...]
+
+
+def _lowered(request: CompileRequest, physical: Physical, inputs: Sequence[str]) -> _Lowered:
+    """Run the passes on the physical graph, and lower it to a plan."""
+    after, context = physical_pipeline(request, physical)
+    graph = after.run(physical.graph, context)
+    sharing = Sharing() if physical.classes else find_shared(request, graph, physical)
+    options = replace(
+        request.options,
+        memory_limit=request.limits.memory,
+        is_resident=_residency(request, physical),
+        sharing=sharing.replicas,
+        classes={devices[0]: len(devices) for devices in physical.classes},
+    )
+    plan, lowering = _timed(
+        "lower", len(graph), lambda: lower(graph, request.registry, inputs, request.job, options)
+    )
+    return _Lowered(graph, plan, sharing, (*after.timings, lowering))
 
 
 def _residency(request: CompileRequest, physical: Physical) -> Callable[..., bool]:

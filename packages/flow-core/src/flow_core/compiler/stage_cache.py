@@ -2,7 +2,7 @@
 
 The forms of a job that a search compiles often differ in a late stage only: the same graph is
 distributed by several selectors, at several prices of memory, and for one device of each class
-before all devices.
+before all devices.  Where selectors agree, so are the stages after the selection.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class StageCache:
     Attributes:
         optimized: the logical graphs after their passes.
         searches: the results of searches for SBP signatures.
+        lowered: the physical graphs of one device of each class after their passes, and the plans.
         tables: the results of functions of single ops and values, by their arguments; the key of a
             table has the function and what it depends on besides them.
     """
@@ -59,4 +60,5 @@ class StageCache:
     def __init__(self) -> None:
         self.optimized = Recent[Any, Any]()
         self.searches = Recent[Any, Any]()
+        self.lowered = Recent[Any, Any]()
         self.tables = Recent[Any, dict[Any, Any]]()

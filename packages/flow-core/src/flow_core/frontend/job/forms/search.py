@@ -48,6 +48,7 @@ from flow_core.frontend.job.forms.table import (
     Kind,
 )
 from flow_core.ir.graph import Graph
+from flow_core.sharding.topology import Device
 
 SAVING = 0.02
 """The part of the memory that a change must save for others to be added to it."""
@@ -314,7 +315,7 @@ class Search:
         by_class = several and _is_distributed(graph) and not may_share(request, graph)
         if by_class:
             request = replace(request, devices=())
-        limits = replace(request.limits, memory=lambda _: None)
+        limits = replace(request.limits, memory=_unlimited)
         found = self._compiled(replace(request, limits=limits))
         found = replace(found, request=replace(found.request, limits=request.limits))
         compiled = found if fits(found.plan, request) else None
@@ -420,6 +421,10 @@ def _form(
         work=TASK * (len(plan.tasks) + len(planned.request.graph)),
         compiled=compiled,
     )
+
+
+def _unlimited(_: Device) -> None:
+    """Return no limit of memory; requests with the same function are equal."""
 
 
 def _are_levels(levels: Levels) -> bool:
