@@ -7,7 +7,8 @@ All forms are compiled for one device of each class, and simulated with the link
 cluster.toml.  A row has the time of a step and the bytes per device without a limit of memory, and
 within the limit.  There, a form by hand is tried as it is and with the activations of each layer
 computed again, and the faster of those that fit counts; the search starts from the job without
-hints and combines grids, layouts, states in parts, and recomputation.  The compiler searches only
+hints and combines stages, grids, layouts, states in parts, recomputation, and micro-batches.  The
+compiler searches only
 for jobs that do not fit as they are; without a limit, the script calls the search itself.  The last
 column is the time divided by that of the search, the least of both cases.
 """
@@ -29,10 +30,8 @@ from flow_core.base.errors import FlowError
 from flow_core.compiler.digest import request_digest
 from flow_core.frontend.job.compile_request import compile_request
 from flow_core.frontend.job.forms.search import Search, Steps
-from flow_core.frontend.job.forms.table import GRIDS, LAYOUTS, RECOMPUTED, STATES
+from flow_core.frontend.job.forms.table import KINDS
 from flow_core.frontend.job.host_fallback import compile_with_fallback
-
-KINDS = (GRIDS, LAYOUTS, STATES, RECOMPUTED)
 
 
 def searches(make, form, devices, limits, kinds=(), seconds=0.0):

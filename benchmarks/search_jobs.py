@@ -3,7 +3,7 @@
 The devices are null devices, which run nothing, on machines of 8.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import networks
 
@@ -67,6 +67,8 @@ def forms(devices, is_transformer):
         "ZeRO-1": Form((devices,), states=ZERO1),
         "ZeRO-3": Form((devices,), states=ZERO3),
     }
+    halves = Form((devices // 2,), stages=2, micro_batches=8)
+    found[f"2 stages of {devices // 2}"] = halves
     if not is_transformer:
         return found
     if devices <= 16:  # the heads
@@ -78,8 +80,12 @@ def forms(devices, is_transformer):
         found[f"2-D, {grid[0]} x {columns}, sequence, ZeRO-1"] = Form(
             grid, tensor=True, sequence=True, states=ZERO1
         )
-    grid = (devices // 4, 2)
-    found[f"3-D, 2 stages of {grid[0]} x 2"] = Form(grid, tensor=True, stages=2, micro_batches=8)
+    for stages in (2, 4):
+        grid = (devices // stages // 2, 2)
+        name = f"3-D, {stages} stages of {grid[0]} x 2"
+        found[name] = Form(grid, tensor=True, stages=stages, micro_batches=8)
+        more = replace(found[name], sequence=True, states=ZERO1)
+        found[f"{name}, sequence, ZeRO-1"] = more
     return found
 
 
@@ -192,6 +198,10 @@ class Network:
 
     def __call__(self, form, devices):
         """Return a training job."""
+        config = form.config()
+        if form.stages > 1:  # at cuts that the compiler chooses
+            config.pipeline_stages(form.stages)
+            form = replace(form, grid=(devices,), stages=1)
         use = Layers(form, devices)
 
         def body(*blobs):
@@ -207,7 +217,7 @@ class Network:
             name: tp.Numpy.Placeholder((self.each * devices, *shape), dtype=dtype)
             for name, (shape, dtype) in zip(names, self.inputs, strict=True)
         } | {"return": tp.Numpy}
-        return flow.global_function(type="train", function_config=form.config())(scope["job"])
+        return flow.global_function(type="train", function_config=config)(scope["job"])
 
 
 NETWORKS = {
