@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields, replace
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -184,8 +185,8 @@ def test_results_of_other_requests_change_no_plan() -> None:
     """Requests that share a cache have the plans, or the errors, that they have alone."""
     request, cache = train_job(sbp_selector="optimal").compile().request, StageCache()
     changes = {**CHANGES, "micro_batches": lambda r: r}  # no pass has made micro-batches
-    for change in changes.values():
-        alone = change(request)
+    for change, devices in product(changes.values(), (None, ())):
+        alone = change(replace(request, devices=devices))
         assert outcome(replace(alone, cache=cache)) == outcome(alone)
 
 
@@ -202,6 +203,18 @@ def test_stages_that_requests_have_in_common_run_once(monkeypatch: pytest.Monkey
     assert made == ["passes", "search", "search"]  # the second one is for a grid of 2 x 2
     compile_plan(replace(request, memory_price=2.0))
     assert made[3:] == ["search"]
+
+
+def test_equal_physical_graphs_are_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = train_job(sbp_selector="optimal").compile().request
+    request, made = replace(request, cache=StageCache(), devices=()), list[str]()
+    lowered = compiling._lowered
+    monkeypatch.setattr(compiling, "_lowered", lambda *a: made.append("plan") or lowered(*a))
+    for price in (1.0, 1.001):  # a search each, which finds the same layouts
+        compile_plan(replace(request, memory_price=price))
+    assert made == ["plan"]
+    compile_plan(replace(request, options=replace(request.options, inplace=False)))
+    assert made == ["plan", "plan"]
 
 
 def outcome(request: CompileRequest) -> str:
