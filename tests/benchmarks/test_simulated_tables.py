@@ -31,8 +31,8 @@ def test_published_throughput_is_simulated(network: str, devices: str) -> None:
 @pytest.mark.parametrize(
     ("network", "limit", "lines"),
     [
-        pytest.param("wide_deep", "0.2", 5, marks=pytest.mark.slow),
-        pytest.param("gpt", "4", 12, marks=pytest.mark.exhaustive),
+        pytest.param("wide_deep", "0.2", 6, marks=pytest.mark.slow),
+        pytest.param("gpt", "4", 16, marks=pytest.mark.exhaustive),
     ],
 )
 def test_no_form_by_hand_is_faster_than_the_search_s(network: str, limit: str, lines: int) -> None:
