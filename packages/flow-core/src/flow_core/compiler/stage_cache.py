@@ -2,7 +2,7 @@
 
 The forms of a job that a search compiles often differ in a late stage only: the same graph is
 distributed by several selectors, at several prices of memory, and for one device of each class
-before all devices.  Where selectors agree, so are the stages after the selection.
+before all devices.  Where selectors agree, the later stages have the same result, too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ Result = TypeVar("Result")
 
 SIZE = 32
 """The largest number of results of a stage that are kept."""
+
+PLANS = 8
+"""The largest number of plans that are kept, which are larger than other results."""
 
 
 class Recent(Generic[Key, Result]):
@@ -60,5 +63,5 @@ class StageCache:
     def __init__(self) -> None:
         self.optimized = Recent[Any, Any]()
         self.searches = Recent[Any, Any]()
-        self.lowered = Recent[Any, Any]()
+        self.lowered = Recent[Any, Any](PLANS)
         self.tables = Recent[Any, dict[Any, Any]]()
