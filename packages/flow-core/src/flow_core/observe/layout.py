@@ -151,7 +151,7 @@ def _with_series(nodes: list[Node]) -> list[Node]:
             if nodes[child].op < 0 and "*" in stem:
                 series.setdefault(stem, []).append(place)
         for places, longest in _overlapping(series.values()):
-    X
+            if longest >= FOLDED and len(places) < len(children):
                 _fold(nodes, number, [children[place] for place in places])
     return nodes
 
