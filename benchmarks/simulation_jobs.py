@@ -52,7 +52,7 @@ def gpt_job(shape):
         x: tp.Numpy.Placeholder(shape, dtype=flow.int32),
         y: tp.Numpy.Placeholder(shape, dtype=flow.int32),
     ) -> tp.Numpy:
-        return updated(compile_bench.gpt(x, y))
+        return updated(compile_bench.gpt(6, x, y))
 
     return job
 
