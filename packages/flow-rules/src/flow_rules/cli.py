@@ -162,11 +162,15 @@ def show_totals(totals: Totals, whole: bool, searched: bool) -> None:
         click.echo(f"calls of {totals.derived} ops: from related ops, or from the schema")
     click.echo(f"wrong: {len(totals.wrong)} rules of {len(wrong)} ops")
     if searched:
-        click.echo(f"missing: {len(totals.missing)} rules of {len(missing)} ops")
+        click.echo(f"missing: {len(totals.missing)} rules of {len(missing)} ops; ", nl=False)
+        click.echo(f"searched {totals.searched} ops")
     if totals.unknown:
         click.echo(f"not checked: {totals.unknown} rules with other placements")
-    reasons = Counter(text.partition(":")[0] for text in totals.unchecked.values())
-    for reason, count in sorted(reasons.items()):
-        click.echo(f"not checked: {count} ops: {reason}")
+    for kind, table in (("checked", totals.unchecked), ("searched", totals.unsearched)):
+        reasons = Counter(text.partition(":")[0] for text in table.values())
+        for reason, count in sorted(reasons.items()):
+            click.echo(f"not {kind}: {count} ops: {reason}")
+        for op, text in sorted(table.items()) if whole else ():
+            click.echo(f"not {kind}: {op}: {text}")
     for reason, count in sorted(totals.skipped.items()):
         click.echo(f"skipped {count}: {reason}")

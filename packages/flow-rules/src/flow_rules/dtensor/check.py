@@ -19,12 +19,14 @@ from flow_rules.dtensor.derived import derived
 from flow_rules.dtensor.samples import Call, record
 from flow_rules.dtensor.strategies import DEVICES, Declared, partials, registered
 from flow_rules.layouts import Array, Rule, TensorType, chunks
-from flow_rules.prover import NONSENSE, Case, Prover
+from flow_rules.prover import NONSENSE, Case, Prover, all_broadcast
 
 CALLS = 6
 """Calls of each op that are checked."""
 DERIVED = 3
 """Calls of each op that PyTorch's samples do not call."""
+CRASH = "a call with parts that do not match ends the process"
+"""The reason why an op is not checked, or not searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class Totals:
         derived: number of ops whose calls come from related ops or schemas.
         skipped: the numbers of calls that were not checked, by reason.
         unchecked: the ops of which no call was checked, with the reason.
+        searched: number of ops of which calls were searched for missing rules.
+        unsearched: the ops of which calls were checked, but none was searched, with the reason.
         wrong, missing: the discrepancies.
     """
 
@@ -70,6 +74,8 @@ class Totals:
     derived: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     unchecked: dict[str, str] = field(default_factory=dict)
+    searched: int = 0
+    unsearched: dict[str, str] = field(default_factory=dict)
     wrong: list[Discrepancy] = field(default_factory=list)
     missing: list[Discrepancy] = field(default_factory=list)
 
@@ -79,11 +85,13 @@ class Totals:
 
     def add(self, other: Totals) -> None:
         """Add the counts and discrepancies of other calls."""
-        for name in ("ops", "calls", "rules", "unknown", "derived", "wrong", "missing"):
+        counts = ("ops", "calls", "rules", "unknown", "derived", "searched")
+        for name in (*counts, "wrong", "missing"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for reason, count in other.skipped.items():
             self.skipped[reason] = self.skipped.get(reason, 0) + count
         self.unchecked |= other.unchecked
+        self.unsearched |= other.unsearched
 
     def to_json(self) -> dict[str, object]:
         """Return the totals as JSON data."""
@@ -116,7 +124,11 @@ def check_dtensor(
         recorded = record(known, CALLS, functions or (lambda name: True))
         for op in sorted(recorded if functions else known, key=str):
             progress(str(op))
-            totals.add(apart(partial(_check_op, op, recorded, search), str(op)))
+            found = apart(partial(_check_op, op, recorded, search), str(op))
+            if search and CRASH in found.unchecked.values():
+                found = apart(partial(_check_op, op, recorded, False), str(op))
+                found.unsearched |= {} if found.unchecked else {str(op): CRASH}
+            totals.add(found)
     return totals
 
 
@@ -134,7 +146,7 @@ def apart(check: Callable[[], Totals], op: str) -> Totals:
     try:
         found: Totals = here.recv()
     except EOFError:
-        found = Totals(unchecked={op: "a call with parts that do not match ends the process"})
+        found = Totals(unchecked={op: CRASH})
     process.join()
     return found
 
@@ -149,6 +161,8 @@ def _check_op(op: Any, recorded: Mapping[Any, Sequence[Call]], search: bool) -> 
         totals.derived = int(bool(calls))
     reasons = [_check(call, totals, search) for call in calls] or [f"no call: {reason}"]
     totals.ops = int(totals.calls > 0)
+    if totals.searched:
+        totals.searched, totals.unsearched = 1, {}
     if not totals.ops:
         totals.unchecked[str(op)] = reasons[0]
     return totals
@@ -170,9 +184,22 @@ def _check(call: Call, totals: Totals, search: bool) -> str:
         for rule, devices, why in prover.wrong(prover.rules):
             found.setdefault(str(rule), Discrepancy(*row, str(rule), devices, why))
         totals.wrong += found.values()
-        if search and not call.into:
+        reason = _unsearched(call, prover) if search else ""
+        if reason:
+            totals.unsearched[str(call.op)] = reason
+        elif search:
+            totals.searched += 1
             lacking = prover.missing(prover.rules)
             totals.missing += [Discrepancy(*row, str(r)) for r in lacking if _keeps(call, r)]
+    return ""
+
+
+def _unsearched(call: Call, prover: Prover) -> str:
+    """Return the reason why no further rules of a call are searched, or an empty text."""
+    if call.into:
+        return "it writes into given tensors, which have the layout of the result"
+    if not prover.is_comparable(all_broadcast(prover.case)):
+        return "an input has few integers, with which rules would hold by chance"
     return ""
 
 
