@@ -54,15 +54,23 @@ def test_import_loads_no_other_module(use: str) -> None:
     assert own == {"flow_core", "oneflow"}
 
 
-def test_help_registers_no_ops_and_kernels() -> None:
-    code = """
-import sys
+@pytest.mark.parametrize("words", ["flow --help", "flow data conv", "flow serve --po", "flow st"])
+def test_help_and_completion_load_no_large_module(words: str) -> None:
+    """The commands are those of core and of plugins, whose modules are imported."""
+    shell = dict(_FLOW_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=f"{words.count(' ')}")
+    code = f"""
+import os, sys
 from flow_core.cli.app import cli
-cli(["--help"], standalone_mode=False)
-unused = "asyncio", "flow_core.builtin", "flow_core.compiler", "rich", "ssl"
-print("loaded:", *(name for name in sys.modules if name.startswith(unused)))
+os.environ |= {{}} if {words.endswith("--help")} else {shell}
+try:
+    cli({words.split()[1:]}, prog_name="flow")
+except SystemExit:
+    unused = "asyncio", "flow_core.builtin", "flow_core.compiler", "numpy", "rich", "ssl"
+    print("loaded:", *(name for name in sys.modules if name.startswith(unused)))
 """
-    assert printed("-c", code)[-1] == "loaded:"
+    *answer, loaded = printed("-c", code)
+    assert answer
+    assert loaded == "loaded:"
 
 
 def test_a_module_of_the_api_is_loaded_on_use() -> None:
