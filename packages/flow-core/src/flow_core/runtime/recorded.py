@@ -86,8 +86,8 @@ class RecordedExecutable(Executable):
     def _find_moved(self) -> dict[int, tuple[int, int]]:
         """Return the buffers of fed arrays and their views: the parameter, and the offset in it.
 
-        None are moved to slots if devices or micro-batches have parts of a fed array, or if a task
-        overwrites one or a result is one.
+        None are moved to slots if devices or micro-batches have parts of a fed array, if a task
+        overwrites one or a result is one, or if a task has an effect, which may need one binding.
         """
         plan, buffers = self.plan, self.plan.buffers
         fed = {i: buffers[i].type.nbytes for i in plan.feeds}
@@ -95,7 +95,8 @@ class RecordedExecutable(Executable):
         fixed = {*plan.fetches, *chain.from_iterable(task.outputs for task in plan.tasks)}
         on_host = len(plan.arenas) == 1 and all(isinstance(x, np.ndarray) for x in self.feeds)
         whole = all(window is ... for _, window in self.windows)
-        if not (on_host and whole and plan.workers <= 1) or fixed & {*found}:
+        pure = not any(self._kernels.ops[task.type].effect for task in plan.tasks)
+        if not (on_host and whole and pure and plan.workers <= 1) or fixed & {*found}:
             return {}
         if not all(fed.values()) or sum(fed.values()) < LARGE:
             return {}
