@@ -115,7 +115,12 @@ def _line(finding: Finding) -> str:
 @click.option(
     "--search", is_flag=True, help="Search for missing rules as well, which takes longer."
 )
-@click.option("--all", "whole", is_flag=True, help=f"Print all findings, not the first {SHOWN}.")
+@click.option(
+    "--all",
+    "whole",
+    is_flag=True,
+    help=f"Print all findings, not the first {SHOWN}, and why ops are not checked or searched.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.pass_context
 def dtensor(ctx: click.Context, samples: str, search: bool, whole: bool, as_json: bool) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from flow_rules.cli import main
+from flow_rules.cli import main, show_totals
 from flow_rules.layouts import B, P, Rule, S
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own
@@ -122,6 +122,35 @@ def test_missing_rules_keep_the_layout_of_a_tensor_that_is_overwritten() -> None
     totals = dtensor_check.Totals()
     dtensor_check._check(call(ATEN.add_.Tensor, x, y), totals, search=True)
     assert "(B, P(max)) -> P(max)" not in [found.rule for found in totals.missing]
+
+
+@pytest.mark.parametrize(
+    ("one", "reason"),
+    [
+        (call(ATEN.relu.default, torch.ones(5, 6, dtype=torch.float64)), ""),
+        (call(ATEN.neg.default, torch.arange(4)), "an input has few integers"),
+        (derived(ATEN.add.out, {}, 1)[0][0], "it writes into given tensors"),
+    ],
+    ids=str,
+)
+def test_ops_that_are_not_searched_are_listed(
+    one: Call, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    totals = dtensor_check._check_op(one.op, {one.op: [one]}, search=True)
+    assert totals.ops == 1
+    assert totals.searched == (not reason)
+    show_totals(totals, whole=True, searched=True)
+    assert (f"not searched: {one.op}: {reason}" in capsys.readouterr().out) == bool(reason)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked")
+def test_an_op_whose_search_ends_the_process_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dtensor_check, "registered", lambda: {ATEN.neg.default})
+    monkeypatch.setattr(dtensor_check, "record", lambda *_: {})
+    monkeypatch.setattr(Prover, "missing", lambda *_: os._exit(3))
+    totals = dtensor_check.check_dtensor(search=True)
+    assert (totals.ops, totals.searched, totals.unchecked) == (1, 0, {})
+    assert totals.unsearched == {"aten.neg.default": dtensor_check.CRASH}
 
 
 def test_boundaries_are_sorted() -> None:
