@@ -55,7 +55,7 @@ def main() -> None:
     default="flow_core.testing.rules",
     show_default=True,
     metavar="MODULE",
-    help="The module that computes the ops; see flow_rules.Evaluator.",
+    help="Compute the ops by this module; see flow_rules.Evaluator.",
 )
 @click.argument("file", type=click.Path())
 @click.pass_context

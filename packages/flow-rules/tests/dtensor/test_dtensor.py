@@ -204,6 +204,22 @@ def test_a_call_that_ends_the_process_is_listed() -> None:
     assert found.ops == 0
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked")
+def test_a_check_that_fails_is_no_call_that_ends_the_process() -> None:
+    with pytest.raises(RuntimeError, match="checking aten.op:\n(.*\n)+ZeroDivisionError"):
+        dtensor_check.apart(lambda: 1 // 0, "aten.op")
+
+
+def test_parts_with_fewer_results_have_no_rule() -> None:
+    """A list of rows has fewer tensors on a device that has fewer rows."""
+    x = torch.randn(4, 6, dtype=torch.float64)
+    _, case, _ = dtensor_check._case(call(ATEN.unbind.int, x))
+    assert case is not None
+    found = [str(rule.inputs[0]) for rule in Prover(case).valid()]
+    assert "S(0)" not in found
+    assert "S(1)" in found
+
+
 def test_nothing_is_written_into_tensors_of_another_shape() -> None:
     """Some ops of PyTorch would write beyond their end."""
     x = torch.randn(5, 6, dtype=torch.float64)

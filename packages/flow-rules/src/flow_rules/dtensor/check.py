@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import platform
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -133,21 +134,34 @@ def check_dtensor(
 
 
 def apart(check: Callable[[], Totals], op: str) -> Totals:
-    """Run a check in a forked process: some ops of PyTorch crash if shapes do not match."""
+    """Run a check in a forked process: some ops of PyTorch crash if shapes do not match.
+
+    Raises:
+        RuntimeError: the check itself has failed.
+    """
     if not hasattr(os, "fork"):
         return check()
     context = multiprocessing.get_context("fork")
     here, child = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: child.send(check()))
+
+    def run() -> None:
+        try:
+            child.send(check())
+        except Exception:
+            child.send(traceback.format_exc())
+
+    process = context.Process(target=run)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a fork beside threads; the child starts none
         process.start()
     child.close()
     try:
-        found: Totals = here.recv()
+        found: Totals | str = here.recv()
     except EOFError:
         found = Totals(unchecked={op: CRASH})
     process.join()
+    if isinstance(found, str):
+        raise RuntimeError(f"checking {op}:\n{found}")
     return found
 
 
