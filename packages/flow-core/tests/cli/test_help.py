@@ -18,10 +18,10 @@ SCREEN = 50
 
 VERBS = frozenset(
     [
-        *("Allow", "Also", "Compare", "Continue", "Count", "Create", "Distribute", "Draw"),
-        *("Emulate", "Evaluate", "Let", "List", "Measure", "Print", "Prove", "Reach", "Read"),
-        *("Report", "Reserve", "Restart", "Resume", "Send", "Show", "Shuffle", "Simulate"),
-        *("Start", "Stop", "Use", "Write"),
+        *("Allow", "Also", "Check", "Compare", "Compute", "Continue", "Count", "Create"),
+        *("Distribute", "Draw", "Emulate", "Evaluate", "Let", "List", "Measure", "Print", "Prove"),
+        *("Reach", "Read", "Report", "Reserve", "Restart", "Resume", "Search", "Send", "Show"),
+        *("Shuffle", "Simulate", "Start", "Stop", "Use", "Write"),
     ]
 )
 
