@@ -153,6 +153,17 @@ def test_an_op_whose_search_ends_the_process_is_checked(monkeypatch: pytest.Monk
     assert totals.unsearched == {"aten.neg.default": dtensor_check.CRASH}
 
 
+@pytest.mark.parametrize("condition", [True, False])
+def test_missing_rules_hold_for_both_truth_values(condition: bool) -> None:
+    x, y = (torch.randn((), dtype=torch.float64) for _ in range(2))
+    totals = dtensor_check.Totals()
+    one = call(ATEN.where.self, torch.tensor(condition), x, y)
+    dtensor_check._check(one, totals, search=True)
+    found = {each.rule for each in totals.missing}
+    assert "(B, P, P) -> P" in found
+    assert not found & {"(B, B, P) -> B", "(B, P, B) -> P", "(B, P, B) -> B", "(B, B, P) -> P"}
+
+
 def test_boundaries_are_sorted() -> None:
     """PyTorch does not define the results for others."""
     x, boundaries = torch.randn(5, 6, dtype=torch.float64), torch.tensor([3.0, -1.0, 2.0, 1.0])

@@ -307,5 +307,11 @@ def _ascending(call: Call, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
 
 
 def _deranged(own: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
-    """Yield the inputs with the signs of floating point numbers changed."""
-    yield tuple(-x if x.dtype.kind == "f" else x for x in own)
+    """Yield the inputs with other signs of floating point numbers, and other truth values.
+
+    The rules of `where` must hold for both values of a condition with one element.
+    """
+    yield tuple(-x if x.dtype.kind == "f" else ~x if x.dtype.kind == "b" else x for x in own)
+    if any(x.dtype.kind == "b" for x in own):
+        rng = np.random.default_rng(0)
+        yield tuple(rng.random(x.shape) < 0.5 if x.dtype.kind == "b" else x for x in own)
