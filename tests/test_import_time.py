@@ -57,7 +57,8 @@ def test_import_loads_no_other_module(use: str) -> None:
 @pytest.mark.parametrize("words", ["flow --help", "flow data conv", "flow serve --po", "flow st"])
 def test_help_and_completion_load_no_large_module(words: str) -> None:
     """The commands are those of core and of plugins, whose modules are imported."""
-    shell = dict(_FLOW_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=f"{words.count(' ')}")
+    shell = {"_FLOW_COMPLETE": "bash_complete", "COMP_WORDS": words}
+    shell["COMP_CWORD"] = str(words.count(" "))
     code = f"""
 import os, sys
 from flow_core.cli.app import cli

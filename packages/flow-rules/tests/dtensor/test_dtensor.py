@@ -217,7 +217,7 @@ def test_a_call_that_ends_the_process_is_listed() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked")
 def test_a_check_that_fails_is_no_call_that_ends_the_process() -> None:
-    with pytest.raises(RuntimeError, match="checking aten.op:\n(.*\n)+ZeroDivisionError"):
+    with pytest.raises(RuntimeError, match=r"checking aten.op:\n(.*\n)+ZeroDivisionError"):
         dtensor_check.apart(lambda: 1 // 0, "aten.op")
 
 

@@ -147,7 +147,7 @@ def apart(check: Callable[[], Totals], op: str) -> Totals:
     def run() -> None:
         try:
             child.send(check())
-        except Exception:
+        except Exception:  # noqa: BLE001 - raised again in the parent
             child.send(traceback.format_exc())
 
     process = context.Process(target=run)

@@ -1,10 +1,10 @@
 """The recorder of a session: what is needed to run its last steps again.
 
 The fed arrays of each step are copied into slots that later steps reuse, unless nothing can change
-them; the step reads them there.  The variables are copied before a step of which at least K steps follow before the next
-copy, and whenever something other than a recorded step has changed them.  The last K steps can then
-be replayed: from the variables of the latest copy before them, and the fed arrays of all steps
-since.
+them; the step reads them there.  The variables are copied before a step of which at least K steps
+follow before the next copy, and whenever something other than a recorded step has changed them.
+The last K steps can then be replayed: from the variables of the latest copy before them, and the
+fed arrays of all steps since.
 
 Copies of large variables are further apart, so that they take at most `SHARE` of the processor
 time, but at most `LONGEST` times K steps.
