@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from flow_rules.cli import main, show_totals
-from flow_rules.layouts import B, P, Rule, S
+from flow_rules.layouts import B, P, Partial, Rule, S
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own
 
@@ -162,6 +162,18 @@ def test_missing_rules_hold_for_both_truth_values(condition: bool) -> None:
     found = {each.rule for each in totals.missing}
     assert "(B, P, P) -> P" in found
     assert not found & {"(B, B, P) -> B", "(B, P, B) -> P", "(B, P, B) -> B", "(B, B, P) -> P"}
+
+
+def test_missing_rules_hold_for_other_draws() -> None:
+    """This softplus falls where its input exceeds 0.2 / 3."""
+    x = torch.linspace(-2, 2, 20, dtype=torch.float64)
+    _, case, _ = dtensor_check._case(call(ATEN.softplus.default, x, 3, 0.2))
+    assert case is not None
+    largest = Rule((Partial("max"),), (Partial("max"),))
+    assert dtensor_check.confirmed(case, [largest]) == []
+    _, case, _ = dtensor_check._case(call(ATEN.softplus.default, x, 3, 20))
+    assert case is not None
+    assert dtensor_check.confirmed(case, [largest]) == [largest]
 
 
 def test_boundaries_are_sorted() -> None:

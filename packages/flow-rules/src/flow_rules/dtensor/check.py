@@ -20,10 +20,12 @@ from flow_rules.dtensor.derived import derived
 from flow_rules.dtensor.samples import Call, record
 from flow_rules.dtensor.strategies import DEVICES, Declared, partials, registered
 from flow_rules.layouts import Array, Rule, TensorType, chunks
-from flow_rules.prover import NONSENSE, Case, Prover, all_broadcast
+from flow_rules.prover import NONSENSE, Case, Prover, Trial, all_broadcast, formable
 
 CALLS = 6
 """Calls of each op that are checked."""
+CONFIRMATIONS = 8
+"""Sets of draws with which a missing rule is confirmed."""
 DERIVED = 3
 """Calls of each op that PyTorch's samples do not call."""
 CRASH = "a call with parts that do not match ends the process"
@@ -203,8 +205,8 @@ def _check(call: Call, totals: Totals, search: bool) -> str:
             totals.unsearched[str(call.op)] = reason
         elif search:
             totals.searched += 1
-            lacking = prover.missing(prover.rules)
-            totals.missing += [Discrepancy(*row, str(r)) for r in lacking if _keeps(call, r)]
+            lacking = [rule for rule in prover.missing(prover.rules) if _keeps(call, rule)]
+            totals.missing += [Discrepancy(*row, str(r)) for r in confirmed(case, lacking)]
     return ""
 
 
@@ -215,6 +217,28 @@ def _unsearched(call: Call, prover: Prover) -> str:
     if not prover.is_comparable(all_broadcast(prover.case)):
         return "an input has few integers, with which rules would hold by chance"
     return ""
+
+
+def confirmed(case: Case, rules: Sequence[Rule]) -> list[Rule]:
+    """Return the rules that hold for many other draws of a call's inputs.
+
+    With few numbers, more rules hold by chance, such as P(max) for a function that falls somewhere.
+    """
+    seeds = range(1, CONFIRMATIONS + 1) if rules else ()
+    types = case.outputs + tuple(case.inputs[i] for i in case.overwrites)
+    draws = [
+        arrays for seed in seeds for arrays in _draws(case.attributes, case.draws[0], types, seed)
+    ]
+    trials = [
+        Trial(case, arrays, parts, seed)
+        for parts in case.devices
+        for seed, arrays in enumerate(draws)
+    ]
+    return [
+        rule
+        for rule in rules
+        if all(trial.holds(rule) for trial in trials if formable(case, rule, trial.parts))
+    ]
 
 
 def _keeps(call: Call, rule: Rule) -> bool:
@@ -271,9 +295,11 @@ def _same(x: Array, y: Array) -> bool:
     return bool(np.array_equal(x, y, equal_nan=x.dtype.kind == "f"))
 
 
-def _draws(call: Call, own: tuple[Array, ...], outputs: Sequence[TensorType]) -> tuple[Any, ...]:
-    rng = np.random.default_rng(0)
-    found = (own, *_deranged(own), *drawn(own, [x.shape for x in own], rng))
+def _draws(
+    call: Call, own: tuple[Array, ...], outputs: Sequence[TensorType], seed: int = 0
+) -> tuple[Any, ...]:
+    rng = np.random.default_rng(seed)
+    found = (own, *_deranged(own, seed), *drawn(own, [x.shape for x in own], rng))
     drawings = [_ascending(call, arrays) for arrays in found]
     if "linalg" in str(call.op):
         drawings = [arrays for arrays in drawings if _is_stable(call, arrays)]
@@ -306,12 +332,12 @@ def _ascending(call: Call, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     return tuple(np.sort(x) if i in call.ascending else x for i, x in enumerate(arrays))
 
 
-def _deranged(own: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
+def _deranged(own: tuple[Array, ...], seed: int) -> Iterator[tuple[Array, ...]]:
     """Yield the inputs with other signs of floating point numbers, and other truth values.
 
     The rules of `where` must hold for both values of a condition with one element.
     """
     yield tuple(-x if x.dtype.kind == "f" else ~x if x.dtype.kind == "b" else x for x in own)
     if any(x.dtype.kind == "b" for x in own):
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(seed)
         yield tuple(rng.random(x.shape) < 0.5 if x.dtype.kind == "b" else x for x in own)
