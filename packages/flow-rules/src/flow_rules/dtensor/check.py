@@ -340,4 +340,6 @@ def _deranged(own: tuple[Array, ...], seed: int) -> Iterator[tuple[Array, ...]]:
     yield tuple(-x if x.dtype.kind == "f" else ~x if x.dtype.kind == "b" else x for x in own)
     if any(x.dtype.kind == "b" for x in own):
         rng = np.random.default_rng(seed)
-        yield tuple(rng.random(x.shape) < 0.5 if x.dtype.kind == "b" else x for x in own)
+        flips = (np.asarray(rng.random(x.shape) < 0.5) for x in own)
+        rows = zip(own, flips, strict=True)
+        yield tuple(other if x.dtype.kind == "b" else x for x, other in rows)
