@@ -130,6 +130,7 @@ def test_missing_rules_keep_the_layout_of_a_tensor_that_is_overwritten() -> None
         (call(ATEN.relu.default, torch.ones(5, 6, dtype=torch.float64)), ""),
         (call(ATEN.neg.default, torch.arange(4)), "an input has few integers"),
         (derived(ATEN.add.out, {}, 1)[0][0], "it writes into given tensors"),
+        (derived(ATEN.nextafter.default, {}, 1)[0][0], "a result differs from an input by less"),
     ],
     ids=str,
 )
@@ -174,6 +175,9 @@ def test_missing_rules_hold_for_other_draws() -> None:
     _, case, _ = dtensor_check._case(call(ATEN.softplus.default, x, 3, 20))
     assert case is not None
     assert dtensor_check.confirmed(case, [largest]) == [largest]
+    _, case, _ = dtensor_check._case(call(ATEN.nan_to_num.default, x))
+    assert case is not None
+    assert dtensor_check.confirmed(case, [Rule((P,), (P,))]) == []  # a term may be NaN
 
 
 def test_boundaries_are_sorted() -> None:
