@@ -219,8 +219,9 @@ def _unsearched(call: Call, prover: Prover) -> str:
         return "an input has few integers, with which rules would hold by chance"
     arrays = prover.case.draws[0]
     results = call.run(arrays)
-    pairs = [(x, y) for x in arrays for y in results if x.shape == y.shape and x.dtype == y.dtype]
-    if any(not _same(x, y) and is_close(x, y, 1.0) for x, y in pairs):
+    pairs = [(x, y) for x in arrays for y in results if x.dtype == y.dtype and _fits(x, y)]
+    rows = [(np.broadcast_to(x, y.shape), y) for x, y in pairs]
+    if any(not _same(x, y) and is_close(x, y, 1.0) for x, y in rows):
         return "a result differs from an input by less than rounding explains"
     return ""
 
@@ -295,6 +296,12 @@ def _case(call: Call) -> tuple[str, Case | None, Declared | None]:
         ranges=chunks,
     )
     return "", case, declared
+
+
+def _fits(x: Array, y: Array) -> bool:
+    """Return whether an array can be broadcast to the shape of another one."""
+    sizes = zip(reversed(x.shape), reversed(y.shape), strict=False)
+    return x.ndim <= y.ndim and all(n in (1, m) for n, m in sizes)
 
 
 def _same(x: Array, y: Array) -> bool:
