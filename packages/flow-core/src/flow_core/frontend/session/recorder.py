@@ -35,10 +35,10 @@ from flow_core.runtime.recorded import Slot
 from flow_core.runtime.variable_writes import VariableWrites
 from flow_core.sharding.sbp import Region
 
-SHARE = 0.002
+SHARE = 0.004
 """The part of the time that copies of variables may take."""
 
-LONGEST = 8
+LONGEST = 4
 """How many times K steps copies of variables may be apart."""
 
 SMALL = 1 << 16
