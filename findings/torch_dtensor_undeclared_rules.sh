@@ -4,7 +4,7 @@
 # with a vector (`dot`) or a matrix, gradients of softmax and gelu that are partial sums, the diagonals of a batch that is
 # split, solving for right sides that are split, and adding a number to a maximum.
 #
-# Seen on 2026-12-01, x86-64, Python 3.11, two gloo processes: each of the 14 results below is right when each process computes
+# Seen on 2026-12-01, x86-64, Python 3.11, two gloo processes: each of the 27 results below is right when each process computes
 # its own part with torch alone, and costs one communication or more by DTensor.
 set -euo pipefail
 folder=$(mktemp -d)
@@ -75,6 +75,19 @@ claim("acosh (P(min)) -> P(min)", torch.acosh, [((4, 6), MIN)], MIN, 1.5)
 claim("add.Scalar (P(max)) -> P(max)", lambda x: torch.add(x, 1.0), [((4, 6), MAX)], MAX)
 claim("grid_sampler_2d (S(1), B) -> S(1)", lambda x, g: A.grid_sampler_2d(x, g, 0, 0, False), [((2, 4, 5, 5), S(1)), ((2, 5, 5, 2), B)], S(1), -1.0)
 claim("deg2rad (P) -> P", torch.deg2rad, [((4, 6), P)], P)
+claim("where (B, P, P) -> P", lambda c, x, y: torch.where(c > 0, x, y), [((4, 6), B), ((4, 6), P), ((4, 6), P)], P)
+claim("triu (S(0)) -> S(0)", torch.triu, [((4, 5, 5), S(0))], S(0))
+claim("tril (P) -> P", torch.tril, [((5, 5), P)], P)
+claim("triangular_solve (S(1), B) -> S(1)", lambda b, a: A.triangular_solve(b, a)[0], [((5, 4), S(1)), ((5, 5), B)], S(1), 3.0)
+claim("tanh_backward (P, B) -> P", A.tanh_backward, [((4, 6), P), ((4, 6), B)], P)
+claim("sigmoid_backward (P, B) -> P", A.sigmoid_backward, [((4, 6), P), ((4, 6), B)], P)
+claim("silu_backward (P, B) -> P", A.silu_backward, [((4, 6), P), ((4, 6), B)], P)
+claim("sub (B, P(min)) -> P(max)", torch.sub, [((4, 6), B), ((4, 6), MIN)], MAX)
+claim("rsqrt (P(min)) -> P(max)", torch.rsqrt, [((4, 6), MIN)], MAX, 1.5)
+claim("sqrt (P(min)) -> P(min)", torch.sqrt, [((4, 6), MIN)], MIN, 1.5)
+claim("rad2deg (P) -> P", torch.rad2deg, [((4, 6), P)], P)
+claim("select_scatter (P, P) -> P", lambda x, y: torch.select_scatter(x, y, 0, 1), [((4, 6), P), ((6,), P)], P)
+claim("layer_norm (B, P, P) -> P", lambda x, w, b: torch.nn.functional.layer_norm(x, (6,), w, b), [((4, 6), B), ((6,), P), ((6,), P)], P)
 dist.destroy_process_group()
 EOF
 "$folder/venv/bin/python" "$folder/program.py" 1 "$folder/store" &

@@ -18,8 +18,8 @@ import pytest
 
 from flow_core.base.errors import DataError
 from flow_data import download as download_module
-from flow_data import load_mnist
 from flow_data.download import sha256
+from flow_data.mnist import load_mnist
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "mnist.npz"
 NOWHERE = "http://127.0.0.1:9/mnist.npz"

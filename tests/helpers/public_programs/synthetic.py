@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from fuzzing.tokens import write_tokens
 
-from flow_data import OFRecordWriter
+from flow_data.namespace import OFRecordWriter
 
 
 def _rng() -> np.random.Generator:

@@ -47,7 +47,9 @@ ENDS = {
     "flow.summary.Graph('models')": "flow.summary.Graph",
     "flow.summary.Projector('models')": "flow.summary.Projector",
     "flow.onnx.export(predict, 'models', 'model.onnx')": "flow.onnx.export to model.onnx",
-    "__import__('flow_data').OFRecordWriter('part-0')": "writing records to part-0",
+    "__import__('flow_data.namespace').namespace.OFRecordWriter('part-0')": (
+        "writing records to part-0"
+    ),
     "__import__('flow_dist.recovery.restart').recovery.restart.Checkpoints('m')": (
         "making a folder of checkpoints"
     ),

@@ -25,7 +25,7 @@ from flow_core.base.errors import DataError, JobError, PlanError
 from flow_core.frontend.session.session import default_session
 from flow_core.plan import RegisterPlan
 from flow_core.runtime.executable import Executable
-from flow_data import OFRecordWriter
+from flow_data.namespace import OFRecordWriter
 
 pytestmark = pytest.mark.timeout(processes.scaled(300))  # a deadlock is a failure, not a hang
 

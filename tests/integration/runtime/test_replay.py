@@ -139,6 +139,43 @@ def test_arrays_that_the_program_overwrites_were_copied(recorder: Recorder) -> N
     assert np.array_equal(found["loss:1"], results[-3])
 
 
+USES: dict[str, tuple[Callable[[Any], Any], bool]] = {
+    "an op": (lambda x: flow.math.reduce_sum(x, [0], name="op"), True),
+    "an op in its place": (lambda x: flow.math.relu(x, name="op"), False),
+    "a view": (lambda x: flow.math.reduce_sum(flow.reshape(x, (32, 256)), [0], name="op"), True),
+    "a result": (lambda x: flow.identity(x, name="op"), False),
+    "parts": (lambda x: flow.math.exp(x.with_distribute(flow.distribute.split(0))), False),
+}
+"""Uses of a fed array, and whether the step may read it where it is kept."""
+
+
+@pytest.mark.parametrize("use", USES)
+def test_steps_read_large_fed_arrays_where_they_are_kept(recorder: Recorder, use: str) -> None:
+    """The programs overwrite the arrays after each step; recorded and other steps alternate."""
+    function, is_direct = USES[use]
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((64, 128)), y: tp.Numpy.Placeholder(())) -> tp.Numpy:
+        with flow.scope.placement("gpu", "0:0-1" if use == "parts" else "0:0"):
+            return function(x) if use == "a result" else function(x) * y
+
+    x, y, fed, results = np.empty((64, 128), np.float32), np.ones((), np.float32), [], []
+    for i in range(6 * K):
+        x[...] = np.random.default_rng(i).random(x.shape, np.float32)
+        fed.append(x.copy())
+        results.append(job(x, constant(y.copy()) if i % 2 else y))
+        x[...] = -1
+        plain = Executable.run(job.executable(), [fed[-1], y])
+        assert np.array_equal(plain[0], results[-1])
+    assert bool(job.executable()._moved) == is_direct
+    for kept, want in zip(recorder._kept, fed[-len(recorder._kept) :], strict=True):
+        assert np.array_equal(kept.feeds[0], want)
+    slots = [kept.slot for kept in recorder._kept]
+    assert any(slot is not None and slot.launches is not None for slot in slots) == is_direct
+    for back in range(1, K + 1):
+        assert replayed(recorder, job, -back).same is True
+
+
 def constant(x: Any) -> Any:
     x.flags.writeable = False
     return x

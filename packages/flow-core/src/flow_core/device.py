@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from numpy.typing import DTypeLike
-
-from flow_core.base.arrays import Array, DeviceArray, DriverArray
 from flow_core.base.thread_budget import Budget
-from flow_core.comm.exchange import DevicePair, Exchange
 from flow_core.sharding.topology import Device
+
+if TYPE_CHECKING:  # without numpy, for `flow --help`
+    from numpy.typing import DTypeLike
+
+    from flow_core.base.arrays import Array, DeviceArray, DriverArray
+    from flow_core.comm.exchange import DevicePair, Exchange
 
 Launch = Callable[[], object]
 """Zero-argument callable that runs a bound kernel, or enqueues it on its stream.

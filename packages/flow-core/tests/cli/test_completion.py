@@ -1,4 +1,4 @@
-"""Shell completion of `flow`: in bash, and by the protocol of zsh and fish."""
+"""Shell completion of the three programs: in bash, and by the protocol of zsh and fish."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import pytest
 from click.shell_completion import BashComplete, get_completion_class
 
 from flow_core.cli.app import cli
+from flow_dist.cli import main as flow_dist
+from flow_rules.cli import main as flow_rules
 
+PROGRAMS = {"flow": cli, "flow-dist": flow_dist, "flow-rules": flow_rules}
 FLOW = Path(sys.executable).with_name("flow")
 WORDS = {
     "bash": ("COMP_WORDS", "COMP_CWORD", "{count}", "plain,{word}"),
@@ -22,14 +25,14 @@ WORDS = {
 
 
 def completed(shell: str, line: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What `flow` answers to a shell for a line whose last word is incomplete."""
+    """What a program answers to a shell for a line whose last word is incomplete."""
     *_, last = words = line.split(" ")
     name, position, form, _ = WORDS[shell]
     monkeypatch.setenv(name, line)
     monkeypatch.setenv(position, form.format(count=len(words) - 1, last=last))
     found = get_completion_class(shell)
     assert found is not None
-    return found(cli, {}, "flow", "_FLOW_COMPLETE").complete()
+    return found(PROGRAMS[words[0]], {}, words[0], "_COMPLETE").complete()
 
 
 @pytest.mark.parametrize("shell", WORDS)
@@ -40,6 +43,8 @@ def completed(shell: str, line: str, monkeypatch: pytest.MonkeyPatch) -> str:
         ("flow fit --mem", ["--memory"]),
         ("flow verify --precision bf", ["bfloat16"]),
         ("flow serv", ["serve"]),  # a plugin's
+        ("flow-dist run --strag", ["--stragglers"]),
+        ("flow-rules dtensor --sea", ["--search"]),
     ],
 )
 def test_words_are_completed(
@@ -51,11 +56,17 @@ def test_words_are_completed(
 
 
 @pytest.mark.parametrize("shell", WORDS)
-@pytest.mark.parametrize("command", ["plan", "fit --memory 1GiB", "verify --matrix", "replay"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("flow plan", "flow fit --memory 1GiB", "flow verify --matrix", "flow replay"),
+        *("flow-dist run -n 2", "flow-rules check"),
+    ],
+)
 def test_scripts_and_files_are_completed(
     shell: str, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert completed(shell, f"flow {command} tra", monkeypatch).startswith("file")
+    assert completed(shell, f"{command} tra", monkeypatch).startswith("file")
 
 
 def test_bash_completes_a_command(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The help texts of the commands of core and of plugins."""
+"""The help texts of `flow`, with the commands of plugins, of `flow-dist` and of `flow-rules`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import processes
 import pytest
 
 from flow_core.cli.app import cli
+from flow_dist.cli import main as flow_dist
+from flow_rules.cli import main as flow_rules
 
 SCREEN = 50
 """Lines of a terminal of 80 columns."""
 
 VERBS = frozenset(
     [
-        *("Allow", "Also", "Compare", "Continue", "Count", "Create", "Distribute", "Draw"),
-        *("Emulate", "Evaluate", "Let", "List", "Measure", "Print", "Prove", "Reach", "Read"),
-        *("Report", "Reserve", "Restart", "Resume", "Send", "Show", "Shuffle", "Simulate"),
-        *("Start", "Stop", "Use", "Write"),
+        *("Allow", "Also", "Check", "Compare", "Compute", "Continue", "Count", "Create"),
+        *("Distribute", "Draw", "Emulate", "Evaluate", "Let", "List", "Measure", "Print", "Prove"),
+        *("Reach", "Read", "Report", "Reserve", "Restart", "Resume", "Search", "Send", "Show"),
+        *("Shuffle", "Simulate", "Start", "Stop", "Use", "Write"),
     ]
 )
 
@@ -35,7 +37,8 @@ def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command
             yield f"{path} {name}", command
 
 
-ALL = dict(commands(cli, "flow"))
+PROGRAMS = {"flow": cli, "flow-dist": flow_dist, "flow-rules": flow_rules}
+ALL = {name: found for path, one in PROGRAMS.items() for name, found in commands(one, path)}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -50,7 +53,7 @@ def test_commands_begin_with_a_sentence(name: str) -> None:
     assert (ALL[name].help or "").split("\n")[0].rstrip().endswith((".", "?", ":")), name
 
 
-@pytest.mark.parametrize("name", ["flow", *ALL])
+@pytest.mark.parametrize("name", [*PROGRAMS, *ALL])
 def test_help_fits_one_screen(name: str) -> None:
     lines = help_of(name).splitlines()
     assert len(lines) < SCREEN
@@ -58,12 +61,12 @@ def test_help_fits_one_screen(name: str) -> None:
 
 
 def help_of(name: str) -> str:
-    command = ALL.get(name, cli)
+    command = {**PROGRAMS, **ALL}[name]
     return command.get_help(click.Context(command, info_name=name, terminal_width=80))
 
 
 LARGE = ("numpy", "rich", "google.protobuf", "pluggy", "flow_core.compiler", "flow_core.plugins")
-"""Modules that a command loads when it runs.  `flow --help` lists the commands of plugins."""
+"""Modules that a command loads when it runs."""
 
 
 def test_the_help_of_a_command_loads_no_large_module() -> None:

@@ -55,7 +55,7 @@ def main() -> None:
     default="flow_core.testing.rules",
     show_default=True,
     metavar="MODULE",
-    help="The module that computes the ops; see flow_rules.Evaluator.",
+    help="Compute the ops by this module; see flow_rules.Evaluator.",
 )
 @click.argument("file", type=click.Path())
 @click.pass_context
@@ -115,7 +115,12 @@ def _line(finding: Finding) -> str:
 @click.option(
     "--search", is_flag=True, help="Search for missing rules as well, which takes longer."
 )
-@click.option("--all", "whole", is_flag=True, help=f"Print all findings, not the first {SHOWN}.")
+@click.option(
+    "--all",
+    "whole",
+    is_flag=True,
+    help=f"Print all findings, not the first {SHOWN}, and why ops are not checked or searched.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.pass_context
 def dtensor(ctx: click.Context, samples: str, search: bool, whole: bool, as_json: bool) -> None:
@@ -162,11 +167,15 @@ def show_totals(totals: Totals, whole: bool, searched: bool) -> None:
         click.echo(f"calls of {totals.derived} ops: from related ops, or from the schema")
     click.echo(f"wrong: {len(totals.wrong)} rules of {len(wrong)} ops")
     if searched:
-        click.echo(f"missing: {len(totals.missing)} rules of {len(missing)} ops")
+        click.echo(f"missing: {len(totals.missing)} rules of {len(missing)} ops; ", nl=False)
+        click.echo(f"searched {totals.searched} ops")
     if totals.unknown:
         click.echo(f"not checked: {totals.unknown} rules with other placements")
-    reasons = Counter(text.partition(":")[0] for text in totals.unchecked.values())
-    for reason, count in sorted(reasons.items()):
-        click.echo(f"not checked: {count} ops: {reason}")
+    for kind, table in (("checked", totals.unchecked), ("searched", totals.unsearched)):
+        reasons = Counter(text.partition(":")[0] for text in table.values())
+        for reason, count in sorted(reasons.items()):
+            click.echo(f"not {kind}: {count} ops: {reason}")
+        for op, text in sorted(table.items()) if whole else ():
+            click.echo(f"not {kind}: {op}: {text}")
     for reason, count in sorted(totals.skipped.items()):
         click.echo(f"skipped {count}: {reason}")

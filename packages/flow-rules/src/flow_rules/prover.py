@@ -184,10 +184,13 @@ class Trial:
 
     def _local(self, inputs: Sequence[Array], attrs: Any) -> Any:
         try:
-            return self.case.evaluate(inputs, attrs)
+            found = self.case.evaluate(inputs, attrs)
         except NONSENSE as error:
             shapes = ", ".join(str(np.shape(x)) for x in inputs)
             return CannotForm(f"{shapes}: {type(error).__name__}: {error}")
+        if len(found) != len(self.want):
+            return CannotForm(f"a device has {len(found)} results instead of {len(self.want)}")
+        return found
 
     def gathered(self, index: int, layout: Layout, rule: Rule) -> tuple[Array, Sequence[Array]]:
         """Reassemble a result from its parts with a given layout; return the result and the parts.

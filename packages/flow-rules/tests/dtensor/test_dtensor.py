@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from flow_rules.cli import main
-from flow_rules.layouts import B, P, Rule, S
+from flow_rules.cli import main, show_totals
+from flow_rules.layouts import B, P, Partial, Rule, S
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own
 
@@ -124,6 +124,65 @@ def test_missing_rules_keep_the_layout_of_a_tensor_that_is_overwritten() -> None
     assert "(B, P(max)) -> P(max)" not in [found.rule for found in totals.missing]
 
 
+@pytest.mark.parametrize(
+    ("one", "reason"),
+    [
+        (call(ATEN.relu.default, torch.ones(5, 6, dtype=torch.float64)), ""),
+        (call(ATEN.neg.default, torch.arange(4)), "an input has few integers"),
+        (derived(ATEN.add.out, {}, 1)[0][0], "it writes into given tensors"),
+        (
+            call(ATEN.nextafter.default, torch.ones(5, 1).double(), torch.zeros(5).double()),
+            "a result differs from an input by less",
+        ),
+    ],
+    ids=str,
+)
+def test_ops_that_are_not_searched_are_listed(
+    one: Call, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    totals = dtensor_check._check_op(one.op, {one.op: [one]}, search=True)
+    assert totals.ops == 1
+    assert totals.searched == (not reason)
+    show_totals(totals, whole=True, searched=True)
+    assert (f"not searched: {one.op}: {reason}" in capsys.readouterr().out) == bool(reason)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked")
+def test_an_op_whose_search_ends_the_process_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dtensor_check, "registered", lambda: {ATEN.neg.default})
+    monkeypatch.setattr(dtensor_check, "record", lambda *_: {})
+    monkeypatch.setattr(Prover, "missing", lambda *_: os._exit(3))
+    totals = dtensor_check.check_dtensor(search=True)
+    assert (totals.ops, totals.searched, totals.unchecked) == (1, 0, {})
+    assert totals.unsearched == {"aten.neg.default": dtensor_check.CRASH}
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_missing_rules_hold_for_both_truth_values(condition: bool) -> None:
+    x, y = (torch.randn((), dtype=torch.float64) for _ in range(2))
+    totals = dtensor_check.Totals()
+    one = call(ATEN.where.self, torch.tensor(condition), x, y)
+    dtensor_check._check(one, totals, search=True)
+    found = {each.rule for each in totals.missing}
+    assert "(B, P, P) -> P" in found
+    assert not found & {"(B, B, P) -> B", "(B, P, B) -> P", "(B, P, B) -> B", "(B, B, P) -> P"}
+
+
+def test_missing_rules_hold_for_other_draws() -> None:
+    """This softplus falls where its input exceeds 0.2 / 3."""
+    x = torch.linspace(-2, 2, 20, dtype=torch.float64)
+    _, case, _ = dtensor_check._case(call(ATEN.softplus.default, x, 3, 0.2))
+    assert case is not None
+    largest = Rule((Partial("max"),), (Partial("max"),))
+    assert dtensor_check.confirmed(case, [largest]) == []
+    _, case, _ = dtensor_check._case(call(ATEN.softplus.default, x, 3, 20))
+    assert case is not None
+    assert dtensor_check.confirmed(case, [largest]) == [largest]
+    _, case, _ = dtensor_check._case(call(ATEN.nan_to_num.default, x))
+    assert case is not None
+    assert dtensor_check.confirmed(case, [Rule((P,), (P,))]) == []  # a term may be NaN
+
+
 def test_boundaries_are_sorted() -> None:
     """PyTorch does not define the results for others."""
     x, boundaries = torch.randn(5, 6, dtype=torch.float64), torch.tensor([3.0, -1.0, 2.0, 1.0])
@@ -173,6 +232,22 @@ def test_a_call_that_ends_the_process_is_listed() -> None:
     found = dtensor_check.apart(lambda: os._exit(3), "aten.crash")
     assert [*found.unchecked] == ["aten.crash"]
     assert found.ops == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked")
+def test_a_check_that_fails_is_no_call_that_ends_the_process() -> None:
+    with pytest.raises(RuntimeError, match=r"checking aten.op:\n(.*\n)+ZeroDivisionError"):
+        dtensor_check.apart(lambda: 1 // 0, "aten.op")
+
+
+def test_parts_with_fewer_results_have_no_rule() -> None:
+    """A list of rows has fewer tensors on a device that has fewer rows."""
+    x = torch.randn(4, 6, dtype=torch.float64)
+    _, case, _ = dtensor_check._case(call(ATEN.unbind.int, x))
+    assert case is not None
+    found = [str(rule.inputs[0]) for rule in Prover(case).valid()]
+    assert "S(0)" not in found
+    assert "S(1)" in found
 
 
 def test_nothing_is_written_into_tensors_of_another_shape() -> None:

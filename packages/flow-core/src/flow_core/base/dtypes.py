@@ -1,15 +1,18 @@
-"""The element types, with the names that OneFlow uses."""
+"""The element types, with the names that OneFlow uses.
+
+Numpy is imported on use, since `flow --help` imports this module.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from flow_core.base.arrays import Array, NumpyType
 from flow_core.base.errors import InferenceError, nearest
+
+if TYPE_CHECKING:
+    from flow_core.base.arrays import Array, NumpyType
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class DType:
     @cached_property
     def numpy(self) -> NumpyType:
         """The numpy dtype with the same storage (from ``ml_dtypes`` for bfloat16)."""
+        import numpy as np
+
         if self.is_object:
             return np.dtype(object)
         if self.name == "bfloat16":
@@ -94,6 +99,7 @@ def _from_numpy(dtype: NumpyType) -> DType | None:
 def as_dtype(value: object) -> DType:
     """Return the DType for a DType, a name, or anything that numpy accepts as a dtype.
 
+    >>> import numpy as np
     >>> as_dtype("float"), as_dtype(np.int64)
     (oneflow.float32, oneflow.int64)
     """
@@ -101,6 +107,8 @@ def as_dtype(value: object) -> DType:
         return value
     dtype = BY_NAME.get(value) if isinstance(value, str) else None
     if dtype is None:
+        import numpy as np
+
         try:
             if value is None:  # numpy would return float64
                 raise TypeError
@@ -123,10 +131,13 @@ def as_asked(array: Array, dtype: Any, copy: bool | None) -> Array:
     Raises:
         ValueError: ``copy=False`` for an array that has to be cast.
 
+    >>> import numpy as np
     >>> numbers = np.ones(2)
     >>> as_asked(numbers, None, None) is numbers, as_asked(numbers, "int8", None)
     (True, array([1, 1], dtype=int8))
     """
+    import numpy as np
+
     if copy is False and dtype is not None and np.dtype(dtype) != array.dtype:
         raise ValueError(f"no array of {np.dtype(dtype)} without a copy of one of {array.dtype}")
     return array.astype(dtype or array.dtype, copy=bool(copy))

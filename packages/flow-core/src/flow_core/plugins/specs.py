@@ -9,16 +9,18 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flow_core.base.alignment import ALIGNMENT
-from flow_core.base.arrays import DriverArray
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import InferenceError, PluginError, SourceLine, described
 from flow_core.base.thread_budget import NOT_DIVIDED, Cores
 from flow_core.ir.graph import NO_ATTRS, Attrs, AttrValue, TensorType
 from flow_core.sharding.sbp import Region, Signatures, region_shape
 from flow_core.sharding.topology import Placement
+
+if TYPE_CHECKING:  # without numpy, for `flow --help`
+    from flow_core.base.arrays import DriverArray
 
 Lazy = str | Callable[..., Any]
 

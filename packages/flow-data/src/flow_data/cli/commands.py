@@ -1,4 +1,7 @@
-"""``flow data``: convert data sets, and report stalls of input pipelines."""
+"""``flow data``: convert data sets, and report stalls of input pipelines.
+
+Commands import what they need when they run, so that `flow --help` loads no numpy.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,6 @@ import click
 from flow_core.base.errors import visible
 from flow_core.base.programs import ended_by, leave_own_folder, run_as_main
 from flow_core.base.thread_budget import Cores
-from flow_data.cli.convert import convert, open_samples
-from flow_data.cli.report import svg_report, text_report
-from flow_data.loading.stats import all_stats
-from flow_data.loading.workers import WorkerLimits
 
 
 def add_commands(cli: Any) -> None:
@@ -50,6 +49,9 @@ def convert_command(
     """
     from rich.progress import Progress
 
+    from flow_data.cli.convert import convert, open_samples
+    from flow_data.loading.workers import WorkerLimits
+
     samples = open_samples(source)
     with Progress(disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("converting", total=len(samples))
@@ -78,6 +80,9 @@ def stats_command(
 
     The statistics are also shown if the script ends by Ctrl-C, sys.exit or an error.
     """
+    from flow_data.cli.report import svg_report, text_report
+    from flow_data.loading.stats import all_stats
+
     leave_own_folder()
     status = 0
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import platform
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,12 +20,17 @@ from flow_rules.dtensor.derived import derived
 from flow_rules.dtensor.samples import Call, record
 from flow_rules.dtensor.strategies import DEVICES, Declared, partials, registered
 from flow_rules.layouts import Array, Rule, TensorType, chunks
-from flow_rules.prover import NONSENSE, Case, Prover
+from flow_rules.prover import NONSENSE, Case, Prover, Trial, all_broadcast, formable
+from flow_rules.scattering import is_close
 
 CALLS = 6
 """Calls of each op that are checked."""
+CONFIRMATIONS = 8
+"""Sets of draws with which a missing rule is confirmed."""
 DERIVED = 3
 """Calls of each op that PyTorch's samples do not call."""
+CRASH = "a call with parts that do not match ends the process"
+"""The reason why an op is not checked, or not searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,8 @@ class Totals:
         derived: number of ops whose calls come from related ops or schemas.
         skipped: the numbers of calls that were not checked, by reason.
         unchecked: the ops of which no call was checked, with the reason.
+        searched: number of ops of which calls were searched for missing rules.
+        unsearched: the ops of which calls were checked, but none was searched, with the reason.
         wrong, missing: the discrepancies.
     """
 
@@ -70,6 +78,8 @@ class Totals:
     derived: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     unchecked: dict[str, str] = field(default_factory=dict)
+    searched: int = 0
+    unsearched: dict[str, str] = field(default_factory=dict)
     wrong: list[Discrepancy] = field(default_factory=list)
     missing: list[Discrepancy] = field(default_factory=list)
 
@@ -79,11 +89,13 @@ class Totals:
 
     def add(self, other: Totals) -> None:
         """Add the counts and discrepancies of other calls."""
-        for name in ("ops", "calls", "rules", "unknown", "derived", "wrong", "missing"):
+        counts = ("ops", "calls", "rules", "unknown", "derived", "searched")
+        for name in (*counts, "wrong", "missing"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for reason, count in other.skipped.items():
             self.skipped[reason] = self.skipped.get(reason, 0) + count
         self.unchecked |= other.unchecked
+        self.unsearched |= other.unsearched
 
     def to_json(self) -> dict[str, object]:
         """Return the totals as JSON data."""
@@ -116,26 +128,43 @@ def check_dtensor(
         recorded = record(known, CALLS, functions or (lambda name: True))
         for op in sorted(recorded if functions else known, key=str):
             progress(str(op))
-            totals.add(apart(partial(_check_op, op, recorded, search), str(op)))
+            found = apart(partial(_check_op, op, recorded, search), str(op))
+            if search and CRASH in found.unchecked.values():
+                found = apart(partial(_check_op, op, recorded, False), str(op))
+                found.unsearched |= {} if found.unchecked else {str(op): CRASH}
+            totals.add(found)
     return totals
 
 
 def apart(check: Callable[[], Totals], op: str) -> Totals:
-    """Run a check in a forked process: some ops of PyTorch crash if shapes do not match."""
+    """Run a check in a forked process: some ops of PyTorch crash if shapes do not match.
+
+    Raises:
+        RuntimeError: the check itself has failed.
+    """
     if not hasattr(os, "fork"):
         return check()
     context = multiprocessing.get_context("fork")
     here, child = context.Pipe(duplex=False)
-    process = context.Process(target=lambda: child.send(check()))
+
+    def run() -> None:
+        try:
+            child.send(check())
+        except Exception:  # noqa: BLE001 - raised again in the parent
+            child.send(traceback.format_exc())
+
+    process = context.Process(target=run)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a fork beside threads; the child starts none
         process.start()
     child.close()
     try:
-        found: Totals = here.recv()
+        found: Totals | str = here.recv()
     except EOFError:
-        found = Totals(unchecked={op: "a call with parts that do not match ends the process"})
+        found = Totals(unchecked={op: CRASH})
     process.join()
+    if isinstance(found, str):
+        raise RuntimeError(f"checking {op}:\n{found}")
     return found
 
 
@@ -149,6 +178,8 @@ def _check_op(op: Any, recorded: Mapping[Any, Sequence[Call]], search: bool) -> 
         totals.derived = int(bool(calls))
     reasons = [_check(call, totals, search) for call in calls] or [f"no call: {reason}"]
     totals.ops = int(totals.calls > 0)
+    if totals.searched:
+        totals.searched, totals.unsearched = 1, {}
     if not totals.ops:
         totals.unchecked[str(op)] = reasons[0]
     return totals
@@ -170,10 +201,51 @@ def _check(call: Call, totals: Totals, search: bool) -> str:
         for rule, devices, why in prover.wrong(prover.rules):
             found.setdefault(str(rule), Discrepancy(*row, str(rule), devices, why))
         totals.wrong += found.values()
-        if search and not call.into:
-            lacking = prover.missing(prover.rules)
-            totals.missing += [Discrepancy(*row, str(r)) for r in lacking if _keeps(call, r)]
+        reason = _unsearched(call, prover) if search else ""
+        if reason:
+            totals.unsearched[str(call.op)] = reason
+        elif search:
+            totals.searched += 1
+            lacking = [rule for rule in prover.missing(prover.rules) if _keeps(call, rule)]
+            totals.missing += [Discrepancy(*row, str(r)) for r in confirmed(case, lacking)]
     return ""
+
+
+def _unsearched(call: Call, prover: Prover) -> str:
+    """Return the reason why no further rules of a call are searched, or an empty text."""
+    if call.into:
+        return "it writes into given tensors, which have the layout of the result"
+    if not prover.is_comparable(all_broadcast(prover.case)):
+        return "an input has few integers, with which rules would hold by chance"
+    arrays = prover.case.draws[0]
+    results = call.run(arrays)
+    pairs = [(x, y) for x in arrays for y in results if x.dtype == y.dtype and _fits(x, y)]
+    rows = [(np.broadcast_to(x, y.shape), y) for x, y in pairs]
+    if any(not _same(x, y) and is_close(x, y, 1.0) for x, y in rows):
+        return "a result differs from an input by less than rounding explains"
+    return ""
+
+
+def confirmed(case: Case, rules: Sequence[Rule]) -> list[Rule]:
+    """Return the rules that hold for many other draws of a call's inputs.
+
+    With few numbers, more rules hold by chance, such as P(max) for a function that falls somewhere.
+    """
+    seeds = range(1, CONFIRMATIONS + 1) if rules else ()
+    types = case.outputs + tuple(case.inputs[i] for i in case.overwrites)
+    draws = [
+        arrays for seed in seeds for arrays in _draws(case.attributes, case.draws[0], types, seed)
+    ]
+    trials = [
+        Trial(case, arrays, parts, seed)
+        for parts in case.devices
+        for seed, arrays in enumerate(draws)
+    ]
+    return [
+        rule
+        for rule in rules
+        if all(trial.holds(rule) for trial in trials if formable(case, rule, trial.parts))
+    ]
 
 
 def _keeps(call: Call, rule: Rule) -> bool:
@@ -226,13 +298,22 @@ def _case(call: Call) -> tuple[str, Case | None, Declared | None]:
     return "", case, declared
 
 
+def _fits(x: Array, y: Array) -> bool:
+    """Return whether an array can be broadcast to the shape of another one."""
+    sizes = zip(reversed(x.shape), reversed(y.shape), strict=False)
+    return x.ndim <= y.ndim and all(n in (1, m) for n, m in sizes)
+
+
 def _same(x: Array, y: Array) -> bool:
     return bool(np.array_equal(x, y, equal_nan=x.dtype.kind == "f"))
 
 
-def _draws(call: Call, own: tuple[Array, ...], outputs: Sequence[TensorType]) -> tuple[Any, ...]:
-    rng = np.random.default_rng(0)
-    found = (own, *_deranged(own), *drawn(own, [x.shape for x in own], rng))
+def _draws(
+    call: Call, own: tuple[Array, ...], outputs: Sequence[TensorType], seed: int = 0
+) -> tuple[Any, ...]:
+    rng = np.random.default_rng(seed)
+    found = [own, *_deranged(own, seed), *drawn(own, [x.shape for x in own], rng)]
+    found += _not_finite(own) if seed else ()
     drawings = [_ascending(call, arrays) for arrays in found]
     if "linalg" in str(call.op):
         drawings = [arrays for arrays in drawings if _is_stable(call, arrays)]
@@ -265,6 +346,23 @@ def _ascending(call: Call, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     return tuple(np.sort(x) if i in call.ascending else x for i, x in enumerate(arrays))
 
 
-def _deranged(own: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
-    """Yield the inputs with the signs of floating point numbers changed."""
-    yield tuple(-x if x.dtype.kind == "f" else x for x in own)
+def _not_finite(own: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
+    """Yield the inputs with numbers that are not finite, of which some ops make finite ones."""
+    for number in (np.nan, np.inf, -np.inf):
+        for k, x in enumerate(own):
+            if x.dtype.kind == "f":
+                other = np.where(np.arange(x.size).reshape(x.shape) % 3 == 0, number, x)
+                yield (*own[:k], other.astype(x.dtype), *own[k + 1 :])
+
+
+def _deranged(own: tuple[Array, ...], seed: int) -> Iterator[tuple[Array, ...]]:
+    """Yield the inputs with other signs of floating point numbers, and other truth values.
+
+    The rules of `where` must hold for both values of a condition with one element.
+    """
+    yield tuple(-x if x.dtype.kind == "f" else ~x if x.dtype.kind == "b" else x for x in own)
+    if any(x.dtype.kind == "b" for x in own):
+        rng = np.random.default_rng(seed)
+        flips = (np.asarray(rng.random(x.shape) < 0.5) for x in own)
+        rows = zip(own, flips, strict=True)
+        yield tuple(other if x.dtype.kind == "b" else x for x, other in rows)

@@ -1,10 +1,10 @@
 """The recorder of a session: what is needed to run its last steps again.
 
-The fed arrays of each step are copied into arrays that later steps reuse, unless nothing can change
-them.  The variables are copied before a step of which at least K steps follow before the next
-copy, and whenever something other than a recorded step has changed them.  The last K steps can then
-be replayed: from the variables of the latest copy before them, and the fed arrays of all steps
-since.
+The fed arrays of each step are copied into slots that later steps reuse, unless nothing can change
+them; the step reads them there.  The variables are copied before a step of which at least K steps
+follow before the next copy, and whenever something other than a recorded step has changed them.
+The last K steps can then be replayed: from the variables of the latest copy before them, and the
+fed arrays of all steps since.
 
 Copies of large variables are further apart, so that they take at most `SHARE` of the processor
 time, but at most `LONGEST` times K steps.
@@ -16,11 +16,13 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from flow_core.base.alignment import ALIGNMENT, aligned
 from flow_core.base.arrays import Array
 from flow_core.base.config import Settings
 from flow_core.base.errors import ConfigError, UnsupportedError
@@ -29,6 +31,7 @@ from flow_core.base.planning import is_planning
 from flow_core.base.shutdown import call_at_shutdown, cancel_at_shutdown
 from flow_core.device import World
 from flow_core.frontend.session.variable_storage import StoredVariable, whole, window
+from flow_core.runtime.recorded import Slot
 from flow_core.runtime.variable_writes import VariableWrites
 from flow_core.sharding.sbp import Region
 
@@ -56,6 +59,8 @@ class _Kept:
     Attributes:
         number: the number of steps recorded before.
         job, step: the job and the number of its step.
+        feeds: the fed arrays.
+        slot: the memory that has the copied ones; None if none was copied.
         results: the results; None for large ones, and before the step has finished.
     """
 
@@ -63,6 +68,7 @@ class _Kept:
     job: str
     step: int
     feeds: list[Array]
+    slot: Slot | None
     results: list[Array | None] | None = None
 
 
@@ -96,34 +102,54 @@ class Recorder:
     writes: VariableWrites
     _kept: deque[_Kept] = field(default_factory=deque)
     _snapshots: deque[_Snapshot] = field(default_factory=deque)
-    _free: dict[tuple[Any, ...], list[Array]] = field(default_factory=dict)
     _unused: list[Parts] = field(default_factory=list)
     _number: int = 0
     _writes: int = -1
     _due: float = 0
     _unneeded: float = float("inf")
+    _next: float = 0
     _began: float = 0.0
     _seconds: float = float("inf")
 
     def bound(self) -> None:
         self._writes = -1
 
-    def begin(self, job: str, step: int, feeds: Sequence[Array]) -> Sequence[Array]:
+    def begin(
+        self, job: str, step: int, feeds: Sequence[Array], free: list[Slot]
+    ) -> tuple[Sequence[Array], Slot | None]:
         number = self._number
+        if number >= self._next or self.writes.count != self._writes:
+            self._prepare(number)
+        slot: Slot | None = None
+        kept: list[Array] = []
+        all_copied = True
+        for i, feed in enumerate(feeds):
+            if _is_constant(feed):
+                kept.append(feed)
+                all_copied = False
+                continue
+            if slot is None:
+                slot = free.pop() if free else self._new_slot(job, feeds, free)
+            own = slot.arrays[i]
+            own[...] = feed if isinstance(feed, np.ndarray) else feed[...]
+            kept.append(own)
+        self._kept.append(_Kept(number, job, step, kept, slot))
+        self._number = number + 1
+        return kept, slot if all_copied else None
+
+    def finish(self, results: Sequence[Any]) -> None:
+        self._writes = self.writes.count
+        self._kept[-1].results = [x.copy() if _is_small(x) else None for x in results]
+
+    def _prepare(self, number: int) -> None:
+        """Drop steps that are not needed, copy the variables if it is time, and note when next."""
         if not number:
             call_at_shutdown(self.save)
         if number >= self._unneeded:
             self._drop_steps()
         if self.writes.count != self._writes or (number >= self._due and self._is_due()):
             self._copy_variables()
-        kept = [self._kept_array(job, i, feed) for i, feed in enumerate(feeds)]
-        self._kept.append(_Kept(number, job, step, kept))
-        self._number = number + 1
-        return kept
-
-    def finish(self, results: Sequence[Any]) -> None:
-        self._writes = self.writes.count
-        self._kept[-1].results = [x.copy() if _is_small(x) else None for x in results]
+        self._next = min(self._unneeded, self._due)
 
     def _is_due(self) -> bool:
         """Return whether it is time for another copy of the variables; ask again after K steps."""
@@ -138,9 +164,9 @@ class Recorder:
         while len(self._snapshots) > 1 and self._snapshots[1].number <= last:
             self._unused.append(self._snapshots.popleft().parts)
         while self._kept and self._kept[0].number < self._snapshots[0].number:
-            for array in self._kept.popleft().feeds:
-                if array.flags.writeable:  # a copy
-                    self._free[array.shape, array.dtype].append(array)
+            slot = self._kept.popleft().slot
+            if slot is not None:
+                slot.free.append(slot)
         self._find_unneeded()
 
     def _find_unneeded(self) -> None:
@@ -148,26 +174,28 @@ class Recorder:
         later = len(self._snapshots) > 1
         self._unneeded = self._snapshots[1].number + self.steps if later else float("inf")
 
-    def _kept_array(self, job: str, index: int, feed: Array) -> Array:
-        """Return a fed array that nothing can change, or a copy in memory that is free."""
-        array = feed if isinstance(feed, np.ndarray) else feed[...]  # all rows of a partial feed
-        if array.dtype.hasobject:
-            raise UnsupportedError(
-                f"recording a step of job {job!r}",
-                found=f"fed objects in argument {index}",
-                allowed="arrays of numbers",
-                hint="unset FLOW_REPLAY, or feed arrays of numbers",
-            )
-        if _is_constant(array):
-            return array
-        free = self._free.setdefault((array.shape, array.dtype), [])
-        if not free:
-            count = max(1, min(self.steps, BLOCK // max(array.nbytes, 1)))
-            block = np.empty((count, *array.shape), array.dtype)
-            free.extend(block[i, ...] for i in range(count))
-        kept = free.pop()
-        np.copyto(kept, array)
-        return kept
+    def _new_slot(self, job: str, feeds: Sequence[Array], free: list[Slot]) -> Slot:
+        """Return a new slot for fed arrays, and add others, which are adjacent in memory."""
+        # all rows of a partial feed
+        feeds = [feed if isinstance(feed, np.ndarray) else feed[...] for feed in feeds]
+        for index, array in enumerate(feeds):
+            if array.dtype.hasobject:
+                raise UnsupportedError(
+                    f"recording a step of job {job!r}",
+                    found=f"fed objects in argument {index}",
+                    allowed="arrays of numbers",
+                    hint="unset FLOW_REPLAY, or feed arrays of numbers",
+                )
+        *starts, size = accumulate((aligned(array.nbytes) for array in feeds), initial=0)
+        count = max(1, min(self.steps, BLOCK // max(size, 1)))
+        memory = np.empty(count * size + ALIGNMENT, np.uint8)
+        memory = memory[-memory.ctypes.data % ALIGNMENT :]
+        for first in range(count):
+            at = zip(starts, feeds, strict=True)
+            parts = [memory[first * size + i :][: x.nbytes] for i, x in at]
+            arrays = [p.view(x.dtype).reshape(x.shape) for p, x in zip(parts, feeds, strict=True)]
+            free.append(Slot(arrays, free))
+        return free.pop()
 
     def _copy_variables(self) -> None:
         started = time.process_time()
@@ -255,7 +283,7 @@ def _is_constant(array: Any) -> bool:
     """Return whether nothing can change an array: it and all that it is a view of are read-only."""
     while isinstance(array, np.ndarray) and not array.flags.writeable:
         if array.base is None:
-            return True
+            return not array.dtype.hasobject
         array = array.base
     return isinstance(array, bytes)
 
