@@ -109,6 +109,24 @@ def test_texts_have_no_addresses() -> None:
     assert primitives._texts[weights] == f"weights of ({text})"
 
 
+def test_descriptors_of_a_primitive_are_made_once() -> None:
+    """One that is dropped does not take the text of the others with it."""
+    made = product()
+    made.md("weights")
+    assert made.md("weights") is made.md("weights")
+    assert create("reorder", plain((256, 256), "float32"), made.md("weights")) is not None
+
+
+@pytest.mark.usefixtures("two_threads", "folder")
+def test_products_of_unknown_descriptors_are_tried(trials: list[int]) -> None:
+    known = product().md("weights")
+    del primitives._texts[known]
+    null = library().ffi.NULL
+    ends = plain((ROWS, 256), "float32"), known, null, plain((ROWS, 256), "float32")
+    assert [create("matmul", *ends) is not None for _ in range(2)] == [True, True]
+    assert len(trials) == 3
+
+
 @pytest.mark.parametrize("content", [b"3", b"0", b"-1", b"two", b""])
 def test_impossible_outcomes_are_tried_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, content: bytes

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -57,7 +58,10 @@ def _create_descriptor(how: str, shape: Sequence[int], dtype: str, layout: CData
 
 
 _texts: weakref.WeakKeyDictionary[CData, str] = weakref.WeakKeyDictionary()
-"""What determines the descriptors of memory and of primitives, as texts."""
+"""What determines the descriptors of memory and of primitives, as texts.
+
+Pointers to one descriptor are equal keys, so that only one object may point to it.
+"""
 
 
 def _described(found: CData, text: str) -> CData:
@@ -66,7 +70,11 @@ def _described(found: CData, text: str) -> CData:
 
 
 def _text(argument: Any) -> str:
-    """Return what determines an argument of a primitive, without addresses."""
+    """Return what determines an argument of a primitive, without addresses.
+
+    Raises:
+        KeyError: it is unknown, as for descriptors of arguments that a primitive does not have.
+    """
     ffi = library().ffi
     if not isinstance(argument, ffi.CData):
         return repr(argument)
@@ -106,20 +114,26 @@ class Primitive:
         desc: the cffi pointer to the descriptor.
         implementation: the name of the implementation in the library.
         threads: the number of threads that must execute it; 0 for all threads of the pool.
+        mds: the memory descriptors that were required so far.
     """
 
     desc: CData
     implementation: str
     threads: int = 0
+    mds: dict[str, Md] = field(default_factory=dict, repr=False, compare=False)
 
     def md(self, role: str) -> Md:
         """Return the memory descriptor that the primitive requires for an argument.
 
         The primitive descriptor owns the memory descriptor, which keeps it alive.
         """
-        one, owner = library(), self.desc
-        found = one.lib.dnnl_primitive_desc_query_md(owner, binding.MD[role], 0)
-        return _described(one.ffi.gc(found, lambda _: owner), f"{role} of ({_texts[owner]})")
+        if role not in self.mds:
+            one, owner = library(), self.desc
+            found = one.lib.dnnl_primitive_desc_query_md(owner, binding.MD[role], 0)
+            self.mds[role] = one.ffi.gc(found, lambda _: owner)
+            if owner in _texts:
+                _described(self.mds[role], f"{role} of ({_texts[owner]})")
+        return self.mds[role]
 
     @property
     def scratchpad(self) -> int:
@@ -217,7 +231,8 @@ def _reproducible(
     """
     size = sum(map(nbytes, _memories(one, roles).values()))
     trial = functools.partial(_equal_threads, make, one, count, roles)
-    found = threads_of(f"{_texts[one.desc]} {one.implementation}", size, count, trial)
+    text = _texts.get(one.desc)
+    found = threads_of(f"{text} {one.implementation}", size, count, trial) if text else trial()
     if found == 1:
         return replace(one, threads=1)
     with threads.limited(found):
@@ -288,9 +303,11 @@ def _created(
         if warns:
             _warn_once(kind, text)
         return None
-    operands = [(number, _text(md)) for number, md in post.operands]
-    given = (*map(_text, arguments), replace(post, operands=()), operands, math, threads.count())
-    return Primitive(_described(desc, f"{kind} {given}"), text)
+    with contextlib.suppress(KeyError):
+        operands = [(number, _text(md)) for number, md in post.operands]
+        others = (replace(post, operands=()), operands, math, threads.count())
+        _described(desc, f"{kind} {(*map(_text, arguments), *others)}")
+    return Primitive(desc, text)
 
 
 @functools.cache
