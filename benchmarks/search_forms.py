@@ -8,9 +8,8 @@ cluster.toml.  A row has the time of a step and the bytes per device without a l
 within the limit.  There, a form by hand is tried as it is and with the activations of each layer
 computed again, and the faster of those that fit counts; the search starts from the job without
 hints and combines stages, grids, layouts, states in parts, recomputation, and micro-batches.  The
-compiler searches only
-for jobs that do not fit as they are; without a limit, the script calls the search itself.  The last
-column is the time divided by that of the search, the least of both cases.
+compiler searches only for jobs that do not fit as they are; without a limit, the script calls the
+search itself.  The last column is the time divided by that of the search, the least of both cases.
 """
 
 import argparse
@@ -32,6 +31,7 @@ from flow_core.frontend.job.compile_request import compile_request
 from flow_core.frontend.job.forms.search import Search, Steps
 from flow_core.frontend.job.forms.table import KINDS
 from flow_core.frontend.job.host_fallback import compile_with_fallback
+from flow_core.sharding.topology import Device
 
 
 def searches(make, form, devices, limits, kinds=(), seconds=0.0):
@@ -48,7 +48,8 @@ def searches(make, form, devices, limits, kinds=(), seconds=0.0):
         return variant.in_form(parts, stages).source
 
     def compiled(request):
-        key = request_digest(request)
+        # the order of a pipeline depends on the limit
+        key = request_digest(request), request.limits.memory(Device("null", 0, 0))
         if key not in known:
             known[key] = compile_with_fallback(request)
         return replace(known[key], request=request)

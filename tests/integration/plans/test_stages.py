@@ -18,7 +18,7 @@ import oneflow as flow
 import oneflow.typing as tp
 from flow_core.base.errors import JobError
 from flow_core.compiler.limits import needed_bytes
-from flow_core.compiler.request import Compiled
+from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.costs.links import Link, LinkModel
 from flow_core.costs.model import CostModel, DeviceModel
 from flow_core.frontend.job.compile_request import compile_request
@@ -29,7 +29,7 @@ from flow_core.frontend.session.session import default_session
 from flow_core.observe.advise.report import advise, numbers_of
 from flow_core.observe.memory.fit import fit, fit_tables
 from flow_core.observe.tables import joined
-from flow_core.sharding.topology import Placement
+from flow_core.sharding.topology import Device, Placement
 
 INIT = flow.random_normal_initializer(stddev=0.1)
 ROWS, WIDTH, LAYERS = 8, 32, 4
@@ -216,7 +216,7 @@ def test_which_jobs_can_be_divided() -> None:
             assert not any(STAGES.changed(build, n) for n in levels)
 
 
-def search_under(limit: int, **settings: Any) -> Search:
+def search_under(limit: int, compiled: Any = compile_with_fallback, **settings: Any) -> Search:
     job = perceptron(**settings)
     variant = job.traced_with(job.config)
 
@@ -225,7 +225,7 @@ def search_under(limit: int, **settings: Any) -> Search:
         limits = replace(found.limits, memory=lambda d: limit if d.type == "gpu" else None)
         return replace(found, limits=limits)
 
-    steps = Steps(lambda *form: variant.in_form(*form).source, request, compile_with_fallback)
+    steps = Steps(lambda *form: variant.in_form(*form).source, request, compiled)
     return Search(variant.source, steps)
 
 
@@ -234,6 +234,24 @@ STAGE, PARTS = KINDS.index(STAGES), KINDS.index(MICRO)
 
 def levels_of(stages: int, micro: int = 0) -> tuple[int, ...]:
     return tuple({STAGE: stages, PARTS: micro}.get(i, 0) for i in range(len(KINDS)))
+
+
+def test_a_form_has_the_bytes_of_the_plan_that_fits() -> None:
+    """Without limits, a pipeline may have another order, which needs more memory."""
+    limit = 1 << 20
+
+    def compiled(request: CompileRequest) -> Compiled:
+        found = compile_with_fallback(request)
+        if request.limits.memory(Device("gpu", 0, 0)) is not None:
+            return found
+        arenas = tuple(replace(arena, nbytes=2 * limit) for arena in found.plan.arenas)
+        return replace(found, plan=replace(found.plan, arenas=arenas))
+
+    with emulated(4):
+        form = search_under(limit, compiled, num_gradient_accumulation_steps=2).form(levels_of(0))
+    assert form is not None
+    assert form.fits
+    assert form.nbytes <= limit
 
 
 @pytest.mark.slow

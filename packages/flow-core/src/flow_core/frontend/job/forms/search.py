@@ -321,7 +321,7 @@ class Search:
         compiled = found if fits(found.plan, request) else None
         if compiled is None and found.plan.micro_batches > 1 and self._steps.alone:
             with suppress(OutOfMemoryError):  # the order of a pipeline depends on the limits
-                compiled = self._compiled(request)
+                found = compiled = self._compiled(request)
         return found, compiled is not None, None if by_class else compiled
 
     def _compiled(self, request: CompileRequest) -> Compiled:
