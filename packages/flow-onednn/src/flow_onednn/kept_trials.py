@@ -1,7 +1,7 @@
 """Outcomes of trials of primitives, kept on disk for later starts.
 
-The outcome of a trial depends on the library, the processor, the number of threads and the
-primitive only.  A trial runs the whole primitive several times: those of ResNet-50 take seconds.
+The outcome of a trial depends only on the library, the processor, the number of threads and the
+primitive.  A trial runs the whole primitive at least twice: the trials of ResNet-50 take seconds.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from flow_onednn.library import describe
 from flow_onednn.native.compiler import processor
 
 SMALLEST = 1 << 20
-"""The smallest size of a primitive's arguments in bytes with which its outcome is kept; a trial of
-fewer takes less time than to write a file."""
+"""The smallest size in bytes of the arguments of primitives whose outcomes are kept; smaller trials
+take less time than writing a file."""
 
 LIMIT = 4 << 20
 """Maximum size of the cache in bytes."""
