@@ -16,6 +16,9 @@ SMALLEST = 1 << 20
 """The smallest size in bytes of the arguments of primitives whose outcomes are kept; smaller trials
 take less time than writing a file."""
 
+PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "cache size", "flags", "Features")
+"""The facts about the processor on which the library's choices may depend."""
+
 LIMIT = 4 << 20
 """Maximum size of the cache in bytes."""
 
@@ -39,7 +42,7 @@ def threads_of(primitive: str, size: int, most: int, trial: Callable[[], int]) -
         return found
 
     cache = DiskCache(user_folder("flow-onednn") / "trials", ".txt", LIMIT, by_path=False)
-    key = ("trial 1", describe(), processor(), f"{most} threads", primitive)
+    key = ("trial 1", describe(), processor(*PROCESSOR), f"{most} threads", primitive)
     found = cache.decoded(key, decode)
     if found is None:
         found = trial()

@@ -196,13 +196,18 @@ def _cache(folder: Path, suffix: str) -> DiskCache:
 
 
 @functools.cache
-def processor() -> str:
-    """Return the processor's features, which determine the effect of ``-march=native``."""
+def processor(*fields: str) -> str:
+    """Return fields of the first processor in ``/proc/cpuinfo``.
+
+    Args:
+        fields: the beginnings of their lines; by default, those of its features, which determine
+            the effect of ``-march=native``.
+    """
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
     except OSError:
         return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return "\n".join(line for line in lines if line.startswith(fields or ("flags", "Features")))
 
 
 def _compile(compiler: str, text: str) -> bytes:
