@@ -10,11 +10,11 @@ import pytest
 from suite import work
 from suite.work import Work
 
-MOST = {"import oneflow": Work(2_000, 25_000), "flow --help": Work(250_000, 1_000_000)}
+MOST = {"import oneflow": Work(2_000, 25_000), "flow --help": Work(262_000, 1_000_000)}
 """The most that each may do.
 
 On Python 3.11 to 3.13, the import makes 1,210 calls and executes 18 kB of code beyond numpy's
-import; the help, on 3.11, makes 220,000 calls and executes 889 kB.
+import; the help makes 220,000 calls and executes 889 kB on 3.11, 253,000 and 825 kB on 3.12.
 """
 PIECES = {
     "import oneflow": ["import numpy", "import oneflow"],
