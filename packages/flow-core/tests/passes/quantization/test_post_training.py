@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from flow_core.base.arrays import Array
 from flow_core.base.errors import ConfigError, DataError, InferenceError, JobError
 from flow_core.frontend.job.function import JobFunction
 from flow_core.ir.graph import Graph
+from flow_core.passes.base import Pass
+from flow_core.passes.quantization.post_training import PostTraining
 
 SHAPE = (4, 3, 8, 8)
 
@@ -54,6 +57,19 @@ def levels(graph: Graph) -> dict[str, str]:
         for op in graph.ops.values()
         if op.type == "quantize_linear" and op.attrs["axis"] is None
     }
+
+
+def test_the_pass_rounds_operands(apply: Callable[[Pass, str], str]) -> None:
+    before = """
+graph
+x = input() : float32[2,3] @cpu[0:0] {'batch_axis': 0, 'dtype': 'float32', 'shape': (2, 3)}
+w = variable() : float32[3,4] @cpu[0:0] {'dtype': 'float32', 'initializer': ('constant', 0.0), 'regularizer': None, 'seed': None, 'shape': (3, 4), 'trainable': True}
+m = matmul(x:0, w:0) : float32[2,4] @cpu[0:0] {'alpha': 1.0, 'transpose_a': False, 'transpose_b': False}
+return m:0
+effects
+"""
+    after = apply(PostTraining({"x:0": (-1.0, 1.0)}), before)
+    assert after.count(" = quantize_linear(") == after.count(" = dequantize_linear(") == 2
 
 
 def test_operands_are_rounded() -> None:
