@@ -126,17 +126,8 @@ def hierarchical_parallel_cast(
     gradient = _gradient_sbp(job, input, grad_mode, grad_request, line)
     backward_sbp = gradient and decode_nd_sbp(attempted, gradient, backward_placement, rank, line)
     value = input_value(job, "parallel_cast", input)
-    return _cast(
-        job,
-        input,
-        value,
-        name,
-        forward_sbp,
-        backward_sbp or (),
-        placement,
-        backward_placement,
-        line,
-    )
+    sbp = forward_sbp, backward_sbp or ()
+    return _cast(job, input, value, name, *sbp, placement, backward_placement, line)
 
 
 def _consistent_job(attempted: str) -> JobBuild:
