@@ -116,7 +116,7 @@ def _unusable(path: Path, found: str, allowed: str = "") -> ConfigError:
         f"reading the topology file {path}",
         found=found,
         allowed=allowed or "a TOML file with name, source, devices and links",
-        hint="flow topology prints an example; flow topology --probe writes a file",
+        hint="flow topology --output FILE writes an example, --probe what it measures",
     )
 
 
