@@ -310,7 +310,7 @@ def test_the_size_of_the_plan_does_not_depend_on_the_length(device: str) -> None
 
 @pytest.mark.parametrize("devices", ["0:0", "0:0-1"])
 def test_the_gradient_of_a_weight_is_one_product_after_the_loop(devices: str) -> None:
-    """The loop of the gradients reads the results of the other one instead of computing them."""
+    """The backward loop reads the results of the forward loop instead of recomputing them."""
     rng = np.random.default_rng(3)
     w, x = rng.normal(size=(6, 6)).astype("f4"), rng.normal(size=(5, 2, 6)).astype("f4")
 

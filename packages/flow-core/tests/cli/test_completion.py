@@ -1,4 +1,4 @@
-"""Shell completion of the three programs: in bash, and by the protocol of zsh and fish."""
+"""Shell completion of `flow`, `flow-dist` and `flow-rules` in bash, zsh and fish."""
 
 from __future__ import annotations
 

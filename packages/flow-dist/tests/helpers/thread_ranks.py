@@ -91,7 +91,7 @@ def on_threads(size: int, devices: int, body: Callable[[Any], None]) -> Counter[
 
 
 def together(bodies: Sequence[Callable[[], None]]) -> None:
-    """Run functions in a thread each, until all have ended or one has failed.
+    """Run each function in a thread of its own, until all have ended or one has failed.
 
     Raises:
         BaseException: the error of the first one that failed, for which others may wait.

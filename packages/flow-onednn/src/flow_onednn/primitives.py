@@ -58,7 +58,7 @@ def _create_descriptor(how: str, shape: Sequence[int], dtype: str, layout: CData
 
 
 _texts: weakref.WeakKeyDictionary[CData, str] = weakref.WeakKeyDictionary()
-"""What determines the descriptors of memory and of primitives, as texts.
+"""Texts that identify descriptors of memory and of primitives, for keys on disk.
 
 Pointers to one descriptor are equal keys, so that only one object may point to it.
 """
@@ -243,7 +243,7 @@ def _reproducible(
 def _equal_threads(
     make: Callable[[], Primitive | None], one: Primitive, count: int, roles: Roles
 ) -> int:
-    """Return the largest number of threads with the bits of one; see `_reproducible`."""
+    """Return the most threads whose results have the bits of one thread's; see `_reproducible`."""
     wanted = _trial_outputs(one, 1, roles)
     while count > 1:
         with threads.limited(count):

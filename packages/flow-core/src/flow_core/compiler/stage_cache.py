@@ -17,7 +17,7 @@ SIZE = 32
 """The largest number of results of a stage that are kept."""
 
 PLANS = 8
-"""The largest number of plans that are kept, which are larger than other results."""
+"""Maximum number of kept plans, which need more memory than the results of other stages."""
 
 
 class Recent(Generic[Key, Result]):

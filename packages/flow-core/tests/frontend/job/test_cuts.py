@@ -65,7 +65,7 @@ def test_the_slowest_stage_is_as_fast_as_possible(seed: int, count: int) -> None
 
 
 def test_of_equal_cuts_the_one_with_fewest_bytes() -> None:
-    """A residual network, which is cut between layers."""
+    """A residual network is cut between its layers."""
     network, x = Network(), "x"
     network.add("x", "input", size=4)
     for i in range(4):

@@ -175,7 +175,7 @@ class Recorder:
         self._unneeded = self._snapshots[1].number + self.steps if later else float("inf")
 
     def _new_slot(self, job: str, feeds: Sequence[Array], free: list[Slot]) -> Slot:
-        """Return a new slot for fed arrays, and add others, which are adjacent in memory."""
+        """Allocate adjacent slots for fed arrays; return one, and add the others to ``free``."""
         # all rows of a partial feed
         feeds = [feed if isinstance(feed, np.ndarray) else feed[...] for feed in feeds]
         for index, array in enumerate(feeds):

@@ -119,7 +119,7 @@ class _Row:
         )
 
     def _over_borders(self, spans: Iterator[tuple[int, int, int]], outside: int = 0) -> list[int]:
-        """Return, for each border i, before position i, the sum of the spans that cross it."""
+        """Return the sum of the spans that cross each border; border i is before position i."""
         changes = [0] * (len(self.at) + 2)
         for first, last, amount in spans:
             changes[first + 1] += amount

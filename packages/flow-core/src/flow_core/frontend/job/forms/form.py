@@ -51,5 +51,5 @@ class Form:
 
     @property
     def name(self) -> str:
-        """The changes in words."""
+        """The names of the changes, or "as it is"."""
         return ", ".join(self.changes) or "as it is"

@@ -80,7 +80,7 @@ class Steps:
 
 
 def simulated(compiled: Compiled) -> Step:
-    """Return a simulated step of a plan whose devices run side by side."""
+    """Simulate a step of a plan whose devices run at the same time."""
     plan, request = compiled.plan, compiled.request
     options = request.options
     costs = TaskCosts(plan, request.registry.ops, options.costs, options.recording)
