@@ -24,6 +24,7 @@ from suite.representative import place_of, subset_of
 from flow_core.base.errors import FlowError
 from flow_core.device import Launch
 from flow_core.ir.graph import Attrs
+from flow_core.passes.rewriting.bodies import WITH_BODIES
 from flow_core.plugins.specs import REQUIRED, BindContext, InferContext, KernelSpec, OpSpec, load
 from flow_core.testing import KernelKit
 from flow_core.testing.checks import overwritten, reference_results
@@ -430,10 +431,13 @@ UNREAD = frozenset({
     ("concat", "max_dim_size"),
     ("layer_norm_grad", "epsilon"), ("normalization_grad", "epsilon"),
     ("pad_grad", "floating_constant_value"), ("pad_grad", "integral_constant_value"),
+    *((op, "draws_as") for op in WITH_BODIES),
     ("top_k", "sorted"), ("transpose", "batch_axis_non_change"), ("upsample", "data_format"),
     ("upsample_grad", "data_format"),
 })  # fmt: skip
-"""Attributes of ops that have one value, or do not change a result."""
+"""Attributes of ops that have one value, or do not change a result, and names for seeds, which the
+compiler reads.
+"""
 COMMUTATIVE = (
     "add_n", "bias_add", "boxing", "broadcast_add", "broadcast_equal", "broadcast_logical_and",
     "broadcast_logical_or", "broadcast_logical_xor", "broadcast_maximum", "broadcast_minimum",

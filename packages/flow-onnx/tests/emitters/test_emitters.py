@@ -78,6 +78,7 @@ REFUSED: Mapping[str, Refusal] = {
     "updates the moving averages": lambda t, s, _: t.startswith("moving") and s.attrs["training"],
     "normalizes by the batch": lambda t, s, _: t == "normalization" and s.attrs["training"],
     "left over of a size": lambda t, s, _: t == "upsample" and s.attrs["height_scale"] == 2.5,
+    "no counterpart in ONNX": lambda _, s, __: s.note == "draws" and s.attrs.get("length") != 0,
     "mirrored view": lambda t, s, _: t.endswith("_mirrored"),
     "behind the first axis": lambda t, s, _: t == "unsorted_segment_sum" and s.attrs["axis"] > 0,
     "needs opset": lambda t, s, opset: (

@@ -13,6 +13,7 @@ from typing import Any
 
 from flow_core.base.arrays import Array
 from flow_core.base.errors import SourceLine
+from flow_core.base.philox import op_seed
 from flow_core.ir.graph import Attrs, AttrValue, Graph, GraphBuilder, Op, TensorType, Value
 from flow_core.ops.build import Backward, Emitter, Maker, Sym
 from flow_core.plugins.host import default_registry
@@ -144,16 +145,31 @@ def with_attrs(body: Body, changed: Mapping[int, Mapping[str, AttrValue]]) -> Bo
 
 
 def run_body(body: Body, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    """Return the results of a body, computed by the references of its ops."""
+    """Return the results of a body, computed by the references of its ops.
+
+    Random numbers are those of step 0 of a loop or branch whose seed is 0.
+    """
     specs, made = op_specs(), {-1: tuple(arrays)}
     for number, (name, type_, references, attrs) in enumerate(body[0]):
         reference = specs[type_].reference
         if reference is None:
             raise LookupError(f"{type_} {name!r}, an op of a body, has no reference")
         given = [made[row][output] for row, output in references]
-        found = reference(*given, **{**specs[type_].attrs, **dict(attrs)})
+        found = reference(*given, **_seeded(specs[type_], name, dict(attrs)))
         made[number] = found if isinstance(found, tuple) else (found,)
     return tuple(made[row][output] for row, output in body[1])
+
+
+def _seeded(spec: OpSpec, name: str, attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return all attributes of an op of a body, and its seed as an attribute if it has none."""
+    attrs = {**spec.attrs, **attrs}
+    is_set = attrs["has_seed"] if "has_seed" in attrs else attrs.get("seed") is not None
+    if not spec.random or is_set:
+        return attrs
+    if "seed" not in attrs:
+        raise LookupError(f"{spec.type} {name!r}, an op of a body, draws from seeds of its own")
+    own = {"seed": op_seed(0, str(attrs.get("draws_as") or name)), "has_seed": True}
+    return attrs | {key: own[key] for key in own if key in attrs}
 
 
 class BodyGradient:

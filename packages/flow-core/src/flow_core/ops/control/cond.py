@@ -94,7 +94,12 @@ class RandomCond(Cond):
     random = True
 
     def samples(self, rng: Rng) -> Samples:
+        """Yield samples that take each branch, of which one draws random numbers."""
         yield next(super().samples(rng))
+        p, x = rng.uniform(0.2, 0.8, (2, 4, 5))
+        for on in (np.ones(1, np.int8), np.zeros(1, np.int8)):
+            yield Sample((on, p, x), {"then": _TOSSES, "otherwise": _PRODUCT}, False, "draws")
+            yield Sample((on, x, p), {"then": _PRODUCT, "otherwise": _TOSSES}, False, "draws")
 
 
 _ROOT: Body = ((("root", "sqrt", ((-1, 0),), ()),), ((0, 0), (-1, 0)))
@@ -102,6 +107,7 @@ _PRODUCT: Body = (
     (("product", "multiply", ((-1, 0), (-1, 1)), ()), ("minus", "negative", ((0, 0),), ())),
     ((0, 0), (1, 0)),
 )
+_TOSSES: Body = ((("tosses", "bernoulli", ((-1, 0),), ()),), ((0, 0), (-1, 1)))
 """The bodies of the samples."""
 
 

@@ -129,7 +129,20 @@ class RandomScan(Scan):
     random = True
 
     def samples(self, rng: Rng) -> Samples:
+        """Yield loops of one position, and others whose draws are certain: references have one
+        step, and each position has another one.
+        """
         yield next(super().samples(rng))
+        first = rng.uniform(-1, 1, (4, 5))
+        for length, reverse in ((1, False), (3, False), (3, True), (0, False)):
+            chances = rng.uniform(0.2, 0.8, (length, 4, 5))
+            x = chances if length == 1 else np.rint(chances)
+            attrs = {"carries": 1, "sequences": 1, "length": length, "reverse": reverse}
+            for body in _TOSSES:
+                yield Sample((first, x), {"body": body, **attrs}, False, "draws")
+        pair = np.rint(rng.uniform(0, 1, (2, 9)))
+        attrs = {"carries": 2, "sequences": 0, "length": 5}
+        yield Sample((pair[0], pair[1]), {"body": _EXCHANGED_TOSS, **attrs}, False, "draws")
 
 
 _SUM: Body = (
@@ -149,6 +162,20 @@ _RECURRENT: Body = (
 )
 _EXCHANGE: Body = (
     (("product", "multiply", ((-1, 0), (-1, 1)), ()),),
+    ((-1, 1), (0, 0), (-1, 0), (-1, 1)),
+)
+_TOSSES: tuple[Body, ...] = tuple(
+    (
+        (
+            ("toss", "bernoulli", ((-1, 1),), ()),
+            ("next", f"broadcast_{combine}", ((-1, 0), (0, 0)), ()),
+        ),
+        ((1, 0), (0, 0), (-1, 0)),
+    )
+    for combine in ("add", "sub")
+)
+_EXCHANGED_TOSS: Body = (
+    (("toss", "bernoulli", ((-1, 0),), ()),),
     ((-1, 1), (0, 0), (-1, 0), (-1, 1)),
 )
 """The bodies of the samples."""

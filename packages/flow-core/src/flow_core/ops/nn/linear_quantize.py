@@ -139,7 +139,8 @@ class DequantizeLinear(_Linear):
         for shape, axis, scale, zero in self._grids(rng):
             ends = np.iinfo(zero.dtype)
             levels = rng.integers(ends.min, ends.max, shape, zero.dtype, endpoint=True)
-            yield Sample((levels, scale, zero), {"axis": axis}, False)
+            # a scale that is no power of two, so that results need all bits of their type
+            yield Sample((levels, 1.3 * scale, zero), {"axis": axis}, False)
 
 
 OPS = specs(QuantizeLinear, DequantizeLinear)
