@@ -7,9 +7,11 @@ processes.  Each form is held against one device, and its bytes against the plan
 import hashlib
 import sys
 from collections import Counter
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
-from parallel_networks import NETWORKS, STEPS, Form, assert_near, batches, step_of, train, train_job
+from parallel_networks import NETWORKS, STEPS, Form, assert_near, train, train_here, train_job
 
 import oneflow as flow
 from flow_core.comm.exchange import DevicePair, exchanges, links_of
@@ -48,12 +50,14 @@ def arrays(found: tuple[Any, dict[str, Any]]) -> dict[str, Any]:
     return {"the losses": found[0], **found[1]}
 
 
-def check_bytes(network: str, form: str) -> None:
+@cache
+def on_one_device(network: str, form: Form) -> Mapping[str, Any]:
+    """Losses and weights of a form for one device, which many other forms have in common."""
+    return arrays(train(NETWORKS[network], form))
+
+
+def check_bytes(network: str, form: str, job: Any) -> None:
     """This process has sent, link by link, what its plan predicts, which is a part of the whole."""
-    flow.clear_default_session()
-    job = train_job(NETWORKS[network], FORMS[form])
-    for batch in batches(NETWORKS[network]):
-        job(*step_of(FORMS[form], batch))
     wanted: Counter[DevicePair] = Counter()
     world, plan = default_session().world, job.plan()
     for once in (False, True):
@@ -74,12 +78,14 @@ def check_bytes(network: str, form: str) -> None:
 def main(wanted: list[str]) -> None:
     """Train each ``network:form``, or all forms of a ``network``."""
     for network, form in (pair for name in wanted for pair in pairs(name)):
-        many = arrays(train(NETWORKS[network], FORMS[form]))
-        one = arrays(train(NETWORKS[network], FORMS[form].alone()))
+        one = on_one_device(network, FORMS[form].alone())
+        flow.clear_default_session()
+        job = train_job(NETWORKS[network], FORMS[form])
+        many = arrays(train_here(NETWORKS[network], FORMS[form], job))
+        check_bytes(network, form, job)
         assert many.keys() == one.keys()
         for name, value in one.items():
             assert_near(many[name], value, f"{network} {form}: {name}")
-        check_bytes(network, form)
         bits = hashlib.sha256(b"".join(many[name].tobytes() for name in sorted(many)))
         print(network, form, bits.hexdigest()[:16])
 
