@@ -44,16 +44,11 @@ def explained(
 
 @dataclass(frozen=True)
 class HostFallback:
-    """Place ops on the CPU.
-
-    Attributes:
-        hosted: names of the logical ops that have no kernel.
-        held: layouts of the variables that earlier jobs of the session use.
-    """
+    """Place ops on the CPU."""
 
     job: str
-    hosted: frozenset[str]
-    held: Mapping[str, TensorLayout]
+    hosted: frozenset[str]  # names of the logical ops that have no kernel
+    held: Mapping[str, TensorLayout]  # of the variables that earlier jobs use
     name: str = "host_fallback"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:

@@ -22,17 +22,11 @@ from flow_core.ir.graph import Op
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The ops in the order in which they start.
-
-    Attributes:
-        ops: all ops of the graph.
-        sharing: the replicas that devices share, with batched ops and in-place sums.
-        table: the timetable of the streams; None if all ops run on a single device.
-    """
+    """The ops in the order in which they start."""
 
     ops: list[Op]
-    sharing: ReplicaDedup
-    table: Timetable | None = None
+    sharing: ReplicaDedup  # with batched ops and in-place sums
+    table: Timetable | None = None  # of the streams; None if all ops run on a single device
 
 
 def order_ops(inputs: Inputs) -> Order:

@@ -94,12 +94,7 @@ def _execution(given: Inputs, order: Order) -> Execution:
 
 @dataclass(frozen=True, slots=True)
 class _Phases:
-    """The results of the phases before `lower` emits buffers and tasks.
-
-    Attributes:
-        execution: the ops in their order, as the planner of memory reads them.
-        storage: the storage of the ops' values.
-    """
+    """The results of the phases before `lower` emits buffers and tasks."""
 
     given: Inputs
     order: Order

@@ -25,19 +25,15 @@ Rows = Sequence[tuple[int, str, str]]
 
 @dataclass(slots=True)
 class Buffers:
-    """The buffers of a plan under construction, some of which have blocks in an arena.
-
-    Attributes:
-        blocks: the buffers that have their own memory in an arena.
-        views: maps each view to the buffer in whose memory it is, and to its offset there in bytes.
-        owners: maps a value to the buffer that holds it and the values side by side with it.
-        seen_as: maps a value and a type to the buffer for the view of the value with that type.
-    """
+    """The buffers of a plan under construction, some of which have blocks in an arena."""
 
     items: list[Buffer] = field(default_factory=list)
-    blocks: list[tuple[int, Block]] = field(default_factory=list)
+    blocks: list[tuple[int, Block]] = field(default_factory=list)  # with memory of their own
+    # Maps each view to the buffer in whose memory it is, and to its offset there in bytes.
     views: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # Maps a value to the buffer that holds it and the values side by side with it.
     owners: dict[Value, int] = field(default_factory=dict)
+    # Maps a value and a type to the buffer for the view of the value with that type.
     seen_as: dict[tuple[Value, TensorType], int] = field(default_factory=dict)
 
     def add(self, buffer: Buffer) -> int:

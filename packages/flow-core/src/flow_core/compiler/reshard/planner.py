@@ -57,14 +57,10 @@ class BoxingError(GraphError):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A sequence of steps between two layouts.
-
-    Attributes:
-        nbytes: the number of bytes that cross devices.
-    """
+    """A sequence of steps between two layouts."""
 
     reshard_steps: tuple[ReshardStep, ...]
-    nbytes: int
+    nbytes: int  # the number of bytes that cross devices
     seconds: float
 
 

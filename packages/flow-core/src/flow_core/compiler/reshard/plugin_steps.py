@@ -51,15 +51,10 @@ class _Method:
 
 @dataclass(frozen=True, slots=True)
 class BoxingMethods:
-    """All boxing methods: the routes of the planner and the methods of plugins.
+    """All boxing methods: the routes of the planner and the methods of plugins."""
 
-    Attributes:
-        specs: the methods of plugins.
-        choose: the hook by which plugins choose a method by name; None if no plugin implements it.
-    """
-
-    specs: tuple[BoxingSpec, ...] = ()
-    choose: Choose | None = None
+    specs: tuple[BoxingSpec, ...] = ()  # the methods of plugins
+    choose: Choose | None = None  # by which plugins choose a method; None if no plugin has one
 
     @classmethod
     def of(cls, registry: Registered) -> BoxingMethods:

@@ -31,19 +31,14 @@ from flow_core.sharding.topology import Devices
 class Factors:
     """The factors of some devices: the sizes of a balanced split, times the size of each element.
 
-    Attributes:
-        size: the factor of the last device.
-        first: the factor of the first devices, not smaller.
-        longer: the number of the first devices.
-
     >>> Factors.of(7, 3, 10)
     Factors(count=3, size=20, first=30, longer=1)
     """
 
     count: int
-    size: int
-    first: int
-    longer: int
+    size: int  # the factor of the last device
+    first: int  # the factor of the first devices, not smaller
+    longer: int  # the number of the first devices
 
     @classmethod
     def of(cls, n: int, parts: int, each: int = 1) -> Factors:
@@ -64,16 +59,12 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """Transfers from every sender to every receiver other than itself.
+    """Transfers from every sender to every receiver other than itself."""
 
-    Attributes:
-        senders, receivers: the devices; no device occurs twice in one of them.
-        given, taken: a factor for each sender and receiver.  The number of elements of a transfer
-            is the product of its two factors.
-    """
-
-    senders: Devices
-    receivers: Devices
+    senders: Devices  # no device occurs twice
+    receivers: Devices  # no device occurs twice
+    # A factor for each sender and receiver.  The number of elements of a transfer is the product of
+    # its two factors.
     given: Factors
     taken: Factors
 
@@ -91,19 +82,13 @@ class Outer:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Transfers that are listed, as arrays.
-
-    Attributes:
-        senders, receivers: the devices at both ends.
-        given, taken: the position of the sender and of the receiver of each transfer.
-        sizes: the number of elements of each transfer, not 0.
-    """
+    """Transfers that are listed, as arrays."""
 
     senders: Devices
     receivers: Devices
-    given: Ints
-    taken: Ints
-    sizes: Ints
+    given: Ints  # the position of the sender of each transfer
+    taken: Ints  # the position of its receiver
+    sizes: Ints  # the number of elements of each transfer, not 0
 
     @classmethod
     def between(

@@ -44,54 +44,32 @@ def stream_name(op: Op) -> str:
 
 @dataclass(slots=True)
 class Timetable:
-    """The order of a step's ops by their predicted start.
-
-    Attributes:
-        until: for each op, the position of the last op that starts before the op ends.
-        total: the sum of the predicted seconds of all ops.
-        span: the predicted seconds from the first start to the last end.
-        streams: the number of compute streams.
-        postpones: whether ops on whose results no other stage of a pipeline depends may wait.
-    """
+    """The order of a step's ops by their predicted start."""
 
     order: list[Op]
-    until: list[int]
-    total: float
-    span: float
-    streams: int = 1
-    postpones: bool = False
+    until: list[int]  # for each op, the position of the last op that starts before the op ends
+    total: float  # the sum of the predicted seconds of all ops
+    span: float  # the predicted seconds from the first start to the last end
+    streams: int = 1  # the number of compute streams
+    postpones: bool = False  # whether ops that no other stage of a pipeline waits for may wait
 
 
 @dataclass(slots=True)
 class _Stream:
-    """A stream in the simulation, which starts the ready op of lowest rank.
+    """A stream in the simulation, which starts the ready op of lowest rank."""
 
-    Attributes:
-        rank: the rank of each op.
-        unit: the unit of a pipeline whose start limits an op; empty for no limit.
-        limit: the largest number of open units, or 0 for no limit.
-        late: ops that do not keep their unit open.
-        most: the largest number of units that have started and have unfinished ops of any kind.
-        ready: the ops that may start, as (rank, name), by unit.
-        left, left_late: the number of unfinished ops, by unit.
-        open: the units that have started, and have unfinished ops that keep them open.
-        held: the units that have started and have unfinished ops.
-        later: the units that have not started, in order.
-        patient: whether late ops wait for units that may start.
-    """
-
-    rank: Mapping[str, float]
-    unit: Mapping[str, int]
-    limit: int = 0
-    late: Collection[str] = frozenset()
-    most: int = 0
-    ready: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
-    left: dict[int, int] = field(default_factory=dict)
-    left_late: dict[int, int] = field(default_factory=dict)
-    open: set[int] = field(default_factory=set)
-    held: set[int] = field(default_factory=set)
-    later: list[int] = field(default_factory=list)
-    patient: bool = False
+    rank: Mapping[str, float]  # of each op
+    unit: Mapping[str, int]  # the unit of a pipeline whose start limits an op; empty for no limit
+    limit: int = 0  # the largest number of open units, or 0 for no limit
+    late: Collection[str] = frozenset()  # ops that do not keep their unit open
+    most: int = 0  # the largest number of units that have started and are unfinished
+    ready: dict[int, list[tuple[float, str]]] = field(default_factory=dict)  # by unit: (rank, name)
+    left: dict[int, int] = field(default_factory=dict)  # unfinished ops, by unit
+    left_late: dict[int, int] = field(default_factory=dict)  # likewise of late ops
+    open: set[int] = field(default_factory=set)  # started, with ops that keep them open
+    held: set[int] = field(default_factory=set)  # started, with unfinished ops of any kind
+    later: list[int] = field(default_factory=list)  # the units that have not started, in order
+    patient: bool = False  # whether late ops wait for units that may start
 
     def put(self, name: str) -> None:
         """Add an op whose predecessors have ended."""
@@ -214,19 +192,12 @@ SHORT = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Simulation:
-    """A graph whose streams are simulated.
-
-    Attributes:
-        graph: the physical graph.
-        before: the predecessors of each op.
-        stream_of: the stream of each op.
-        seconds: the predicted time of each op.
-    """
+    """A graph whose streams are simulated."""
 
     graph: Graph
-    before: Mapping[str, set[str]]
-    stream_of: Mapping[str, str]
-    seconds: Mapping[str, float]
+    before: Mapping[str, set[str]]  # the predecessors of each op
+    stream_of: Mapping[str, str]  # of each op
+    seconds: Mapping[str, float]  # of each op, predicted
 
     def greedy(
         self,

@@ -34,15 +34,10 @@ SCALE = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The solver's result.
+    """The solver's result."""
 
-    Attributes:
-        states: the states of all nodes; None if the solver found no solution.
-        bound: a lower bound on the cost of all choices.
-    """
-
-    states: list[int] | None
-    bound: int
+    states: list[int] | None  # the states of all nodes; None if the solver found no solution
+    bound: int  # a lower bound on the cost of all choices
 
 
 def available() -> bool:
