@@ -137,26 +137,19 @@ def _scaled_axes(whole: TensorType, micro: TensorType) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """The relation of a value of the whole batch to the values of the micro-batches.
+    """The relation of a value of the whole batch to the values of the micro-batches."""
 
-    Attributes:
-        kind: "fixed" if the value does not depend on the batch; "rows" if it is ``weight`` times
-            the concatenation of theirs; "sum" if it is ``weight`` times their sum, apart from terms
-            that are the same in all; "mixed" if it is none of these.
-        axis: the batch's axis; None if there is none.  A "sum" has one if it was added to rows.
-        weight: the factor.
-        trained: for "fixed", whether the value depends on variables; for "sum", whether such a
-            value was added.
-        source: for "sum", the op that summed.
-        culprit: for "mixed", the op that is not linear; "" if unknown.
-    """
-
+    # "fixed" if the value does not depend on the batch; "rows" if it is ``weight`` times the
+    # concatenation of theirs; "sum" if it is ``weight`` times their sum, apart from terms that are
+    # the same in all; "mixed" if it is none of these.
     kind: Literal["fixed", "rows", "sum", "mixed"]
-    axis: int | None = None
+    axis: int | None = None  # the batch's; a "sum" has one if it was added to rows
     weight: float = 1.0
+    # For "fixed", whether the value depends on variables; for "sum", whether such a value was
+    # added.
     trained: bool = False
-    source: str = ""
-    culprit: str = ""
+    source: str = ""  # for "sum", the op that summed
+    culprit: str = ""  # for "mixed", the op that is not linear; "" if unknown
 
     @property
     def sbp(self) -> Sbp:

@@ -50,12 +50,6 @@ class Variant:
         again: a function that traces the job with other settings and devices of its stages, without
             any effect on the session.
         onto: the devices to divide into stages; None for those of the job.
-
-    Attributes:
-        fetches: what a call returns.
-        compiled: the compiled job; None before compilation.
-        executable: the bound plan; None before binding.
-        staging: buffers for the fed arrays of asynchronous steps.
     """
 
     def __init__(
@@ -82,9 +76,9 @@ class Variant:
                 divide(self.traced.build, stages, onto)
         self.fetches = Fetches(self.traced, differentiate(self.traced))
         self._own_values = len(self.fetches.values)
-        self.compiled: Compiled | None = None
-        self.executable: Executable | None = None
-        self.staging = StagingBuffers()
+        self.compiled: Compiled | None = None  # None before compilation
+        self.executable: Executable | None = None  # None before binding
+        self.staging = StagingBuffers()  # for the fed arrays of asynchronous steps
 
     def compile(self, agreement: Agreement | None = None) -> Compiled:
         """Compile the job if that has not been done; return it with its plan.

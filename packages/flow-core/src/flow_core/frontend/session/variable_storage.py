@@ -26,20 +26,12 @@ ReadRegion: TypeAlias = Callable[[Region], Array]
 
 @dataclass(slots=True)
 class Part:
-    """The part of a variable that one device holds.
+    """The part of a variable that one device holds."""
 
-    Attributes:
-        region: the region of the logical variable that the part holds.
-        array: device array, None if another process owns the device.
-        driver: driver of the device, None if another process owns the device.
-        root: the rank of the process that owns the device.
-        arena: the memory of the array, None if another process owns the device.
-    """
-
-    region: Region
-    array: DeviceArray | None
+    region: Region  # of the logical variable
+    array: DeviceArray | None  # None if another process owns the device, as are driver and arena
     driver: Any
-    root: int = 0
+    root: int = 0  # the process that owns the device
     arena: Arena | None = None
 
     def view(self, shape: Shape | None) -> DeviceArray | None:
@@ -55,24 +47,17 @@ class Part:
 
 @dataclass(slots=True)
 class StoredVariable:
-    """The memory of one variable: parts on devices, which together hold the logical value.
-
-    Attributes:
-        info: name, type and attributes.
-        memory: the memory kind: the device type whose kernels can read the parts.
-        first: reads regions of the value that new parts start with, as long as some regions have
-            no part; None otherwise.
-        provisional: whether no job has requested the variable yet, so that its layout is unknown.
-        world: the processes that hold parts of the variable, None for a single process.
-        pristine: whether all parts still hold the values of ``first`` (without it, of the
-            initializer); equal in all processes.
-    """
+    """The memory of one variable: parts on devices, which together hold the logical value."""
 
     info: VariableInfo
-    memory: str
+    memory: str  # the device type whose kernels can read the parts
+    # Reads regions of the value that new parts start with, as long as some regions have no part;
+    # None otherwise.
     first: ReadRegion | None = None
-    provisional: bool = False
-    world: World | None = None
+    provisional: bool = False  # whether no job has requested the variable, to know its layout
+    world: World | None = None  # of the processes that hold parts, if several
+    # Whether all parts still hold the values of ``first`` (without it, of the initializer); equal
+    # in all processes.
     pristine: bool = True
     _parts: dict[Device, Part] = field(default_factory=dict)
     _layout: TensorLayout | None = None

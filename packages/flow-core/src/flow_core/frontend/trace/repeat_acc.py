@@ -20,18 +20,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class PeriodBlob(BlobDef):
-    """One blob per period; its shape and element type describe a single period.
-
-    Attributes:
-        periods: the blobs, in order; each is a `PeriodBlob` itself if repeated parts are nested.
-    """
+    """One blob per period; its shape and element type describe a single period."""
 
     __slots__ = ("periods",)
 
     def __init__(self, periods: Sequence[BlobDef]) -> None:
         first = periods[0]
         super().__init__(first.job, first._value, first.batch_axis, first.is_dynamic)
-        self.periods = tuple(periods)
+        self.periods = tuple(periods)  # of blobs, or of `PeriodBlob` for nested parts
 
     def _fail(self) -> Any:
         raise JobError.at_caller(

@@ -19,13 +19,9 @@ from flow_core.sharding.sbp import B, P, Sbp, Signature, Split
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The number of valid rows of a blob.
+    """The number of valid rows of a blob."""
 
-    Attributes:
-        count: the number, a blob of shape (1,).
-    """
-
-    count: BlobDef
+    count: BlobDef  # the number, a blob of shape (1,)
     axis: int = 0
 
 

@@ -23,15 +23,10 @@ MOST = 128
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Where a network is cut.
+    """Where a network is cut."""
 
-    Attributes:
-        stage: the stage of each op; nothing if there are too few borders.
-        row: the ops in a row, from whose borders the cuts were chosen.
-    """
-
-    stage: Mapping[str, int]
-    row: Sequence[str]
+    stage: Mapping[str, int]  # the stage of each op; nothing if there are too few borders
+    row: Sequence[str]  # the ops in a row, from whose borders the cuts were chosen
 
 
 def cut(
@@ -66,19 +61,12 @@ def cut(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """The ops in a row.
-
-    Attributes:
-        ops: all ops.
-        at: the position of each op of the row.
-        first: the position of each op, or that of its first reader if it is not in the row.
-        last: the position after which the result of an op is not read.
-    """
+    """The ops in a row."""
 
     ops: Mapping[str, Op]
-    at: Mapping[str, int]
-    first: Mapping[str, int]
-    last: Mapping[str, int]
+    at: Mapping[str, int]  # the position of each op of the row
+    first: Mapping[str, int]  # the position of an op, or of its first reader outside the row
+    last: Mapping[str, int]  # the position after which the result of an op is not read
 
     @classmethod
     def of(cls, ops: Mapping[str, Op]) -> _Row:

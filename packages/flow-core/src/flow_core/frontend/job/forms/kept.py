@@ -29,17 +29,10 @@ FORMAT = "flow kept form 2"
 
 @dataclass(frozen=True, slots=True)
 class KeptForm:
-    """What is kept of a search.
+    """What is kept of a search."""
 
-    Attributes:
-        price: the factor on the price of memory with which the layouts were chosen.
-        memory: the bytes that each device had for the plan, by the device as text; None for no
-            limit.
-        searched: the report on the search, with the changes.
-    """
-
-    price: float
-    memory: Mapping[str, int | None]
+    price: float  # the factor on the price of memory with which the layouts were chosen
+    memory: Mapping[str, int | None]  # of each device for the plan; None for no limit
     searched: Searched
 
     def applies(self, limits: Limits) -> bool:
