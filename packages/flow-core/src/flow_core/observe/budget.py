@@ -39,32 +39,22 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The budget of a job.
+    """The budget of a job."""
 
-    Attributes:
-        devices: the devices of the plan, as text.
-        numbers: the largest numbers allowed.
-    """
-
-    devices: str
-    numbers: Numbers
+    devices: str  # the devices of the plan, as text
+    numbers: Numbers  # the largest numbers allowed
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A number that differs from the budget.
-
-    Attributes:
-        job, section, name: the number.
-        allowed, found: its budget, and the number of the plan.
-        causes: for a number that is too large, its largest new parts with their source lines.
-    """
+    """A number that differs from the budget."""
 
     job: str
     section: str
     name: str
-    allowed: float
-    found: float
+    allowed: float  # the budget
+    found: float  # the number of the plan
+    # For a number that is too large, its largest new parts with their source lines.
     causes: tuple[str, ...] = ()
 
     @property

@@ -32,16 +32,13 @@ class Variables:
     Args:
         session: the session whose drivers allocate the parts.
         values: the logical values of the variables, by name.
-
-    Attributes:
-        writes: counts the writes to the variables.
     """
 
     def __init__(self, session: Session, values: Mapping[str, Array]) -> None:
         self._session = session
         self._values = dict(values)
         self._parts: dict[tuple[str, Device], Part] = {}
-        self.writes = VariableWrites()
+        self.writes = VariableWrites()  # counts the writes to the variables
 
     def part(self, name: str, device: Device, region: Region | None, shape: Shape) -> Any:
         """Return a device's array for a variable or for a region of it, viewed in a shape."""
@@ -83,16 +80,11 @@ class Variables:
 
 @dataclass(slots=True)
 class IsolatedRun:
-    """A plan with its own variables.
-
-    Attributes:
-        executable: the bound plan.
-        shown: the values that `run` returns, in the order of the plan's results.
-    """
+    """A plan with its own variables."""
 
     executable: Executable
     variables: Variables
-    shown: tuple[Value, ...]
+    shown: tuple[Value, ...]  # the values that `run` returns, in the order of the plan's results
 
     def run(self, feeds: Sequence[Any], step: int = 0) -> dict[Value, Any]:
         """Run one step with the given step number, and return the shown values."""

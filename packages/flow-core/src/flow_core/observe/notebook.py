@@ -79,11 +79,7 @@ def _show(
 
 
 class ShortError:
-    """An error as notebooks and terminals show it.
-
-    Attributes:
-        lines: the text of the error, with the line of the program.
-    """
+    """An error as notebooks and terminals show it."""
 
     MORE = "(%tb shows everything)"
 
@@ -91,7 +87,7 @@ class ShortError:
         line = raising_line(error)
         text = visible(f"{type(error).__name__}: {error}").splitlines()
         at = [] if line is None or str(line) in text[0] else [f"  at:      {line}"]
-        self.lines = [text[0], *at, *text[1:]]
+        self.lines = [text[0], *at, *text[1:]]  # text of the error, with the line of the program
         self._trace = visible("".join(traceback.format_exception(type(error), error, trace)))
 
     def __repr__(self) -> str:

@@ -19,17 +19,11 @@ KEYWORDS = {"dense": "model_distribute", "get_variable": "distribute"}
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A simple statement on lines of its own, in a function.
-
-    Attributes:
-        node: its syntax.
-        function: the name of the innermost function that has it.
-        calls: the names of the functions that it calls.
-    """
+    """A simple statement on lines of its own, in a function."""
 
     node: ast.stmt
-    function: str
-    calls: frozenset[str]
+    function: str  # the name of the innermost function that has it
+    calls: frozenset[str]  # the names of the functions that it calls
 
     @property
     def lines(self) -> tuple[int, int]:
@@ -39,17 +33,11 @@ class Statement:
 
 @dataclass(slots=True)
 class Source:
-    """A file of the program.
-
-    Attributes:
-        file: its path.
-        flow: the name that the file has for the module ``oneflow``; empty if it has none.
-        statements: the simple statements of its functions.
-    """
+    """A file of the program."""
 
     file: str
-    flow: str = ""
-    statements: list[Statement] = field(default_factory=list)
+    flow: str = ""  # the name that the file has for the module ``oneflow``; empty if it has none
+    statements: list[Statement] = field(default_factory=list)  # simple statements of its functions
     tree: ast.Module = field(default_factory=lambda: ast.Module([], []))
 
     @classmethod

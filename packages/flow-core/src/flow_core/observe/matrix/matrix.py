@@ -47,46 +47,29 @@ DISTANCE = (
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The check of a form.
-
-    Attributes:
-        form: the form.
-        tasks, ops: the numbers of tasks of the plan, and of logical ops that were compared.
-        equal: the number of ops with the same bits as on one device.
-        own: the largest own error of an op, in units of its bound.
-        distance: how far the results of the first step are from those of the first form, relative
-            to the largest element; for information.
-        findings: what is wrong.
-        refused: the error if the job cannot be compiled in this form; empty if it can.
-    """
+    """The check of a form."""
 
     form: Form
-    tasks: int = 0
-    ops: int = 0
-    equal: int = 0
-    own: float = 0.0
+    tasks: int = 0  # of the plan
+    ops: int = 0  # logical ops that were compared
+    equal: int = 0  # the number of ops with the same bits as on one device
+    own: float = 0.0  # the largest own error of an op, in units of its bound
+    # How far the results of the first step are from those of the first form, relative to the
+    # largest element; for information.
     distance: float = 0.0
     findings: tuple[Finding, ...] = ()
-    refused: str = ""
+    refused: str = ""  # the error if the job cannot be compiled in this form; empty if it can
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A job in all forms.
-
-    Attributes:
-        job, line: name and source line of the job.
-        steps: the number of steps in each form.
-        seed: the seed of feeds and variables.
-        versions: the versions of flow-core and of the packages with kernels.
-        cells: the forms.
-    """
+    """A job in all forms."""
 
     job: str
-    line: str
-    steps: int
-    seed: int
-    versions: tuple[str, ...]
+    line: str  # of the job's definition
+    steps: int  # the number of steps in each form
+    seed: int  # of feeds and variables
+    versions: tuple[str, ...]  # the versions of flow-core and of the packages with kernels
     cells: tuple[Cell, ...]
 
     @property

@@ -22,35 +22,22 @@ WEIGHTS, STATES, ACTIVATIONS, GRADIENTS, WORKSPACE, INPUTS, GAPS = KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A buffer of a device at the peak of a step.
+    """A buffer of a device at the peak of a step."""
 
-    Attributes:
-        kind: one of `KINDS`.
-        name, line: its name, and the source line of the op that writes it, empty if unknown.
-        nbytes: its size in bytes, aligned.
-    """
-
-    kind: str
+    kind: str  # one of `KINDS`
     name: str
-    line: str
-    nbytes: int
+    line: str  # the source line of the op that writes it, empty if unknown
+    nbytes: int  # its size in bytes, aligned
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """The memory of one device.
+    """The memory of one device."""
 
-    Attributes:
-        device: the device, as text.
-        arena: the bytes of its arena.
-        variables: the bytes of its variables.
-        parts: what the memory holds at the peak of a step, the largest first.
-    """
-
-    device: str
-    arena: int
-    variables: int
-    parts: tuple[Part, ...]
+    device: str  # as text
+    arena: int  # in bytes
+    variables: int  # in bytes
+    parts: tuple[Part, ...]  # what the memory holds at the peak of a step, the largest first
 
     @property
     def nbytes(self) -> int:

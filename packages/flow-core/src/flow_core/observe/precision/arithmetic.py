@@ -31,14 +31,10 @@ MEMORY = 2**28
 
 @dataclass(slots=True)
 class Step:
-    """The values of a step.
+    """The values of a step."""
 
-    Attributes:
-        values: the value of each output of an op.
-        after: the values of the variables that ops overwrite, after the step.
-    """
-
-    values: dict[Value, Any] = field(default_factory=dict)
+    values: dict[Value, Any] = field(default_factory=dict)  # the value of each output of an op
+    # The values of the variables that ops overwrite, after the step.
     after: dict[str, Any] = field(default_factory=dict)
 
 

@@ -26,12 +26,7 @@ from flow_core.runtime.executable import Executable
 
 @dataclass(frozen=True, slots=True)
 class ReplayedOp:
-    """An op of a replayed step.
-
-    Attributes:
-        name, type, line: the op.
-        outputs: its results.
-    """
+    """An op of a replayed step."""
 
     name: str
     type: str
@@ -45,26 +40,18 @@ class Replay:
 
     ``replay["loss"]`` is the first result of op ``loss``, ``replay["split:1"]`` the second one of
     op ``split``; fed arrays and variables have the names of their ops, too.
-
-    Attributes:
-        job: the name of the job.
-        step: the number of its step.
-        ops: the ops, in the order in which they ran.
-        start: the fed arrays, and the variables before the step.
-        after: the variables after it; empty if values are kept until an op only.
-        results: the results of the step.
-        same: whether the recorded results have the same bits; None if none was recorded.
-        error: the error with which the step failed, if it did.
     """
 
     job: str
     step: int
-    ops: tuple[ReplayedOp, ...]
-    start: Mapping[str, Array]
+    ops: tuple[ReplayedOp, ...]  # the ops, in the order in which they ran
+    start: Mapping[str, Array]  # the fed arrays, and the variables before the step
+    # The variables after it; empty if values are kept until an op only.
     after: Mapping[str, Array] = field(default_factory=dict)
     results: tuple[Array, ...] = ()
+    # Whether the recorded results have the same bits; None if none was recorded.
     same: bool | None = None
-    error: str = ""
+    error: str = ""  # the error with which the step failed, if it did
 
     def __getitem__(self, name: str) -> Array:
         """Return the value of an op.
@@ -102,21 +89,13 @@ def unknown_op(attempted: str, name: str, names: Sequence[str]) -> ReplayError:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first op whose results differ in two runs of a step.
+    """The first op whose results differ in two runs of a step."""
 
-    Attributes:
-        op: the op in the first run.
-        output: the number of the result that differs.
-        count: the number of elements that differ.
-        largest: the largest difference; None for numbers of other types than floating ones.
-        equal: the number of ops before it, which have the same bits.
-    """
-
-    op: ReplayedOp
-    output: int
-    count: int
-    largest: float | None
-    equal: int
+    op: ReplayedOp  # in the first run
+    output: int  # the number of the result that differs
+    count: int  # the number of elements that differ
+    largest: float | None  # largest difference; None for numbers of other types than floating ones
+    equal: int  # the number of ops before it, which have the same bits
 
 
 def position_of(recording: Recording, job: str, step: int) -> int:
