@@ -28,16 +28,13 @@ class Mismatch(ValueError):
     Args:
         found: the value found.
         allowed: the accepted values.
-
-    Attributes:
-        where: path of the value, such as ``.tasks[3].inputs[0]``.
     """
 
     def __init__(self, found: object, allowed: str) -> None:
         super().__init__(f"{found}", allowed)
         self.found = f"{found}"
         self.allowed = allowed
-        self.where = ""
+        self.where = ""  # path of the value, such as ``.tasks[3].inputs[0]``
 
     def within(self, step: str) -> Mismatch:
         """Prepend the path of the enclosing value to `where`, and return this error."""

@@ -12,16 +12,11 @@ from flow_core.base.errors import SourceLine, user_line
 
 
 class ScriptEnd(SystemExit):
-    """Ends a script during planning.
-
-    Attributes:
-        what: the action that the script was about to take.
-        at: the script's line.
-    """
+    """Ends a script during planning."""
 
     def __init__(self, what: str, at: SourceLine | None) -> None:
         super().__init__(0)
-        self.what = what
+        self.what = what  # the action that the script was about to take
         self.at = at
 
     def __str__(self) -> str:

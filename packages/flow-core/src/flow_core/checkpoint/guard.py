@@ -58,15 +58,10 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """A path.
+    """A path."""
 
-    Attributes:
-        path: the absolute path, without symbolic links.
-        reader: opens a file in the format of the save.
-    """
-
-    path: Path
-    reader: Callable[[Path], Any] = read_sums
+    path: Path  # the absolute path, without symbolic links
+    reader: Callable[[Path], Any] = read_sums  # opens a file in the format of the save
 
     def kind(self) -> str | None:
         if not self.path.exists():

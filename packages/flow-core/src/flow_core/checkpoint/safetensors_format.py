@@ -71,17 +71,12 @@ def _file(path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tensor in a file.
+    """A tensor in a file."""
 
-    Attributes:
-        tag: the name of the element type in the format.
-        begin, end: the byte offsets of the tensor's data from the end of the header.
-    """
-
-    tag: str
+    tag: str  # the name of the element type in the format
     shape: tuple[int, ...]
-    begin: int
-    end: int
+    begin: int  # in bytes from the end of the header
+    end: int  # likewise
 
 
 class SafeTensors(Mapping[str, Array]):

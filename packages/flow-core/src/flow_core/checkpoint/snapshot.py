@@ -46,9 +46,6 @@ class StoredVariable(HostDLPack):
 
     Every read returns data of the checkpoint that was opened.  If the checkpoint has a digest for
     the data, the read verifies them.
-
-    Attributes:
-        folder: the folder with the variable's files.
     """
 
     __slots__ = ("_origin", "_type", "folder")
@@ -56,7 +53,7 @@ class StoredVariable(HostDLPack):
     def __init__(
         self, folder: Path, wanted: TensorType | None = None, origin: Origin | None = None
     ) -> None:
-        self.folder = folder
+        self.folder = folder  # the folder with the variable's files
         self._origin = Origin.around(folder) if origin is None else origin
         self._type = wanted
 
@@ -140,9 +137,6 @@ class StoredVariable(HostDLPack):
 class Snapshot(Mapping[str, Array]):
     """The variables of a checkpoint folder; each variable is read on access.
 
-    Attributes:
-        problems: one line for each problem of the checkpoint as a whole.
-
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> write(folder, {"dense-bias": np.arange(3, dtype=np.float32)})
@@ -154,7 +148,7 @@ class Snapshot(Mapping[str, Array]):
         self, variables: Mapping[str, StoredVariable], problems: tuple[str, ...] = ()
     ) -> None:
         self.variables = variables
-        self.problems = problems
+        self.problems = problems  # one line for each problem of the checkpoint as a whole
 
     def __getitem__(self, name: str) -> Array:
         return self.variables[name].numpy()

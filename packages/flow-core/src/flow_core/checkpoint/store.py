@@ -146,21 +146,14 @@ def _explained(attempted: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Save:
-    """One save of a checkpoint, with its destination and format.
+    """One save of a checkpoint, with its destination and format."""
 
-    Attributes:
-        attempted: description for error messages.
-        writer: the format's writer.
-        single: whether the checkpoint is a single file.
-        overwrite: whether an existing checkpoint may be replaced.
-    """
-
-    attempted: str
+    attempted: str  # for error messages
     path: Path
     spec: FormatSpec
     writer: Lazy
-    single: bool
-    overwrite: bool
+    single: bool  # whether the checkpoint is a single file
+    overwrite: bool  # whether an existing checkpoint may be replaced
 
     def check(self) -> None:
         """Raise `CheckpointError` if the destination exists and must not be replaced."""
@@ -354,15 +347,10 @@ def type_of(found: Mapping[str, Any], name: str) -> TensorType | None:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Differences between the variables of a checkpoint and of the jobs.
+    """Differences between the variables of a checkpoint and of the jobs."""
 
-    Attributes:
-        missing: variables of the jobs that the checkpoint lacks.
-        extra: variables of the checkpoint that no job has.
-    """
-
-    missing: tuple[str, ...]
-    extra: tuple[str, ...]
+    missing: tuple[str, ...]  # variables of the jobs that the checkpoint lacks
+    extra: tuple[str, ...]  # variables of the checkpoint that no job has
 
 
 def match(

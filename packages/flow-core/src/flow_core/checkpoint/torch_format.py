@@ -60,16 +60,11 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file in the archive, stored without compression.
+    """A file in the archive, stored without compression."""
 
-    Attributes:
-        begin: its position in the archive.
-        crc: its CRC-32; 0 if torch did not compute it.
-    """
-
-    begin: int
+    begin: int  # its position in the archive
     nbytes: int
-    crc: int
+    crc: int  # its CRC-32; 0 if torch did not compute it
 
 
 class _Damaged(ValueError):

@@ -26,17 +26,11 @@ from flow_core.sharding.topology import Device, Placement, devices_of, numbered
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A box of a target part, taken from one source device.
+    """A box of a target part, taken from one source device."""
 
-    Attributes:
-        source: the rank, in the source placement, of the device that holds the box.
-        region: the box in logical coordinates.
-        first: whether the box is copied; otherwise it is combined with the earlier pieces.
-    """
-
-    source: int
-    region: Region
-    first: bool
+    source: int  # the rank, in the source placement, of the device that holds the box
+    region: Region  # the box in logical coordinates
+    first: bool  # whether the box is copied; otherwise it is combined with the earlier pieces
 
 
 class Pieces(Sequence[tuple[Piece, ...]]):

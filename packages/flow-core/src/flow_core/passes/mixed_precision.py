@@ -67,17 +67,12 @@ Names = set[str]
 
 @dataclass(frozen=True)
 class MixedPrecision:
-    """A pass that inserts the casts to and from the half type.
+    """A pass that inserts the casts to and from the half type."""
 
-    Attributes:
-        half: name of the half type.
-        backward: names of the ops that compute gradients; only these ops can be trailing.
-        kept: names of ops that stay in float32; see `is_kept`.
-    """
-
-    half: str = "float16"
+    half: str = "float16"  # name of the half type
+    # Names of the ops that compute gradients; only these ops can be trailing.
     backward: frozenset[str] = frozenset()
-    kept: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()  # names of ops that stay in float32; see `is_kept`
     name: str = "mixed_precision"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:

@@ -61,17 +61,12 @@ def copy_name(variable: str) -> str:
 
 @dataclass(frozen=True)
 class OptimizerPlacement:
-    """A pass that assigns owners to data-parallel weights and their optimizer states.
+    """A pass that assigns owners to data-parallel weights and their optimizer states."""
 
-    Attributes:
-        mode: "non_distributed" or "distributed_split".
-        threshold: minimum number of elements per device.
-        ahead: the number of weights that are gathered ahead of their readers; None to gather each
-            weight once per step.
-    """
-
-    mode: str
-    threshold: int = THRESHOLD
+    mode: str  # "non_distributed" or "distributed_split"
+    threshold: int = THRESHOLD  # minimum number of elements per device
+    # The number of weights that are gathered ahead of their readers; None to gather each weight
+    # once per step.
     ahead: int | None = None
     name: str = "optimizer_placement"
 

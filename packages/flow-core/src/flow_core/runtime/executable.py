@@ -61,18 +61,9 @@ class Executable:
             work, so that an error names its op.
         writes: counts the writes to the variables; None if nothing else overwrites them.
         overlap: whether exchanges with other processes have a thread of their own in long steps.
-
-    Attributes:
-        step: number of the next step, a 0-d array.
-        comm: the comm, None for a plan without exchanges.
-        arenas: memory of the local devices.
-        feeds, fetches: arrays of (parts of) parameters and of results, None for those that
-            another process holds.
-        sync_always: whether launches are followed by waits regardless of ``sync_launches``.
-        windows: the regions of fed arrays that this process copies to devices in each step, as
-            (index of the parameter, slices); other parts of the arrays are not read.
     """
 
+    # Whether launches are followed by waits regardless of ``sync_launches``.
     sync_always: ClassVar[bool] = False
 
     def __init__(
@@ -93,6 +84,7 @@ class Executable:
         # First, since a plan whose steps do not end must not allocate memory or connect processes.
         check_liveness(plan, world.owner if world else None)
         self.plan = plan
+        # Number of the next step, a 0-d array.
         self.step = np.zeros((), np.int64) if step is None else step
         # arithmetic on the view takes a twentieth of the time of that on the array
         self._counter = memoryview(self.step.data)
@@ -104,6 +96,7 @@ class Executable:
         self._sync_launches = sync_launches or self.sync_always
         self._writes = writes or VariableWrites()
         self._overwrites = any(kernels.ops[task.type].overwrites(task.attrs) for task in plan.tasks)
+        # None for a plan without exchanges.
         self.comm = comm(devices) if comm and (world or _has_exchanges(plan)) else None
         self._blame = Blame(plan, kernels, self.comm.name if self.comm else "")
         if self.comm is not None:
@@ -111,10 +104,14 @@ class Executable:
         self._local = frozenset(self.comm.local if self.comm else devices)
         arenas = [a for a in plan.arenas if a.device in self._local]
         self._order = LaunchOrder(plan, [a.device for a in arenas], driver, kernels)
+        # Memory of the local devices.
         self.arenas = {a.device: self._arena(a, driver(a.device)) for a in arenas}
         self._arrays = [self._array(b, variable) for b in plan.buffers]
+        # None for those that another process holds.
         self.feeds = tuple(self._arrays[i] for i in plan.feeds)
         self.fetches = tuple(self._arrays[i] for i in plan.fetches)
+        # The regions of fed arrays that this process copies to devices in each step, as (index of
+        # the parameter, slices); other parts of the arrays are not read.
         self.windows = tuple(self._windows())
         fed = [i for i, array in enumerate(self.feeds) if array is not None]
         copies = [self._copy_in(i, driver) for i in fed]

@@ -19,17 +19,12 @@ LARGE = 1 << 14
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """Memory for the fed arrays of a step, which later steps of an executable use again.
-
-    Attributes:
-        arrays: the fed arrays.
-        free: the executable's list of free slots.
-        launches: the launch of a step that reads this memory, the launches of its tasks, and the
-            copies of fed arrays that remain; None before the first one.
-    """
+    """Memory for the fed arrays of a step, which later steps of an executable use again."""
 
     arrays: list[Array]
-    free: list[Slot]
+    free: list[Slot]  # the executable's list of free slots
+    # The launch of a step that reads this memory, the launches of its tasks, and the copies of fed
+    # arrays that remain; None before the first one.
     launches: tuple[Any, Any, Any] | None = None
 
 

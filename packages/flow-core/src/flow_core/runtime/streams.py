@@ -28,19 +28,13 @@ from flow_core.plan import Task
 
 @dataclass(slots=True)
 class Segment:
-    """Tasks of one stream that run without waiting.
+    """Tasks of one stream that run without waiting."""
 
-    Attributes:
-        tasks: positions of the tasks in the plan.
-        needs: the number of segments that must finish first.
-        followers: indices of the segments that wait for this one.
-        launch: the function that runs the tasks.
-    """
-
-    tasks: list[int]
-    needs: int = 0
+    tasks: list[int]  # positions of the tasks in the plan
+    needs: int = 0  # the number of segments that must finish first
+    # Indices of the segments that wait for this one.
     followers: list[int] = field(default_factory=list)
-    launch: Launch = lambda: None
+    launch: Launch = lambda: None  # the function that runs the tasks
 
 
 def own_tasks(
