@@ -32,17 +32,11 @@ FACADE = "oneflow"
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The result of a diagnosis.
+    """The result of a diagnosis."""
 
-    Attributes:
-        tables: versions, plugins, devices and cores.
-        problems: one text per problem.
-        tracebacks: tracebacks of plugins that failed.
-    """
-
-    tables: tuple[Table, ...]
-    problems: tuple[str, ...]
-    tracebacks: tuple[str, ...]
+    tables: tuple[Table, ...]  # versions, plugins, devices and cores
+    problems: tuple[str, ...]  # one text per problem
+    tracebacks: tuple[str, ...]  # of plugins that failed
 
     def to_json(self) -> str:
         """Return the rows of each table, by title, and the problems as JSON text."""

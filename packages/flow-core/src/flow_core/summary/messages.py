@@ -61,19 +61,12 @@ SCHEMA: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a message.
+    """A field of a message."""
 
-    Attributes:
-        number: the field's number in the wire format.
-        type: name of a scalar type, an enumeration or a message type.
-        many: whether the field is repeated.
-        packed: whether the values of the repeated field are encoded in one block.
-    """
-
-    number: int
-    type: str
-    many: bool = False
-    packed: bool = False
+    number: int  # the field's number in the wire format
+    type: str  # name of a scalar type, an enumeration or a message type
+    many: bool = False  # whether the field is repeated
+    packed: bool = False  # whether the values of the repeated field are encoded in one block
 
 
 def _field(text: str) -> tuple[str, Field]:

@@ -54,16 +54,13 @@ class QueuedArray:
 
     Args:
         hidden: the elements.
-
-    Attributes:
-        shape, dtype: as in numpy.
     """
 
     __slots__ = ("_hidden", "dtype", "shape")
 
     def __init__(self, hidden: Array) -> None:
         self._hidden = hidden
-        self.shape: tuple[int, ...] = hidden.shape
+        self.shape: tuple[int, ...] = hidden.shape  # as in numpy
         self.dtype: NumpyType = hidden.dtype
 
     __array_interface__ = __array_struct__ = property(_refuse)

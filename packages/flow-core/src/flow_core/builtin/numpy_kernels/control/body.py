@@ -21,21 +21,14 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 
 @dataclass(frozen=True, slots=True)
 class BodyKernels:
-    """The kernels of a body, and the offsets of its values.
-
-    Attributes:
-        graph: the graph of the body.
-        kernels: the kernel of each op that has one, and its query.
-        owners: the value whose bytes a view shares.
-        offsets: offsets of values, and of the workspaces of ops by name.
-        nbytes: the size of the workspace.
-    """
+    """The kernels of a body, and the offsets of its values."""
 
     graph: Graph
+    # The kernel of each op that has one, and its query.
     kernels: Mapping[str, tuple[KernelSpec, KernelQuery]]
-    owners: Mapping[Value, Value]
-    offsets: Mapping[Value | str, int]
-    nbytes: int
+    owners: Mapping[Value, Value]  # the value whose bytes a view shares
+    offsets: Mapping[Value | str, int]  # offsets of values, and of the workspaces of ops by name
+    nbytes: int  # of the workspace
 
     @property
     def inputs(self) -> Sequence[Value]:

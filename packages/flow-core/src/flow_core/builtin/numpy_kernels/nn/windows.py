@@ -43,27 +43,19 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A convolution of x (batch, groups x channels, *size) to y (batch, groups x filters, *out).
+    """A convolution of x (batch, groups x channels, *size) to y (batch, groups x filters, *out)."""
 
-    Attributes:
-        first: whether the channel axis comes before the spatial axes.
-        n: batch size.
-        channels, filters: numbers of channels and filters per group.
-        size, out, kernel, strides, dilation: input size, output size, and so on, per spatial axis.
-        before: padding before the first element of each axis; a negative value crops elements.
-    """
-
-    first: bool
+    first: bool  # whether the channel axis comes before the spatial axes
     n: int
     groups: int
-    channels: int
-    filters: int
-    size: Ints
+    channels: int  # per group
+    filters: int  # per group
+    size: Ints  # per spatial axis, like all sizes
     out: Ints
     kernel: Ints
     strides: Ints
     dilation: Ints
-    before: Ints
+    before: Ints  # padding before the first element of each axis; a negative value crops elements
 
     @property
     def positions(self) -> int:
