@@ -24,13 +24,10 @@ class Entropy:
     The main thread draws from a generator whose state is equal in all processes.  Other threads,
     which are scheduled differently in each process, and forked children, which must differ from
     each other, use the system's entropy, as numpy does.
-
-    Attributes:
-        source: the generator of the main thread.
     """
 
     def __init__(self) -> None:
-        self.source = random.Random()
+        self.source = random.Random()  # the generator of the main thread
         self._process = os.getpid()
 
     def __call__(self, bits: int) -> int:

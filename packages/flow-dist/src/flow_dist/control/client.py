@@ -76,12 +76,6 @@ class ControlClient:
             process is terminated.
         patience: seconds for which connecting is retried, as the server may start later.
 
-    Attributes:
-        membership: rank and size of this process.
-        hosts: the hosts of all ranks, once all have joined.
-        in_child: whether this is a forked child, whose parent owns the connection.
-        failing: exit status of a process that is failing, and the exception that ends the process.
-
     Raises:
         LaunchError: the server cannot be reached, or rejects this rank.
     """
@@ -98,8 +92,9 @@ class ControlClient:
         patience: float = 30.0,
     ) -> None:
         self.membership = membership
-        self.hosts: tuple[str, ...] = ()
-        self.in_child = False
+        self.hosts: tuple[str, ...] = ()  # the hosts of all ranks, once all have joined
+        self.in_child = False  # whether this is a forked child, whose parent owns the connection
+        # Exit status of a process that is failing, and the exception that ends the process.
         self.failing: tuple[int, BaseException | None] = 0, None
         self._watch = watch or WATCH
         self._reporter = Reporter(self._watch)

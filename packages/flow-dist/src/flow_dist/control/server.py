@@ -53,9 +53,6 @@ class ControlServer:
         port: the port to listen on; 0 selects any free port.
         report: receives reports about a job that makes no progress; if None, they are printed.
 
-    Attributes:
-        address, port: where the server listens.
-
     Raises:
         LaunchError: the address is not available, or the system does not let this process open one
             file descriptor per rank.
@@ -72,7 +69,7 @@ class ControlServer:
     ) -> None:
         self.limits = limits or Limits()
         self._report = report or print_report
-        self.address = address
+        self.address = address  # where the server listens
         self._token = token
         self._board = Board(size, self.limits, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}

@@ -56,15 +56,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """An ``mpiexec`` program.
-
-    Attributes:
-        path: the program.
-        kind: "MPICH" or "Open MPI".
-    """
+    """An ``mpiexec`` program."""
 
     path: str
-    kind: str
+    kind: str  # "MPICH" or "Open MPI"
 
     @classmethod
     def find(cls, path: str | None = None) -> Launcher:

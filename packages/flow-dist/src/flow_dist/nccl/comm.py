@@ -94,10 +94,6 @@ class NcclComm(Comm):
         groups: the NCCL communicators; by default those that all plans of this process share.
         ordered: whether floating-point sums are added in the plan's order; if None, `ORDERED`
             decides.
-
-    Attributes:
-        devices: all devices that the comm connects.
-        local: the devices of this process, possibly none.
     """
 
     name = "nccl"
@@ -110,7 +106,8 @@ class NcclComm(Comm):
     ) -> None:
         self._groups = groups or process_communicators()
         self._ordered = is_ordered() if ordered is None else ordered
-        self.devices = tuple(devices)
+        self.devices = tuple(devices)  # all devices that the comm connects
+        # The devices of this process, possibly none.
         self.local = tuple(d for d in devices if self._groups.owns(d))
         self._meters: list[Meter] = []
         self._scratch: dict[tuple[Device, int], Scratch] = {}

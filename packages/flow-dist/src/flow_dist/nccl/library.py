@@ -63,16 +63,11 @@ class NcclStatus(FlowError):
 
 
 class Library(Protocol):
-    """The functions of NCCL that the comm uses; NCCL communicators are objects of the binding.
+    """The functions of NCCL that the comm uses; NCCL communicators are objects of the binding."""
 
-    Attributes:
-        name: name of the binding, with its version.
-        version: version of NCCL, such as 22803 for 2.28.3.
-        error: the types of the exceptions that its calls raise; see `status_of`.
-    """
-
-    name: str
-    version: int
+    name: str  # name of the binding, with its version
+    version: int  # version of NCCL, such as 22803 for 2.28.3
+    # The types of the exceptions that its calls raise; see `status_of`.
     error: tuple[type[Exception], ...]
 
     def unique_id(self) -> bytes:

@@ -49,41 +49,26 @@ PIECE_BYTES = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A region of a variable in a file.
+    """A region of a variable in a file."""
 
-    Attributes:
-        name: name of the variable.
-        dtype: element type of the variable.
-        shape: shape of the whole variable.
-        region: the region of the variable that this piece holds.
-        offset, nbytes, crc: position, size and CRC-32 of the piece's bytes in the file.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    region: Region
-    offset: int
+    name: str  # of the variable
+    dtype: str  # of the variable
+    shape: tuple[int, ...]  # of the whole variable
+    region: Region  # of the variable
+    offset: int  # of the piece's bytes in the file
     nbytes: int
-    crc: int
+    crc: int  # CRC-32
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The list of contents that one process writes.
+    """The list of contents that one process writes."""
 
-    Attributes:
-        step: number of the step to resume at.
-        rank, of: rank of the process, and number of processes.
-        job: the id of the save, equal in all lists.
-        pieces: the contents of the process's data file.
-    """
-
-    step: int
+    step: int  # number of the step to resume at
     rank: int
-    of: int
-    job: str
-    pieces: tuple[Piece, ...]
+    of: int  # the number of processes
+    job: str  # the id of the save, equal in all lists
+    pieces: tuple[Piece, ...]  # the contents of the process's data file
 
 
 def data_file(folder: Path, rank: int) -> Path:
