@@ -45,13 +45,9 @@ class DnnError(FlowError):
 
 
 class Bench(Protocol):
-    """Times plans on scratch memory.
+    """Times plans on scratch memory."""
 
-    Attributes:
-        stream: the stream on which runs must be queued.
-    """
-
-    stream: int
+    stream: int  # the stream on which runs must be queued
 
     def seconds(self, run: Callable[[Sequence[int]], None], nbytes: Sequence[int]) -> float:
         """Return the run time of a function in seconds.
@@ -62,18 +58,12 @@ class Bench(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A graph with a plan that is ready to execute.
-
-    Attributes:
-        index: index of the plan in the graph.
-        workspace: workspace size in bytes.
-        numbers: scalars of the problem, in host memory that does not move.
-    """
+    """A graph with a plan that is ready to execute."""
 
     graph: Any
-    index: int
-    workspace: int
-    numbers: Any
+    index: int  # index of the plan in the graph
+    workspace: int  # workspace size in bytes
+    numbers: Any  # scalars of the problem, in host memory that does not move
 
     def execute(self, handle: Any, addresses: Sequence[int], workspace: int) -> None:
         """Queue the plan, given the addresses of inputs and outputs."""

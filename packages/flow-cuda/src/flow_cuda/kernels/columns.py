@@ -27,11 +27,7 @@ STRETCH, MOST_PARTS = 128, 64
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A tensor viewed as a matrix.
-
-    Attributes:
-        rows, columns: number of rows and of columns.
-    """
+    """A tensor viewed as a matrix."""
 
     rows: int
     columns: int

@@ -66,16 +66,11 @@ def move_box(
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A box to copy, in units of bytes that one instruction moves.
-
-    Attributes:
-        steps: the strides in the source and in the target.
-        nbytes: the size of a unit.
-    """
+    """A box to copy, in units of bytes that one instruction moves."""
 
     sizes: tuple[int, ...]
-    steps: tuple[tuple[int, ...], tuple[int, ...]]
-    nbytes: int
+    steps: tuple[tuple[int, ...], tuple[int, ...]]  # the strides in the source and in the target
+    nbytes: int  # the size of a unit
 
 
 def merged_axes(
@@ -262,17 +257,11 @@ def _axis(ctx: BindContext) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The elements of a slice that a device's part of a tensor contains.
+    """The elements of a slice that a device's part of a tensor contains."""
 
-    Attributes:
-        sizes: number of elements per axis.
-        own: start and step in the local part of the tensor, per axis.
-        part: start in the slice, per axis.
-    """
-
-    sizes: tuple[int, ...]
-    own: tuple[tuple[int, int], ...]
-    part: tuple[int, ...]
+    sizes: tuple[int, ...]  # number of elements per axis
+    own: tuple[tuple[int, int], ...]  # start and step in the local part of the tensor, per axis
+    part: tuple[int, ...]  # start in the slice, per axis
 
     def in_tensor(self, shape: Sequence[int]) -> tuple[int, list[int]]:
         """Return the box's offset and strides in the local part of the tensor."""

@@ -36,17 +36,11 @@ _NUMPY: dict[str, Any] = {"u32": np.uint32, "u64": np.uint64}
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """A stable radix sort of keys.
+    """A stable radix sort of keys."""
 
-    Attributes:
-        n: number of keys.
-        kind: C++ type of the keys.
-        bits: number of significant low bits.
-    """
-
-    n: int
-    kind: str
-    bits: int
+    n: int  # number of keys
+    kind: str  # C++ type of the keys
+    bits: int  # number of significant low bits
 
     @classmethod
     def of(cls, type_: TensorType) -> Sorting:

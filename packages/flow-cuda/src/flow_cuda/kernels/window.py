@@ -34,18 +34,12 @@ Ints = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class WindowLayout:
-    """The sizes and strides of a tensor with batch, channel and spatial axes.
+    """The sizes and strides of a tensor with batch, channel and spatial axes."""
 
-    Attributes:
-        batch, channels: sizes of the batch and channel axes.
-        space: three spatial sizes.
-        steps: strides of batch, channels and spatial axes, in elements.
-    """
-
-    batch: int
+    batch: int  # sizes of the batch and channel axes
     channels: int
-    space: Ints
-    steps: Ints
+    space: Ints  # three spatial sizes
+    steps: Ints  # strides of batch, channels and spatial axes, in elements
 
     @property
     def elements(self) -> Struct:
@@ -154,23 +148,16 @@ def _is_floating(query: KernelQuery) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Conv:
-    """A convolution, computed as matrix products.
+    """A convolution, computed as matrix products."""
 
-    Attributes:
-        x, y: the larger tensor and the smaller one; a transposed convolution computes x from y.
-        kernel: window sizes.
-        last: whether the channel axis is the last one.
-        tf32: whether float32 may be rounded to TF32 (10 mantissa bits).
-    """
-
-    x: WindowLayout
+    x: WindowLayout  # larger tensor and the smaller one; a transposed convolution computes x from y
     y: WindowLayout
     window: Struct
-    kernel: Ints
+    kernel: Ints  # window sizes
     groups: int
-    last: bool
+    last: bool  # whether the channel axis is the last one
     dtype: Any
-    tf32: bool = False
+    tf32: bool = False  # whether float32 may be rounded to TF32 (10 mantissa bits)
 
     @property
     def depth(self) -> int:

@@ -64,17 +64,11 @@ class Convolutions(CudnnPass):
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """Rewriter of single convolutions.
-
-    Attributes:
-        plans: the planner that chooses plans.
-        options: the pass, with its options.
-        tf32: whether float32 may be rounded to TF32.
-    """
+    """Rewriter of single convolutions."""
 
     plans: DnnPlans
     options: Convolutions
-    tf32: bool
+    tf32: bool  # whether float32 may be rounded to TF32
 
     def rewrite(self, rewriter: Rewriter, op: Op) -> None:
         """Replace an op by the first fused form for which cuDNN has a plan."""
