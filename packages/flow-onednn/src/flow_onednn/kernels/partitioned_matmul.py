@@ -74,19 +74,14 @@ MIN_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class PartitionedMatmul:
-    """A product that several single-threaded primitives compute concurrently.
+    """A product that several single-threaded primitives compute concurrently."""
 
-    Attributes:
-        parts: one recipe per partition.
-        sums: number of rows and columns of the result for split-K; else None.
-        bias: input position of the bias that is added after split-K; None for no bias.
-        relu: whether relu is applied after split-K.
-    """
-
-    parts: tuple[Recipe, ...]
+    parts: tuple[Recipe, ...]  # one recipe per partition
+    # Number of rows and columns of the result for split-K; else None.
     sums: tuple[int, int] | None = None
+    # Input position of the bias that is added after split-K; None for no bias.
     bias: int | None = None
-    relu: bool = False
+    relu: bool = False  # whether relu is applied after split-K
 
     @property
     def workspace(self) -> int:

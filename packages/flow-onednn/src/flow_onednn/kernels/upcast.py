@@ -31,16 +31,11 @@ _LOG = logging.getLogger("flow_onednn")
 
 @dataclass(frozen=True, slots=True)
 class RowLoop:
-    """The C function of a kernel whose result's rows depend on the same rows of its arrays only.
+    """The C function of a kernel whose result's rows depend on the same rows of its arrays only."""
 
-    Attributes:
-        rows: returns the number of rows.
-        counted: position of the argument that is the number of rows.
-        inputs, outputs: positions of the arguments that are the op's first inputs, and its outputs.
-    """
-
-    rows: Callable[[KernelQuery], int]
-    counted: int
+    rows: Callable[[KernelQuery], int]  # returns the number of rows
+    counted: int  # position of the argument that is the number of rows
+    # Positions of the arguments that are the op's first inputs, and its outputs.
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 

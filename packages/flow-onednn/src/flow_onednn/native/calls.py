@@ -52,17 +52,12 @@ def _fail_loop(loop: Loop, two: Sequence[Call], status: int) -> None:
 
 
 class Call(partial[Any]):
-    """A launch that calls a C function with fixed arguments.
+    """A launch that calls a C function with fixed arguments."""
 
-    Attributes:
-        thunk: the C function that unpacks the arguments.
-        fail: raises the error of a status that is not 0; None if the function returns nothing.
-        slots: the arguments as a C array, once they are needed.
-    """
-
-    thunk: CData
+    thunk: CData  # the C function that unpacks the arguments
+    # Raises the error of a status that is not 0; None if the function returns nothing.
     fail: Callable[[int], object] | None
-    slots: CData = None
+    slots: CData = None  # the arguments as a C array, once they are needed
     join = staticmethod(joined)
     repeat = staticmethod(repeated)
 

@@ -42,17 +42,11 @@ WEIGHTS, BIAS = "diff_weights", "diff_bias"
 
 @dataclass(frozen=True, slots=True)
 class SplitBatch:
-    """The weight gradients of several ranges of images, which are added in order.
+    """The weight gradients of several ranges of images, which are added in order."""
 
-    Attributes:
-        parts: a single-threaded recipe per range.
-        starts: the first image of each range.
-        given: the op's outputs.
-    """
-
-    parts: tuple[Recipe, ...]
-    starts: tuple[int, ...]
-    given: tuple[Operand, ...]
+    parts: tuple[Recipe, ...]  # a single-threaded recipe per range
+    starts: tuple[int, ...]  # the first image of each range
+    given: tuple[Operand, ...]  # the op's outputs
 
     @property
     def workspace(self) -> int:
