@@ -25,13 +25,9 @@ SUFFIX_LENGTH = 5
 
 
 class Samples(Protocol):
-    """A data set with random access.
+    """A data set with random access."""
 
-    Attributes:
-        classes: the names of the classes of its samples; none if it has no classes.
-    """
-
-    classes: Sequence[str] = ()
+    classes: Sequence[str] = ()  # names of the classes of its samples; none if it has no classes
 
     def __len__(self) -> int:
         """Return the number of samples."""

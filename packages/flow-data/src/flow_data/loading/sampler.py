@@ -26,19 +26,12 @@ Ref = tuple[int, int, Any]
 
 @dataclass(frozen=True, slots=True)
 class SamplerOptions:
-    """Shuffle options.
+    """Shuffle options."""
 
-    Attributes:
-        buffer: size of the shuffle buffer in runs of records; 0 for no shuffle.
-        parts: whether each epoch after the first reads the files in another order.
-        seed: seed of both shuffles, of records and of files.
-        run: number of consecutive records that stay together.
-    """
-
-    buffer: int = 0
-    parts: bool = False
-    seed: int = 0
-    run: int = 1
+    buffer: int = 0  # size of the shuffle buffer in runs of records; 0 for no shuffle
+    parts: bool = False  # whether each epoch after the first reads the files in another order
+    seed: int = 0  # seed of both shuffles, of records and of files
+    run: int = 1  # number of consecutive records that stay together
 
 
 class Sampler:

@@ -18,17 +18,11 @@ REFUSED = "refused"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The position of a record.
+    """The position of a record."""
 
-    Attributes:
-        file: path of the record's file.
-        offset: first byte of the record in the file; -1 if the record is a whole file.
-        number: number of the record in the file.
-    """
-
-    file: str
-    offset: int
-    number: int
+    file: str  # path of the record's file
+    offset: int  # first byte of the record in the file; -1 if the record is a whole file
+    number: int  # number of the record in the file
 
     def __str__(self) -> str:
         if self.offset < 0:
@@ -37,13 +31,9 @@ class Origin:
 
 
 class CorruptRecordError(RowError):
-    """The error for a corrupt or unreadable record or file of records.
+    """The error for a corrupt or unreadable record or file of records."""
 
-    Attributes:
-        origin: position of the record.
-    """
-
-    origin: Origin | None = None
+    origin: Origin | None = None  # of the record
 
 
 def corrupt(
