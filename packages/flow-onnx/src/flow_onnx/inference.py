@@ -19,15 +19,10 @@ LARGEST_DATA = 1024
 
 @dataclass(frozen=True, slots=True)
 class ResultType:
-    """What ONNX defines for a result of a node.
+    """What ONNX defines for a result of a node."""
 
-    Attributes:
-        element: the number of the element type.
-        shape: the shape; None if it depends on values that are not known.
-    """
-
-    element: int
-    shape: tuple[int, ...] | None
+    element: int  # the number of the element type
+    shape: tuple[int, ...] | None  # the shape; None if it depends on values that are not known
 
     @property
     def nbytes(self) -> int:

@@ -109,28 +109,20 @@ def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
 
 @dataclass(slots=True)
 class _Loading:
-    """The state of a load.
-
-    Attributes:
-        tools: adds variables, branches and loops.
-        folder: computes ops on known inputs.
-        attempted, at: for errors.
-        values: the values by name: blobs, weights and arrays that are known at compile time.
-        elements: their element types by name, as ONNX numbers them.
-        known_bytes: the bytes of the results that were computed at once.
-        variables: the arrays of variables by name.
-        body_elements: the element types of the results of the last graph within the model.
-    """
+    """The state of a load."""
 
     model: ModelProto
-    tools: ImportTools
+    tools: ImportTools  # adds variables, branches and loops
     folder: Folder
     attempted: str
     at: SourceLine | None
+    # The values by name: blobs, weights and arrays that are known at compile time.
     values: dict[str, Any] = field(default_factory=dict)
+    # Their element types by name, as ONNX numbers them.
     elements: dict[str, int] = field(default_factory=dict)
-    known_bytes: int = 0
-    variables: dict[str, Any] = field(default_factory=dict)
+    known_bytes: int = 0  # the bytes of the results that were computed at once
+    variables: dict[str, Any] = field(default_factory=dict)  # the arrays of variables by name
+    # The element types of the results of the last graph within the model.
     body_elements: Sequence[int] = ()
 
     @property

@@ -27,21 +27,14 @@ Sizes = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Checked export options.
+    """Checked export options."""
 
-    Attributes:
-        opset: version of the ONNX operators.
-        extra: additional domains and their versions.
-        keep: whether the model keeps ops without an equivalent unconverted.
-        sizes: overridden shapes of inputs, by input name; an open size is a name.
-        external: whether large weights are stored in an external data file.
-    """
-
-    opset: int = DEFAULT_OPSET
-    extra: tuple[Opset, ...] = ()
-    keep: bool = False
+    opset: int = DEFAULT_OPSET  # version of the ONNX operators
+    extra: tuple[Opset, ...] = ()  # additional domains and their versions
+    keep: bool = False  # whether the model keeps ops without an equivalent unconverted
+    # Overridden shapes of inputs, by input name; an open size is a name.
     sizes: Mapping[str, Sizes] | None = None
-    external: bool = False
+    external: bool = False  # whether large weights are stored in an external data file
 
     @property
     def domain(self) -> Opset:
