@@ -121,15 +121,10 @@ class Connection(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server with a handler of SIGHUP, and status 0 after SIGTERM or SIGINT.
+    """uvicorn's server with a handler of SIGHUP, and status 0 after SIGTERM or SIGINT."""
 
-    Attributes:
-        reload: called at SIGHUP.
-        listening: called when clients can connect.
-    """
-
-    reload: Callable[[], None] = staticmethod(lambda: None)
-    listening: Callable[[], None] = staticmethod(lambda: None)
+    reload: Callable[[], None] = staticmethod(lambda: None)  # called at SIGHUP
+    listening: Callable[[], None] = staticmethod(lambda: None)  # called when clients can connect
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
