@@ -58,11 +58,7 @@ def shown(value: object) -> str:
 
 
 def parsed(text: str | bytes) -> Any:
-    """Parse a JSON text.
-
-    Raises:
-        Mismatch: the text is not JSON, or is nested too deeply.
-    """
+    """Parse a JSON text; raise `Mismatch` if the text is not JSON, or is nested too deeply."""
     try:
         return json.loads(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as error:

@@ -46,8 +46,7 @@ def owned(thing: Owned) -> None:
 def check_process() -> None:
     """Refuse the use of flow in a fork of a process with a session in use.
 
-    Raises:
-        ForkError: this process was forked from one that had a session in use.
+    Raises `ForkError` if this process was forked from one that had a session in use.
     """
     if _parent:
         raise refusal("using flow in a forked process", _parent[0])

@@ -62,8 +62,7 @@ class InProcessComm(Comm):
     ) -> tuple[Launch, ...]:
         """Return the launches that run an exchange between fixed arrays.
 
-        Raises:
-            PlanError: The arrays do not match the exchange.
+        Raises `PlanError` if the arrays do not match the exchange.
         """
         check_arrays(exchange, self.local, inputs, outputs)
         binding = _Binding(exchange, inputs, outputs, Meter())

@@ -205,9 +205,8 @@ def _owner(place: Place, files: dict[str, bool]) -> Owns:
 def remove(folder: Path, owns: Owns | None = None) -> None:
     """Remove a replaced or outdated checkpoint, but keep foreign files.
 
-    Raises:
-        CheckpointError: the folder holds foreign files, which were created during the replacement;
-            the error names the folder that keeps them.
+    Raises `CheckpointError` if the folder holds foreign files, which were created during the
+    replacement; the error names the folder that keeps them.
     """
     names = list(islice(foreign(folder, owns), _SHOWN + 1))
     if not names:

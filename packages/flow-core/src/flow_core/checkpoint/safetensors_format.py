@@ -83,10 +83,8 @@ class SafeTensors(Mapping[str, Array]):
     """The variables of a safetensors file; each variable is read and verified on access.
 
     If the file was replaced or written to after it was opened, access raises
-    `CheckpointReplacedError`.
-
-    Raises:
-        CheckpointError: the file is damaged, or not a safetensors file.
+    `CheckpointReplacedError`.  Raises `CheckpointError` if the file is damaged, or not a
+    safetensors file.
     """
 
     def __init__(self, file: Path) -> None:

@@ -61,8 +61,7 @@ class StoredVariable(HostDLPack):
     def type(self) -> TensorType | None:
         """The shape and element type; None in the older layout without ``meta``.
 
-        Raises:
-            CheckpointError: ``meta`` cannot be read.
+        Raises `CheckpointError` if ``meta`` cannot be read.
         """
         meta = self.folder / META
         if self._type is None and self._origin.has(meta):
@@ -282,8 +281,7 @@ def _variable_folders(root: Path, most: int | None = None) -> Iterator[Path]:
 def write(path: Path, variables: Mapping[str, Array]) -> None:
     """Write variables into an empty folder.
 
-    Raises:
-        CheckpointError: the layout does not support a name or an element type.
+    Raises `CheckpointError` if the layout does not support a name or an element type.
     """
     check_names(variables)
     for name, value in variables.items():

@@ -118,8 +118,7 @@ def format_to_write(
 ) -> tuple[FormatSpec, Lazy]:
     """Return the format of a save and its writer, by its name or the suffix of a path.
 
-    Raises:
-        CheckpointError: the format is not registered, or cannot be written.
+    Raises `CheckpointError` if the format is not registered, or cannot be written.
     """
     if format is None:
         format = next((s.name for s in known.values() if is_file_of(path, s)), SNAPSHOT.name)

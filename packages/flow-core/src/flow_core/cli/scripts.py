@@ -82,10 +82,8 @@ def job_of(target: str, args: Sequence[str] = ()) -> Any:
 def jobs_of(target: str, args: Sequence[str] = ()) -> dict[str, Any]:
     """Return the job that ``script.py:job`` names, or all jobs at the top level of ``script.py``.
 
-    The script is imported as by `job_of`.
-
-    Raises:
-        JobError: the script, or a job in it, does not exist.
+    The script is imported as by `job_of`.  Raises `JobError` if the script, or a job in it, does
+    not exist.
     """
     path, name = _parts(target)
     with planning():
@@ -202,10 +200,8 @@ def measured_of(
 def documents_of(target: str, args: Sequence[str], show: Progress) -> list[PlanDocument]:
     """Return the plan of ``script.py:job``, or the plans of all jobs of ``script.py``.
 
-    Simulated devices do not share replicas: what they can share depends on the processor.
-
-    Raises:
-        JobError: the script, or a job in it, does not exist.
+    Simulated devices do not share replicas: what they can share depends on the processor.  Raises
+    `JobError` if the script, or a job in it, does not exist.
     """
     from flow_core.observe.document import document
 

@@ -195,8 +195,7 @@ def _reason(plan: Plan, position: int, wait: Wait) -> str:
 def check_registers(registers: Iterable[RegisterPlan]) -> None:
     """Prove that actors never block.
 
-    Raises:
-        CircularWaitError: actors wait for each other; the error describes the circle.
+    Raises `CircularWaitError` if actors wait for each other; the error describes the circle.
     """
     reasons: dict[str, dict[str, str]] = {}
     for r in registers:

@@ -49,8 +49,7 @@ class ListedPass:
 def pass_list(request: CompileRequest) -> tuple[ListedPass, ...]:
     """Return all registered passes in execution order, with those that the job runs.
 
-    Raises:
-        PluginOrderError: the request contains a pass that is not registered.
+    Raises `PluginOrderError` if the request contains a pass that is not registered.
     """
     registry, requested = request.registry, {item.name: item for item in request.requested}
     if unknown := requested.keys() - {spec.name for spec in registry.passes}:
@@ -123,8 +122,7 @@ class _Verified:
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the rewritten graph.
 
-        Raises:
-            PluginResultError: the pass breaks an invariant of graphs.
+        Raises `PluginResultError` if the pass breaks an invariant of graphs.
         """
         # core's own passes also refuse graphs of users by a GraphError
         own = self.run.apply(graph, context) if self.origin.plugin.startswith("core.") else None
@@ -151,8 +149,7 @@ class _PluginPass:
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the rewritten graph.
 
-        Raises:
-            PluginError: the pass raises, or does not return a graph.
+        Raises `PluginError` if the pass raises, or does not return a graph.
         """
         attempted = f"running pass {self.name!r} on job {self.request.job!r}, {self.origin}"
         at = user_line()

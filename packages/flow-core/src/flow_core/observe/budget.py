@@ -140,8 +140,7 @@ def _key(text: str) -> str:
 def read_budgets(path: Path) -> dict[str, Budget]:
     """Read the budgets of jobs.
 
-    Raises:
-        PlanError: the file does not exist, or is not a file of budgets.
+    Raises `PlanError` if the file does not exist, or is not a file of budgets.
     """
     hint = "write it from the present plans: flow plan --check FILE --update SCRIPT.PY"
     try:
@@ -174,10 +173,7 @@ def compare(doc: PlanDocument, budget: Budget) -> Iterator[Change]:
     """Yield the numbers of a plan that differ from a budget.
 
     Sections and numbers that the file does not have are not compared, except for new collectives
-    and classes of ops, whose budget is 0.
-
-    Raises:
-        PlanError: the plan is for other devices.
+    and classes of ops, whose budget is 0.  Raises `PlanError` if the plan is for other devices.
     """
     found = budget_of(doc)
     if found.devices != budget.devices:

@@ -103,11 +103,7 @@ class PlanDocument:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> PlanDocument:
-        """Decode a document from JSON.
-
-        Raises:
-            PlanError: the text is not a document.
-        """
+        """Decode a document from JSON; raise `PlanError` if the text is not a document."""
         try:
             doc: PlanDocument = _DECODER.decode(cls, _content(parsed(text)))
             _check_ops(doc.ops)
@@ -119,8 +115,7 @@ class PlanDocument:
     def read(cls, path: Path) -> PlanDocument:
         """Read a document from a file.
 
-        Raises:
-            PlanError: the path does not name a regular file, or the file is not a document.
+        Raises `PlanError` if the path does not name a regular file, or the file is not a document.
         """
         try:
             with open_regular(path) as file:

@@ -154,8 +154,7 @@ class Pipeline:
     def check_process(self) -> None:
         """Refuse to wait for actors that run in another process.
 
-        Raises:
-            ForkError: this is a forked process, and the actors belong to its parent.
+        Raises `ForkError` if this is a forked process, and the actors belong to its parent.
         """
         if self._left:
             raise refusal("using results and sessions of another process", self.process)
@@ -309,8 +308,7 @@ class Pipeline:
     def wait_for(self, step: Step) -> None:
         """Block until a step is delivered.
 
-        Raises:
-            JobError: the caller is the callback of an earlier step, which must end first.
+        Raises `JobError` if the caller is the callback of an earlier step, which must end first.
         """
         if self.in_callback and not step.done:
             raise JobError.at_caller(
@@ -377,8 +375,7 @@ class Pipeline:
     def close(self) -> tuple[BaseException, ...]:
         """Deliver pending steps, end the threads, and return the unreported errors.
 
-        Raises:
-            JobError: the caller is a callback.
+        Raises `JobError` if the caller is a callback.
         """
         if self.in_callback or self._in_handler:
             raise JobError.at_caller(

@@ -97,11 +97,7 @@ class Trace:
 
 @lru_cache
 def _trace(path: str, rank: int | None) -> Trace:
-    """Return the trace of this process.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
+    """Return the trace of this process; raise `ConfigError` if the file cannot be written."""
     try:
         rank_file(Path(path), rank).open("ab").close()
     except OSError as error:

@@ -207,8 +207,7 @@ def parsed(type: str, text: str) -> Fields:
     >>> parsed("PluginData", 'plugin_name: "a\101" content: "\000"')
     {'plugin_name': b'aA', 'content': b'\x00'}
 
-    Raises:
-        DataError: the text is not the text form of a message of this type.
+    Raises `DataError` if the text is not the text form of a message of this type.
     """
     tokens = [t for t in _TOKEN.findall(text) if t not in (";", ",")]
     if not _TOKEN.sub("", text).strip() == "":

@@ -81,11 +81,7 @@ def write_recording(file: Path, recording: Recording) -> None:
 
 
 def read_recording(file: Path) -> Recording:
-    """Read a file.
-
-    Raises:
-        ReplayError: it is no file of recorded steps.
-    """
+    """Read a file; raise `ReplayError` if it is no file of recorded steps."""
     try:
         with zipfile.ZipFile(file) as archive:
             header = json.loads(_member(archive, "header"))

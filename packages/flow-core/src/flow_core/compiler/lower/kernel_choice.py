@@ -34,8 +34,7 @@ NO_KERNELS = KernelChoice()
 def choose_kernels(inputs: Inputs, order: Order) -> KernelChoice:
     """Find the kernel of every op, with the cores divided as the plan will divide them.
 
-    Raises:
-        KernelNotFoundError: some ops have no kernel; one error lists all of them.
+    Raises `KernelNotFoundError` if some ops have no kernel; one error lists all of them.
     """
     with sized_pools(divide_cores(inputs, order, NO_KERNELS)):
         return _found(inputs, order)

@@ -32,8 +32,7 @@ class Order:
 def order_ops(inputs: Inputs) -> Order:
     """Order ops as one device runs them, or as the streams of several devices start them.
 
-    Raises:
-        GraphError: an op depends on itself.
+    Raises `GraphError` if an op depends on itself.
     """
     graph, specs, options = inputs.graph, inputs.specs, inputs.options
     if len({op.placement for op in graph.ops.values()}) <= 1:

@@ -66,8 +66,7 @@ class BoxingMethods:
     ) -> tuple[ReshardStep, ...]:
         """Return the steps of the method that a plugin chooses, or else of the fastest method.
 
-        Raises:
-            BoxingError: no boxing exists, or a plugin's method includes an impossible step.
+        Raises `BoxingError` if no boxing exists, or a plugin's method includes an impossible step.
         """
         planned = plan_boxing(tensor.shape, tensor.dtype.itemsize, source, target, links)
         fitting = [spec for spec in self.specs if _fits(spec, source, target)]

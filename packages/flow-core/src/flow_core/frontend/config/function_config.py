@@ -569,8 +569,7 @@ def initializer_attr(value: Any) -> tuple[AttrValue, ...]:
     >>> initializer_attr({"random_normal_conf": {"std": 0.1}})
     ('random_normal', 0.0, 0.1)
 
-    Raises:
-        InferenceError: the value is neither an initializer nor such a dict.
+    Raises `InferenceError` if the value is neither an initializer nor such a dict.
     """
     if isinstance(value, Initializer):
         return value.to_attr()

@@ -117,8 +117,7 @@ def _requested_passes(build: JobBuild, graph: Graph) -> Iterator[Pass]:
 def _float32_ops(build: JobBuild) -> frozenset[str]:
     """Return the names of the ops that mixed precision keeps in float32.
 
-    Raises:
-        JobError: the job has no op of such a name.
+    Raises `JobError` if the job has no op of such a name.
     """
     names = build.config.get(FLOAT32_OPS) or ()
     for name in names:

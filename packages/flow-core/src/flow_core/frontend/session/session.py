@@ -399,10 +399,8 @@ class Session:
     def stored(self) -> Mapping[str, StoredVariable]:
         """Return the allocated variables of all jobs; trace and allocate them if needed.
 
-        Jobs that cannot be traced, or whose variables cannot be allocated, are excluded.
-
-        Raises:
-            JobError: called while a job is being traced.
+        Jobs that cannot be traced, or whose variables cannot be allocated, are excluded.  Raises
+        `JobError` if called while a job is being traced.
         """
         for name in self.requested_types():
             if name not in self._stored or not self._stored[name].has_parts:
@@ -460,10 +458,8 @@ class Session:
     def load_regions(self, readers: Mapping[str, ReadRegion]) -> None:
         """Overwrite variables; each process reads only the regions that its devices hold.
 
-        A variable that no job has laid out yet is read when a job requests its parts.
-
-        Raises:
-            VariableError: no job has a variable with one of the names.
+        A variable that no job has laid out yet is read when a job requests its parts.  Raises
+        `VariableError` if no job has a variable with one of the names.
         """
         with self.quiesced(), self.writes:
             known = self.requested_types()
@@ -500,8 +496,7 @@ class Session:
     def before_call(self, job: str) -> None:
         """Raise errors of callbacks, and refuse calls whose order may differ between processes.
 
-        Raises:
-            JobError: a callback calls a job, in a program of several processes.
+        Raises `JobError` if a callback calls a job, in a program of several processes.
         """
         if self._world is not None and self.pipeline.in_callback:
             raise JobError.at_caller(

@@ -192,8 +192,7 @@ class JobBuild:
     def evaluate(self, blob: BlobDef, line: SourceLine | None) -> Any:
         """Return the value of a blob in the eager call for which this job is traced.
 
-        Raises:
-            JobError: the session is not in eager mode, or the job is traced without a call.
+        Raises `JobError` if the session is not in eager mode, or the job is traced without a call.
         """
         if self.fed is None or self.methods is None:
             raise JobError(

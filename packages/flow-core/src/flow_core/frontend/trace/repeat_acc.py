@@ -71,8 +71,7 @@ class PeriodBlob(BlobDef):
 def periods_of(inputs: Sequence[object]) -> int | None:
     """Return the number of periods of an op's inputs; None if all have one value per step.
 
-    Raises:
-        JobError: the blobs have different numbers of periods.
+    Raises `JobError` if the blobs have different numbers of periods.
     """
     found = {len(x.periods) for x in inputs if isinstance(x, PeriodBlob)}
     if len(found) > 1:

@@ -54,11 +54,7 @@ class Replay:
     error: str = ""  # the error with which the step failed, if it did
 
     def __getitem__(self, name: str) -> Array:
-        """Return the value of an op.
-
-        Raises:
-            ReplayError: no op has that name.
-        """
+        """Return the value of an op; raise `ReplayError` if no op has that name."""
         results = {op.name: op.outputs for op in self.ops}
         results |= {start: (value,) for start, value in self.start.items()}
         found = {op: outputs[0] for op, outputs in results.items() if outputs}

@@ -64,8 +64,7 @@ known: dict[str, PythonOp] = {}
 def results_of(op: PythonOp, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
     """Call an op's function, and return one array per output.
 
-    Raises:
-        InferenceError: the function returns another number of arrays.
+    Raises `InferenceError` if the function returns another number of arrays.
     """
     found = op.function(inputs)
     arrays = tuple(found) if isinstance(found, list | tuple) else (found,)

@@ -35,8 +35,7 @@ class Agreement:
     def compiled(self, request: CompileRequest) -> Compiled:
         """Compile a request with the selection of rank 0.
 
-        Raises:
-            FlowError: the compilation has failed in this process or in another one.
+        Raises `FlowError` if the compilation has failed in this process or in another one.
         """
         selection = SharedSelection(self._world, self._job, str(request.selector))
         try:
@@ -50,8 +49,7 @@ class Agreement:
     def already(self, compiled: Compiled) -> None:
         """Take part if this process has compiled the job before.
 
-        Raises:
-            FlowError: the compilation has failed in another process.
+        Raises `FlowError` if the compilation has failed in another process.
         """
         selection = SharedSelection(self._world, self._job, "greedy")
         self._finish(selection, compiled.physical.signatures, None)
