@@ -31,8 +31,7 @@ class RowWork:
     def run_row(self, row: int) -> None:
         """Process one row.
 
-        Raises:
-            RowError: the sample of the row is invalid; the error has the row number.
+        Raises `RowError` if the sample of the row is invalid; the error has the row number.
         """
         try:
             self.work(row)

@@ -35,10 +35,7 @@ def schema_of(proto: NodeProto, opset: int) -> Any:
     """Return the definition of a node's operator.
 
     `Constant` has that of the newest opset, since models of early opsets have constants of types
-    that were permitted later.
-
-    Raises:
-        InvalidNode: the version of the operators has none.
+    that were permitted later.  Raises `InvalidNode` if the version of the operators has none.
     """
     version = defs.onnx_opset_version() if proto.op_type == "Constant" else opset
     try:

@@ -113,11 +113,7 @@ def read_rules(path: str | os.PathLike[str]) -> RulesFile:
 
 
 def parse_rules(data: bytes) -> RulesFile:
-    """Parse the contents of a file of rules.
-
-    Raises:
-        RulesError: the contents are not valid.
-    """
+    """Parse the contents of a file of rules; raise `RulesError` if they are not valid."""
     try:
         document = json.loads(data.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

@@ -135,8 +135,7 @@ class Trial:
     def local(self, rule: Rule, rank: int) -> tuple[Array, ...]:
         """Compute the results of a device.
 
-        Raises:
-            CannotForm: the op rejects the parts of its inputs.
+        Raises `CannotForm` if the op rejects the parts of its inputs.
         """
         attrs = self._attrs(rule, rank)
         key = rule.inputs, rank, attrs
@@ -175,8 +174,7 @@ class Trial:
     def gathered(self, index: int, layout: Layout, rule: Rule) -> tuple[Array, Sequence[Array]]:
         """Reassemble a result from its parts with a given layout; return the result and the parts.
 
-        Raises:
-            CannotForm: the parts are not valid for the layout.
+        Raises `CannotForm` if the parts are not valid for the layout.
         """
         found = []
         for rank, wanted in enumerate(self._shapes(index, layout)):

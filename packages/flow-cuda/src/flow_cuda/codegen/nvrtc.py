@@ -28,8 +28,7 @@ class NvrtcError(FlowError):
 def library() -> Any:
     """Return the NVRTC bindings.
 
-    Raises:
-        NvrtcError: the bindings or the library are not installed.
+    Raises `NvrtcError` if the bindings or the library are not installed.
     """
     try:
         from cuda.bindings import nvrtc
@@ -127,8 +126,7 @@ def _log(nvrtc: Any, program: Any) -> str:
 def _check(doing: str, answer: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the results that follow the status code.
 
-    Raises:
-        NvrtcError: the status is an error.
+    Raises `NvrtcError` if the status is an error.
     """
     status, *results = answer
     if int(status):

@@ -204,8 +204,7 @@ class DnnPlans:
     def planned(self, problem: Problem, plan: str) -> Planned:
         """Return a chosen plan, ready to execute.
 
-        Raises:
-            DnnError: the library on this machine does not provide the plan.
+        Raises `DnnError` if the library on this machine does not provide the plan.
         """
         found: Planned | None = self._planned.get((problem, plan))
         if found is None:

@@ -122,8 +122,7 @@ class _Planner:
     def _check_forced(self, graph: Graph, op: Op, new: Op) -> None:
         """Check that the program does not force an algorithm for which cuDNN has no plan.
 
-        Raises:
-            DnnError: the program forces an algorithm for which cuDNN has no plan.
+        Raises `DnnError` if the program forces an algorithm for which cuDNN has no plan.
         """
         kind = NEW[new.type]
         number = self._forced(kind)

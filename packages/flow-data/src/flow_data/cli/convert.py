@@ -135,8 +135,7 @@ class NpzSamples(Samples):
 def open_samples(source: str) -> Samples:
     """Open a folder of images, a .csv or an .npz file.
 
-    Raises:
-        DataError: the source is none of these, or cannot be read.
+    Raises `DataError` if the source is none of these, or cannot be read.
     """
     if os.path.isdir(source):
         return FolderSamples(source)

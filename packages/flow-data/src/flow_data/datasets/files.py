@@ -95,8 +95,7 @@ def located(
 ) -> tuple[Files, Path]:
     """Return the form and the folder in which a data set is found.
 
-    Raises:
-        DataError: it is found nowhere, or a file differs from the published one.
+    Raises `DataError` if it is found nowhere, or a file differs from the published one.
     """
     roots = roots_of(what, folder)
     for form in forms:

@@ -70,8 +70,7 @@ class Sampler:
     def count(self) -> int:
         """Return the number of records; the first call scans all files.
 
-        Raises:
-            DataError: the files contain no record.
+        Raises `DataError` if the files contain no record.
         """
         if self._count is None:
             self._count = sum(1 for _ in self._stored(0))

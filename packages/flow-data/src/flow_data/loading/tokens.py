@@ -127,8 +127,7 @@ class TokenSource:
     def refs(self, step: int) -> list[int]:
         """Return the numbers of the samples of a step.
 
-        Raises:
-            DataError: the data set has been prepared for fewer samples.
+        Raises `DataError` if the data set has been prepared for fewer samples.
         """
         first, most = step * self._batch, self._order.samples
         if first + self._batch > most:

@@ -109,8 +109,7 @@ class Job:
     def result(self) -> None:
         """Wait for the job, and raise its error if it failed.
 
-        Raises:
-            CancelledError: the job was cancelled.
+        Raises `CancelledError` if the job was cancelled.
         """
         self.wait()
         if self.cancelled():

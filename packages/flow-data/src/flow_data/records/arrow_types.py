@@ -51,8 +51,7 @@ class Column:
 def columns(schema: Table, library: Any) -> tuple[Column, ...]:
     """Return the columns of a schema, given pyarrow.
 
-    Raises:
-        ValueError: the schema is malformed, or its numbers are big-endian.
+    Raises `ValueError` if the schema is malformed, or its numbers are big-endian.
     """
     if schema.GetSlot(4, 0, numbers.Int16Flags):
         raise ValueError("numbers in big-endian byte order")

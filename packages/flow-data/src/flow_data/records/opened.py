@@ -10,8 +10,7 @@ from flow_core.base.formats.regular_files import AnyPath, open_regular
 class OpenFile:
     """A regular file, which is closed when nothing refers to it; threads may share it.
 
-    Raises:
-        OSError: the path does not name a regular file, or the file cannot be opened.
+    Raises `OSError` if the path does not name a regular file, or the file cannot be opened.
     """
 
     __slots__ = ("descriptor", "size")

@@ -87,8 +87,7 @@ class Board:
     def beat(self, rank: int, changes: Mapping[str, Any], now: float) -> None:
         """Record a heartbeat of a rank, with the changes of its position.
 
-        Raises:
-            WireError: the changes are invalid.
+        Raises `WireError` if the changes are invalid.
         """
         known = self.ranks[rank]
         if changes:

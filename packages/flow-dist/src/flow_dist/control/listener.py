@@ -44,8 +44,7 @@ _OTHER_FILES = 128
 def allow_connections(count: int) -> None:
     """Raise this process's limit on open files to the number that its connections need.
 
-    Raises:
-        LaunchError: the system does not allow that many open files.
+    Raises `LaunchError` if the system does not allow that many open files.
     """
     needed = count + len(os.listdir("/proc/self/fd")) + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

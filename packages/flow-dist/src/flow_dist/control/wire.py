@@ -102,8 +102,7 @@ def _refused(name: str) -> NoReturn:
 def _is_plain(value: Any, depth: int) -> bool:
     """Return whether a value is of bounded depth and range, and can be encoded again.
 
-    Raises:
-        UnicodeEncodeError: a string holds a lone surrogate.
+    Raises `UnicodeEncodeError` if a string holds a lone surrogate.
     """
     if isinstance(value, str):
         return value.isascii() or bool(value.encode())

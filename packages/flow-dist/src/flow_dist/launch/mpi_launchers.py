@@ -31,8 +31,7 @@ class Host:
     def parse_all(cls, text: str) -> tuple[Host, ...]:
         """Parse hosts of the form ``a:2,b:2``.
 
-        Raises:
-            LaunchError: the text has another form, or names a host twice.
+        Raises `LaunchError` if the text has another form, or names a host twice.
         """
         hosts = tuple(cls._parse(part, text) for part in text.split(",")) if text else ()
         if len({host.name for host in hosts}) < len(hosts):
@@ -65,8 +64,7 @@ class Launcher:
     def find(cls, path: str | None = None) -> Launcher:
         """Return the launcher at a path or, by default, beside this Python or else on PATH.
 
-        Raises:
-            LaunchError: there is no launcher, or its kind is unknown.
+        Raises `LaunchError` if there is no launcher, or its kind is unknown.
         """
         folder = os.path.dirname(sys.executable)
         mpiexec = path or shutil.which("mpiexec", path=folder) or shutil.which("mpiexec")

@@ -108,8 +108,7 @@ class Cluster:
     def fit(self, job: Job, failure: Failure | None) -> Job:
         """Return the job with as many ranks as there are resources for; reserve the resources.
 
-        Raises:
-            LaunchError: there are resources for too few ranks.
+        Raises `LaunchError` if there are resources for too few ranks.
         """
         self._release()  # a placement group that lost a node must be created again
         node_address = self._ray.util.get_node_ip_address()

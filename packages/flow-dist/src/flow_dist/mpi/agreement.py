@@ -197,8 +197,7 @@ class Agreement:
     def check(self) -> None:
         """Compare the steps of this process with those of its neighbors, at negligible cost.
 
-        Raises:
-            ProcessesDifferError: a neighbor has run other steps.
+        Raises `ProcessesDifferError` if a neighbor has run other steps.
         """
         if self._steps.quick_difference() is not None:
             self.check_all()
@@ -206,8 +205,7 @@ class Agreement:
     def check_all(self) -> None:
         """Compare all events of this process with those of all other processes.
 
-        Raises:
-            ProcessesDifferError: another process has run other steps or collectives.
+        Raises `ProcessesDifferError` if another process has run other steps or collectives.
         """
         differences = {name: lane.difference() for name, lane in self._lanes.items()}
         if any(number is not None for number in differences.values()):

@@ -41,11 +41,9 @@ def joined_by_launcher(env: Mapping[str, str] | None = None) -> bool:
 def start_mpi(client: ControlClient) -> Any:
     """Initialize MPI for the ranks of a control channel; return ``mpi4py.MPI``.
 
-    MPI is finalized when the process ends, before its goodbye on the control channel.
-
-    Raises:
-        LaunchError: the MPI library does not derive from MPICH, has been initialized before, or
-            cannot reach the other ranks.
+    MPI is finalized when the process ends, before its goodbye on the control channel.  Raises
+    `LaunchError` if the MPI library does not derive from MPICH, has been initialized before, or
+    cannot reach the other ranks.
     """
     import mpi4py
 

@@ -47,8 +47,7 @@ TAGS = 1 << 20
 def world() -> MpiWorld:
     """Join the processes of the program on the first call, and return them.
 
-    Raises:
-        LaunchError: mpi4py or an MPI library is not available.
+    Raises `LaunchError` if mpi4py or an MPI library is not available.
     """
     try:
         joined = MpiWorld(_mpi().COMM_WORLD)
@@ -117,8 +116,7 @@ class MpiWorld(World):
     def arrange(self, machines: int) -> None:
         """Set the number of machines that the program uses.
 
-        Raises:
-            LaunchError: the processes cannot be distributed evenly over the machines.
+        Raises `LaunchError` if the processes cannot be distributed evenly over the machines.
         """
         if self.size % machines and machines % self.size:
             raise LaunchError(

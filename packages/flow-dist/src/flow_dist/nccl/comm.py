@@ -47,10 +47,8 @@ ORDERED = "FLOW_DIST_NCCL_ORDERED"
 def bootstrap() -> Available | Unavailable:
     """Probe NCCL, and join the processes of this program if there are several.
 
-    The first comm loads the library, because a program on one GPU needs neither of them.
-
-    Raises:
-        LaunchError: there are several processes, but MPI cannot join them.
+    The first comm loads the library, because a program on one GPU needs neither of them.  Raises
+    `LaunchError` if there are several processes, but MPI cannot join them.
     """
     probed = probe_nccl()
     if isinstance(probed, Unavailable) or membership().alone:
@@ -77,8 +75,7 @@ def process_communicators() -> Communicators:
 def is_ordered(env: Mapping[str, str] = os.environ) -> bool:
     """Return whether floating-point sums are added in the plan's order.
 
-    Raises:
-        ConfigError: the setting is neither 0 nor 1.
+    Raises `ConfigError` if the setting is neither 0 nor 1.
     """
     text = env.get(ORDERED, "0")
     if text not in ("0", "1", ""):
@@ -215,8 +212,7 @@ class NcclComm(Comm):
     def before_step(self) -> None:
         """Mark the start of a step, in which the process may wait for others.
 
-        Raises:
-            FlowError: the communicators were aborted.
+        Raises `FlowError` if the communicators were aborted.
         """
         self._check()
         self._steps.running = True
@@ -225,8 +221,7 @@ class NcclComm(Comm):
     def after_step(self) -> None:
         """Mark the end of a step, once its results are complete.
 
-        Raises:
-            FlowError: the communicators were aborted, so the results are invalid.
+        Raises `FlowError` if the communicators were aborted, so the results are invalid.
         """
         self._check()
         self._steps.done += 1
@@ -296,8 +291,7 @@ class _Batch:
     def queue(self, stream: int) -> None:
         """Enqueue the first device's calls on the given stream, and others on their own streams.
 
-        Raises:
-            NcclError: a call failed; all communicators are aborted.
+        Raises `NcclError` if a call failed; all communicators are aborted.
         """
         copiers = list(self._copiers.values())
         streams = [stream, *(copier.stream() for copier in copiers[1:])]

@@ -318,8 +318,7 @@ def _installed(names: Iterable[str]) -> Iterator[str]:
 def load_library() -> Library:
     """Load NCCL through the first binding that works.
 
-    Raises:
-        LaunchError: no binding works (the error states the reasons), or NCCL is too old.
+    Raises `LaunchError` if no binding works (the error states the reasons), or NCCL is too old.
     """
     reasons = []
     for distribution, module, adapter in BINDINGS:

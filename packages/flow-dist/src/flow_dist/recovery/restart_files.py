@@ -174,8 +174,7 @@ def is_own(name: str) -> bool:
 def read_list(path: Path) -> Contents:
     """Read and validate the list of one process.
 
-    Raises:
-        CheckpointError: the list is missing, damaged or invalid, or has another version.
+    Raises `CheckpointError` if the list is missing, damaged or invalid, or has another version.
     """
     try:
         with open_regular(path) as file:
@@ -344,8 +343,7 @@ class Parts(Mapping[str, Array]):
     def read(self, name: str, region: Region) -> Array:
         """Return a region of a variable; only the pieces that overlap it are read.
 
-        Raises:
-            CheckpointError: one of these pieces is damaged.
+        Raises `CheckpointError` if one of these pieces is damaged.
         """
         dtype = self.type_of(name).dtype.numpy
         value = np.empty(region_shape(region), dtype)

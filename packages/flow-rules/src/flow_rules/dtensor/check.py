@@ -122,8 +122,7 @@ def check_dtensor(
 def apart(check: Callable[[], Totals], op: str) -> Totals:
     """Run a check in a forked process: some ops of PyTorch crash if shapes do not match.
 
-    Raises:
-        RuntimeError: the check itself has failed.
+    Raises `RuntimeError` if the check itself has failed.
     """
     if not hasattr(os, "fork"):
         return check()
