@@ -24,12 +24,7 @@ from flow_core.plugins.specs import OpSpec
 def explained(
     ledger: Iterable[BoxingEntry], hosted: Mapping[str, HostedOp], graph: Graph
 ) -> Iterator[BoxingEntry]:
-    """Yield a ledger's entries; for transfers that the fallback causes, state it as the reason.
-
-    Args:
-        hosted: the ops that run on the CPU, by name in the traced graph.
-        graph: the logical graph after its passes.
-    """
+    """Yield a ledger's entries; for transfers that the fallback causes, state it as the reason."""
     readers, values = dict[str, HostedOp](), dict[str, HostedOp]()
     for name, op in graph.ops.items() if hosted else ():
         reader = hosted.get(graph.origin(op.name).logical)

@@ -81,17 +81,11 @@ def to_physical(
     problem: Problem,
     selector: str | Selector = "auto",
     methods: BoxingMethods = NO_PLUGINS,
+    # The devices that the physical graph has ops for, in addition to the devices that stand for
+    # their classes (`flow_core.compiler.distribute.device_classes`); None for all.
     devices: Collection[Device] | None = None,
 ) -> Physical:
-    """Select signatures for a logical graph, and expand the graph to its physical graph.
-
-    Args:
-        problem: the logical graph, and the choices of signatures.
-        selector: the selector of signatures, or its name.
-        methods: the boxing methods of plugins.
-        devices: the devices that the physical graph has ops for, in addition to the devices that
-            stand for their classes (`flow_core.compiler.distribute.device_classes`); None for all.
-    """
+    """Select signatures for a logical graph, and expand the graph to its physical graph."""
     select = SELECTORS[selector] if isinstance(selector, str) else selector
     graph = problem.graph
     placements = {op.placement for op in graph.ops.values()}
@@ -277,7 +271,6 @@ class _Lowering:
         """Return the local values of a logical value in a layout, and box the value on first use.
 
         Args:
-            value: the logical value.
             reader: the logical op that requires the layout; None for a result of the job.
         """
         known = self.local.get((value, layout))
@@ -406,9 +399,6 @@ def local_origins(
     """Return the origins of a logical op's parts; their text is the parts' names.
 
     Args:
-        graph: the logical graph.
-        name: the name of the logical op.
-        placement: the placement of the op.
         ranks: the ranks of the parts; None for all.
     """
     origin, ranks = graph.origin(name), range(placement.size) if ranks is None else ranks

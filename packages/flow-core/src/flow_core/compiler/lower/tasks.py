@@ -57,7 +57,6 @@ def lower(
 
     Args:
         graph: the physical graph after all passes, in which each op runs on one device.
-        inputs: names of the ``input`` ops in the order of the job's parameters.
     """
     find_open_mp()
     graph = protected(graph, kernels.ops, options.sharing)

@@ -71,18 +71,13 @@ class Buffers:
 def place(
     buffers: Buffers,
     lines: Mapping[str, SourceLine],
-    limit: Limit | None,
-    is_resident: IsResident,
+    limit: Limit | None,  # the memory that each device has for the plan
+    is_resident: IsResident,  # whether a variable already has memory on a device
+    # The number of bytes to a multiple of which the offsets on a device are aligned; itself a
+    # multiple of `ALIGNMENT`.
     alignment: Callable[[Device], int] = lambda _: ALIGNMENT,
 ) -> tuple[tuple[ArenaPlan, ...], tuple[Buffer, ...]]:
     """Plan the arena of each device; return the arenas, and all buffers with their offsets.
-
-    Args:
-        lines: the source lines of ops, by op name.
-        limit: the memory that each device has for the plan.
-        is_resident: whether a variable already has memory on a device.
-        alignment: the number of bytes to a multiple of which the offsets on a device are aligned;
-            itself a multiple of `ALIGNMENT`.
 
     Raises:
         OutOfMemoryError: an arena and the new variables exceed a device's memory.

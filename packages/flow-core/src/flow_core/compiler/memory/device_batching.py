@@ -32,16 +32,9 @@ def with_device_batching(
     sharing: ReplicaDedup,
     specs: Mapping[str, OpSpec],
     find: Find,
-    once: Set[str] = frozenset(),
+    once: Set[str] = frozenset(),  # the ops that run when the plan is loaded
 ) -> ReplicaDedup:
-    """Return the replicas that devices share, with the ops that can be batched.
-
-    Args:
-        graph: the physical graph.
-        sharing: the replicas that the graph's devices share.
-        find: the function that looks up a kernel by query and device type.
-        once: the ops that run when the plan is loaded.
-    """
+    """Return the replicas that devices share, with the ops that can be batched."""
     if not sharing.same:
         return sharing
     batching = _Batching(graph, sharing, specs, find, alias_roots(graph, specs, sharing))

@@ -42,8 +42,6 @@ def with_inplace_sums(
     """Return the replicas that devices share, with the sums that are computed in place.
 
     Args:
-        graph: the physical graph.
-        sharing: the replicas that the graph's devices share.
         has_kernel: tells whether a form of an op that computes a sum in place has a kernel.
     """
     if not sharing.same:

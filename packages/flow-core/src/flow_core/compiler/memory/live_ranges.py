@@ -169,20 +169,12 @@ def _store_in_place(
     execution: Execution,
     i: int,
     value: Value,
-    candidates: Sequence[tuple[int, Value]],
-    times: Mapping[Value, int],
+    candidates: Sequence[tuple[int, Value]],  # the numbers of the inputs, with their owners
+    times: Mapping[Value, int],  # how many inputs of the op each owner holds
 ) -> None:
     """Store an output in the bytes of the first candidate input that fits and has no later reader.
 
     The input must have the same size and device, and must not be a variable or a constant.
-
-    Args:
-        storage: the storage so far.
-        execution: the ops in their order.
-        i: the position of the op.
-        value: the output.
-        candidates: the numbers of the inputs, with their owners.
-        times: how many inputs of the op each owner holds.
     """
     if value not in storage.first:
         return

@@ -103,7 +103,6 @@ def completed(
     """Complete the ledger from the finished plan, which determines links, buckets and ``once``.
 
     Args:
-        ledger: the entries.
         is_part: whether the plan has no tasks of some devices.
     """
     found: dict[str, _Sent] = {}

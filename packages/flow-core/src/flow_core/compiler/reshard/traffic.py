@@ -205,23 +205,17 @@ def _distinct_flows(devices: Devices, links: LinkModel) -> tuple[Sequence[tuple[
 
 
 def _time(
+    # For each class of links, the number of other ends with each factor in the device's group, with
+    # the device itself.
     near: Sequence[Mapping[int, int]],
-    factor: int,
-    itself: int | None,
-    itemsize: int,
+    factor: int,  # the device's factor
+    itself: int | None,  # the device's factor as the other end; None if it is not one
+    itemsize: int,  # the size of an element in bytes
     links: LinkModel,
+    # For each class of links, the number of devices that share the device's uplink.
     flows: Sequence[int],
 ) -> float:
-    """Return the time of one device's transfers; empty transfers do not take place.
-
-    Args:
-        near: for each class of links, the number of other ends with each factor in the device's
-            group, with the device itself.
-        factor: the device's factor.
-        itself: the device's factor as the other end; None if it is not one.
-        itemsize: the size of an element in bytes.
-        flows: for each class of links, the number of devices that share the device's uplink.
-    """
+    """Return the time of one device's transfers; empty transfers do not take place."""
     time = 0.0
     closer: Mapping[int, int] = {} if itself is None else {itself: 1}
     for link, counts, shared in zip(links.classes, near, flows, strict=True):

@@ -56,7 +56,6 @@ def find_pipeline(graph: Graph, stream_of: Mapping[str, str]) -> Pipeline:
     """Return the pipeline of a physical graph.
 
     Args:
-        graph: the physical graph.
         stream_of: the compute stream of each op, except exchanges.
     """
     micro = micro_batches(graph)

@@ -120,26 +120,19 @@ class _Stream:
 def timetable(
     graph: Graph,
     before: Mapping[str, set[str]],
-    rank: Mapping[str, float],
+    rank: Mapping[str, float],  # the rank of each op; a stream starts the ready op of lowest rank
     cost: Callable[[Op], float],
+    # Ops that take no time: views of their inputs, and ops that run once per plan.
     free: Set[str] = frozenset(),
+    # Whether ops on whose results no other stage of a pipeline depends may wait if this makes the
+    # step shorter; stages then hold activations of more micro-batches.
     postpone: bool = True,
+    # The timetable of the same graph from whose order some of the constraints are.  Its choice of
+    # whether such ops wait is kept: in an order of one kind, units of a pipeline start before
+    # others end, which the limits of the other kind may forbid.
     like: Timetable | None = None,
 ) -> Timetable:
-    """Simulate the streams to order the ops by their start.
-
-    Args:
-        graph: the physical graph.
-        before: the predecessors of each op.
-        rank: the rank of each op; a stream starts the ready op of lowest rank.
-        cost: returns the seconds of an op.
-        free: ops that take no time: views of their inputs, and ops that run once per plan.
-        postpone: whether ops on whose results no other stage of a pipeline depends may wait if this
-            makes the step shorter; stages then hold activations of more micro-batches.
-        like: the timetable of the same graph from whose order some of the constraints are.  Its
-            choice of whether such ops wait is kept: in an order of one kind, units of a pipeline
-            start before others end, which the limits of the other kind may forbid.
-    """
+    """Simulate the streams to order the ops by their start."""
     seconds = {
         name: 0.0 if name in free or op.type in _LEAVES else cost(op)
         for name, op in graph.ops.items()
@@ -293,20 +286,14 @@ _LEAVES = ("input", "variable")
 
 def flows(
     graph: Graph,
-    order: Sequence[Op],
+    order: Sequence[Op],  # the ops of the graph, in the order in which the streams start them
     sharing: ReplicaDedup = NO_DEDUP,
-    once: Set[str] = frozenset(),
+    once: Set[str] = frozenset(),  # the ops that run when the plan is loaded, before all streams
 ) -> dict[tuple[str, str], tuple[set[str], int]]:
     """Return the data flow between streams: for each producer and value, its consumers and slots.
 
     A slot is occupied from the op that produces the value to the last op that reads it; a register
     has as many slots as are occupied at the same time.
-
-    Args:
-        graph: the physical graph.
-        order: the ops of the graph, in the order in which the streams start them.
-        sharing: the replicas that devices share.
-        once: the ops that run when the plan is loaded, before all streams.
     """
     position = {op.name: i for i, op in enumerate(order)}
     lives: dict[tuple[str, str], list[tuple[int, int]]] = {}

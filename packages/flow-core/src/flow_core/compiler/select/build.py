@@ -65,13 +65,6 @@ class Builder:
     """The builder of the network of a problem.
 
     Values with equal tables, such as those of equal layers, share one set of tables.
-
-    Args:
-        space: the signatures of the problem's ops.
-        costs: the costs of signatures and transitions.
-        known: a selection to improve on, if one exists.
-        free: the only hierarchy dimension in which signatures may differ from the known selection;
-            None for all dimensions.
     """
 
     def __init__(
@@ -79,7 +72,9 @@ class Builder:
         problem: Problem,
         space: Space,
         costs: Costs,
-        known: Selection | None,
+        known: Selection | None,  # a selection to improve on, if one exists
+        # The only hierarchy dimension in which signatures may differ from the known selection; None
+        # for all dimensions.
         free: int | None = None,
     ) -> None:
         self.problem = problem

@@ -36,7 +36,6 @@ def relaxations(
     Each plan takes another selection, so this is computed on demand only.
 
     Args:
-        problem: the problem with all hints.
         cost: the cost of the selection with all hints, from its report.
         most: the number of lines to try, in graph order.
         written: the ops whose hints the program has; passes add others.  None stands for all ops.

@@ -134,7 +134,6 @@ def solve(net: Network, nodes: Sequence[int]) -> Found:
 
     Args:
         net: the network; its tables cover at most two nodes.
-        nodes: the nodes that have not been eliminated.
 
     Raises:
         Infeasible: every choice is impossible.

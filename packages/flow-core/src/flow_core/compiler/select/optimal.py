@@ -180,7 +180,6 @@ def search(net: Network, budget: SearchBudget, limit: int = LIMIT) -> Answer:
     """Search for the best states of a network within a budget.
 
     Args:
-        net: the network, whose nodes the search eliminates.
         budget: the budget, from which the search deducts its work.
         limit: the number of entries of the largest table that may be added up.
 

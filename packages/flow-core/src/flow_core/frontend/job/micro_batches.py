@@ -44,19 +44,13 @@ Function = Callable[..., object]
 
 
 def trace_micro_batch(
-    function: Function,
+    function: Function,  # as for `trace`; the shapes are those of the whole batch
     signature: JobSignature,
     shapes: Shapes,
-    build: JobBuild,
-    fresh: Callable[[], JobBuild],
+    build: JobBuild,  # the job's graph, still empty
+    fresh: Callable[[], JobBuild],  # returns another empty graph of the job
 ) -> Traced:
-    """Trace a job's function for one micro-batch; for the whole batch if it is the only one.
-
-    Args:
-        function, signature, shapes: as for `trace`; the shapes are those of the whole batch.
-        build: the job's graph, still empty.
-        fresh: returns another empty graph of the job.
-    """
+    """Trace a job's function for one micro-batch; for the whole batch if it is the only one."""
     if micro_batches(build.config, build.kind) == 1 or build.fed is not None:
         return trace(function, signature, build, shapes)
     session = build.session
@@ -230,19 +224,14 @@ def _warn(build: JobBuild, loss: Value, problem: str, parts: int) -> None:
 
 
 class Relations:
-    """Computes the `Relation` of each value of a job's forward pass.
-
-    Args:
-        micro, whole: the job for one micro-batch, and for the whole batch.
-        parts: the number of micro-batches.
-    """
+    """Computes the `Relation` of each value of a job's forward pass."""
 
     def __init__(
         self,
-        micro: GraphBuilder,
+        micro: GraphBuilder,  # the job for one micro-batch, and for the whole batch
         whole: GraphBuilder,
         specs: Mapping[str, OpSpec],
-        parts: int,
+        parts: int,  # the number of micro-batches
     ) -> None:
         self._micro = micro
         self._whole = whole

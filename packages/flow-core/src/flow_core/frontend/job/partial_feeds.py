@@ -160,9 +160,7 @@ def partial_feed(
     """Return the feed of a placeholder from a user's value.
 
     Args:
-        value: the user's value.
         what: description of the feed in errors.
-        convert: see `Convert`.
 
     Raises:
         FeedError: the rows do not fit the placeholder.

@@ -59,15 +59,10 @@ class Traced:
 def trace(
     function: Callable[..., object],
     signature: JobSignature,
-    build: JobBuild,
-    shapes: Shapes,
+    build: JobBuild,  # the job's graph, still empty
+    shapes: Shapes,  # the shapes that may differ between calls; see `Shapes`
 ) -> Traced:
     """Run a job's function on placeholders.
-
-    Args:
-        signature: its parsed annotations.
-        build: the job's graph, still empty.
-        shapes: the shapes that may differ between calls; see `Shapes`.
 
     Raises:
         FlowError: an op is invalid, or the result does not match the return annotation.

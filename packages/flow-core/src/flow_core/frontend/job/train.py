@@ -197,36 +197,28 @@ class _Training:
 
 
 def build_training(
-    emitter: Emitter,
+    emitter: Emitter,  # the graph of the forward ops
     *,
-    losses: Sequence[Value],
+    losses: Sequence[Value],  # losses, all of the same shape; the sum of their means is minimized
     optimizer: HasOptions,
+    # The variables of the job; only trainable variables are updated.
     variables: Sequence[TrainVariable],
     step: Value,
-    placement: Placement,
+    placement: Placement,  # the devices of ops that do not belong to one variable
     line: SourceLine | None,
+    # The devices of learning rates, step numbers and loss scales; ``placement`` if None.
     numbers: Placement | None = None,
-    watched: Sequence[Value] = (),
+    watched: Sequence[Value] = (),  # further values whose gradients are needed
+    # Name of the job, which is part of the names of the states that the job itself has.
     job: str = "",
+    # The number of micro-batches in a step; the losses are those of one of them.
     micro_batches: int = 1,
+    # Receives the names of the ops whose input is accumulated over the micro-batches.
     sums: list[str] | None = None,
+    # The divisor of the gradients; by default, the number of elements of each loss.
     elements: float | None = None,
 ) -> dict[Value, Value]:
     """Add backward and update ops to a graph.
-
-    Args:
-        emitter: the graph of the forward ops.
-        losses: the losses, all of the same shape; the sum of their means is minimized.
-        variables: the variables of the job; only trainable variables are updated.
-        step: number of the running step, int64, starting at 0.
-        placement: the devices of ops that do not belong to one variable.
-        line: the source line of the call of ``minimize``.
-        numbers: the devices of learning rates, step numbers and loss scales; ``placement`` if None.
-        watched: further values whose gradients are needed.
-        job: name of the job, which is part of the names of the states that the job itself has.
-        micro_batches: the number of micro-batches in a step; the losses are those of one of them.
-        sums: receives the names of the ops whose input is accumulated over the micro-batches.
-        elements: the divisor of the gradients; by default, the number of elements of each loss.
 
     Returns:
         For each trainable or watched value on which the losses depend, the gradient of the sum of

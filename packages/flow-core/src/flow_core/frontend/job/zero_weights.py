@@ -168,10 +168,6 @@ def warn_of_zero_weights(
 
     The warning does not name biases and variables with nonzero values.  A job with a single layer
     causes no warning, because zero weights of such a job are optimal if their gradient is zero.
-
-    Args:
-        graph: the graph with backward pass and updates.
-        session: the session with the variables.
     """
     weights = [name for name in updates(graph, specs) if _is_weight(graph, name)]
     zeros = [op.name for op in graph.of_type("variable") if begins_at_zero(op)]

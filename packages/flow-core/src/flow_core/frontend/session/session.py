@@ -242,7 +242,6 @@ class Session:
         A collective operation; it initializes a new array, and returns None in other processes.
 
         Args:
-            name: the variable.
             region: the part to hold; None for the whole variable.
             shape: the array's shape, if it differs from the shape of the part.
         """
@@ -289,7 +288,6 @@ class Session:
         """Raise an error if a copy of a variable is on a device where no job would update it.
 
         Args:
-            job: the job being bound.
             updated: for each variable that the job updates, the devices on which it does.
         """
         for name, devices in updated.items():

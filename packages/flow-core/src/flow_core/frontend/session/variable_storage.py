@@ -82,11 +82,7 @@ class StoredVariable:
         return self._parts.get(device) or self.parts.get(device)
 
     def adopt(self, layout: TensorLayout, own: dict[Device, Part]) -> None:
-        """Hold the variable, of which no device has a part, in a layout.
-
-        Args:
-            own: the parts of this process.
-        """
+        """Hold the variable, of which no device has a part, in a layout."""
         self._parts, self._layout = own, layout
 
     @property
@@ -245,8 +241,6 @@ def own_ranks(
     """Return the ranks of a placement whose devices belong to a process.
 
     Args:
-        owner: returns the process that owns a device.
-        rank: the rank of the process.
         machines: the number of machines, on which the owners depend.
     """
     return [r for r, device in enumerate(devices_of(placement)) if owner(device) == rank]

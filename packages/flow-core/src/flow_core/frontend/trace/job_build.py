@@ -114,20 +114,13 @@ class JobBuild:
         inputs: Sequence[Value],
         attrs: Mapping[str, AttrValue],
         *,
-        name: str | None = None,
+        name: str | None = None,  # the op's name within the name scope; made unique if it is taken
         line: SourceLine | None = None,
-        sbp: tuple[NdSbp | None, ...] = (),
-        full: str | None = None,
-        placement: Placement | None = None,
+        sbp: tuple[NdSbp | None, ...] = (),  # requested SBP of the outputs
+        full: str | None = None,  # the op's full name, instead of ``name``
+        placement: Placement | None = None,  # the op's devices, instead of those of the scope
     ) -> tuple[Value, ...]:
-        """Add an op at the current scope.
-
-        Args:
-            name: the op's name within the name scope; made unique if it is taken.
-            sbp: requested SBP of the outputs.
-            full: the op's full name, instead of ``name``.
-            placement: the op's devices, instead of those of the scope.
-        """
+        """Add an op at the current scope."""
         if name is not None and not isinstance(name, str):
             raise JobError(f"name of a {op_type}", at=line, found=repr(name), allowed="str, None")
         scope = current_scope()

@@ -17,9 +17,7 @@ def resized(
     """Return the attributes of a ``reshape`` whose shape is the same as in the first trace.
 
     Args:
-        before: the first trace.
         name: full name of the op.
-        now: the shape of its input.
     """
     op = before.ops.get(name) or before.inner.get(name)
     if op is None or op.type != "reshape" or op.attrs["shape"] != attrs["shape"]:

@@ -214,7 +214,6 @@ class Pending:
     the thread that registers it.
 
     Args:
-        pipeline: the pipeline that runs the step.
         arrange: converts the results of a step to the structure that the job returns.
     """
 

@@ -23,10 +23,6 @@ class Agreement:
 
     Devices of different processes may have different memory, and each process compiles the tasks of
     its own devices.  A form fits if it fits everywhere; its time is that which rank 0 predicts.
-
-    Args:
-        world: the processes.
-        job: the name of the job.
     """
 
     def __init__(self, world: World, job: str) -> None:

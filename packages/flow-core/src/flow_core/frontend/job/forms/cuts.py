@@ -30,20 +30,13 @@ class Cuts:
 
 
 def cut(
-    ops: Mapping[str, Op],
+    ops: Mapping[str, Op],  # the graph of the forward pass
     types: Mapping[str, Sequence[TensorType]],
     count: int,
-    seconds: Callable[[Op], float],
-    per_byte: float,
+    seconds: Callable[[Op], float],  # the time of an op
+    per_byte: float,  # the seconds per byte that crosses a border
 ) -> Cuts:
-    """Cut a network into stages.
-
-    Args:
-        ops, types: the graph of the forward pass.
-        count: the number of stages.
-        seconds: the time of an op.
-        per_byte: the seconds per byte that crosses a border.
-    """
+    """Cut a network into stages."""
     row = _Row.of(ops)
     crossing = row.crossing(types)
     until = [0.0, *accumulate(seconds(ops[name]) for name in row.at)]

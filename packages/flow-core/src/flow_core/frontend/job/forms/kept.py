@@ -46,7 +46,6 @@ def keep_form(entry: Entry, source: Source, compiled: Compiled) -> None:
 
     Args:
         entry: the place of the plan of the job as it is.
-        source: the job as it is.
         compiled: the form, with the report on the search.
     """
     of_form = Entry.of(replace(compiled.request, hosted={}), entry.plans.limit)
@@ -66,7 +65,6 @@ def kept_form(
 
     Args:
         entry: the place of the plan of the job as it is.
-        source: the job as it is.
         request: returns the request of a form from the report on its search; None if the changes
             of the form cannot be made to the job.
     """

@@ -62,7 +62,6 @@ class Queue:
         """Add the forms that have one change more than a form.
 
         Args:
-            form: the form.
             adds_work: whether to add changes that only add work.
             free: whether its variables fit.
         """

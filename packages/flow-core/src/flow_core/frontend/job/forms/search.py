@@ -78,12 +78,7 @@ def simulated(compiled: Compiled) -> Step:
 
 
 class Search:
-    """A search for forms of a job; see the module's docstring.
-
-    Args:
-        source: the job as it is.
-        steps: how to trace and compile it.
-    """
+    """A search for forms of a job; see the module's docstring."""
 
     def __init__(self, source: Source, steps: Steps) -> None:
         self._steps = steps

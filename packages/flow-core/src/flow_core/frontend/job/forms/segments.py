@@ -21,7 +21,6 @@ def segments(
 
     Args:
         ops, types: the graph.
-        forward: the names of the ops of the forward pass.
     """
     names = [name for name in ops if name in forward and ops[name].inputs]
     sizes = [sum(t.nbytes for t in types[name]) for name in names]
