@@ -249,8 +249,6 @@ def change_table(changes: Sequence[Change], excess: bool, separator: str = "\n")
     """Return a table of the numbers that are larger than their budgets, or smaller.
 
     Args:
-        changes: the differences.
-        excess: whether to show those that are larger.
         separator: the text between causes; with a line feed, each cause has a row of its own.
     """
     rows: list[Row] = []

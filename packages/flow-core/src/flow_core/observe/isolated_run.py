@@ -31,7 +31,6 @@ class Variables:
 
     Args:
         session: the session whose drivers allocate the parts.
-        values: the logical values of the variables, by name.
     """
 
     def __init__(self, session: Session, values: Mapping[str, Array]) -> None:
@@ -143,22 +142,15 @@ def simulate_graph(
 
 
 class SingleOp:
-    """A graph of one op, whose inputs are fed values and the variables that the op overwrites.
-
-    Args:
-        session: the session with the kernels.
-        options: how the op is compiled.
-        op: the op, with the placement on which it is to run.
-        origin: the op of which it is a copy, on which random numbers depend.
-    """
+    """A graph of one op, whose inputs are fed values and the variables that the op overwrites."""
 
     def __init__(
         self,
         session: Session,
         options: CompileOptions,
-        op: Op,
+        op: Op,  # the op, with the placement on which it is to run
         types: tuple[TensorType, ...],
-        origin: Origin,
+        origin: Origin,  # the op of which it is a copy, on which random numbers depend
     ) -> None:
         self.session, self.options, self.op, self.types = session, options, op, types
         self.spec, self.origin = session.registry.ops[op.type], origin

@@ -70,7 +70,6 @@ def layout(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> list[Node]
     """Return the tree of scopes and ops, the outermost scope first, with layers and orders.
 
     Args:
-        names: names of the ops, in graph order.
         edges: (from, to) pairs of op numbers.
 
     >>> nodes = layout(["a/x", "a/y", "b"], [(0, 1), (1, 2)])

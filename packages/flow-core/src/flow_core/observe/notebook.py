@@ -28,11 +28,7 @@ def install(shell: Any) -> None:
 
 
 class ProgressBar:
-    """A bar in the output of a cell while a job is traced, compiled and bound.
-
-    Args:
-        shell: the shell of the notebook.
-    """
+    """A bar in the output of a cell while a job is traced, compiled and bound."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell

@@ -77,10 +77,6 @@ def advise(job: AnyJob, progress: Callable[[str], object] = lambda _: None) -> A
 
     All plans are for devices that share no memory.  The job, its session and the program's files do
     not change.
-
-    Args:
-        job: the job.
-        progress: a function that is called with a text before each compilation.
     """
     progress("compiling the job as it is")
     variant, stages = job.traced_with(job.config), StageCache()

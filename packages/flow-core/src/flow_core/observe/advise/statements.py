@@ -67,7 +67,6 @@ class Source:
 
         Args:
             nbytes: the bytes of the activations that the ops of each line compute.
-            most: the number of blocks.
         """
         if not self.flow:
             return
@@ -110,12 +109,7 @@ class Source:
         return None if is_same else self.edit(statement, "replace", code)
 
     def with_hints(self, line: int, rank: int) -> Iterator[Edit]:
-        """Yield hints for the value and the weight of a statement that has none.
-
-        Args:
-            line: a line of the statement.
-            rank: the number of axes of the value.
-        """
+        """Yield hints for the value and the weight of a statement that has none."""
         statement = self.at(line)
         if statement is None or not self.flow or self._without_hint(statement) is not None:
             return
@@ -137,9 +131,7 @@ class Source:
         """Yield placements in a hierarchy in place of those without one.
 
         Args:
-            device: the device type.
             numbers: texts for the devices, such as "0:0-3".
-            shapes: the hierarchies.
         """
         rows = text_of(self.file).splitlines()
         for node in ast.walk(self.tree):

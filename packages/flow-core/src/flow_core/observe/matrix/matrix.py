@@ -86,26 +86,19 @@ class Matrix:
 
 def verify_matrix(
     job: AnyJob,
-    devices: int = 4,
+    devices: int = 4,  # the largest number of devices
     *,
     steps: int = 2,
-    seed: int = 0,
+    seed: int = 0,  # seed of the random inputs and of the noise on constant weights
     progress: Callable[[str], object] = lambda _: None,
+    # A function that returns the plan to check in place of a compiled one.
     changed: Callable[[Plan], Plan] = lambda plan: plan,
+    # Which forms to check, of those that differ by more than their passes.
     rows: slice = slice(None),
 ) -> Matrix:
     """Check a job in all forms.
 
     The default session is cleared, and the job is compiled again for each form.
-
-    Args:
-        job: the job function.
-        devices: the largest number of devices.
-        steps: the number of steps in each form.
-        seed: seed of the random inputs and of the noise on constant weights.
-        progress: a function that is called with a text before each form.
-        changed: a function that returns the plan to check in place of a compiled one.
-        rows: which forms to check, of those that differ by more than their passes.
     """
     session = default_session()
     settings, known = session.settings, backends(session)

@@ -41,7 +41,6 @@ def wrong_passes(check: PlanCheck, feeds: Sequence[Array], seed: int = 0) -> lis
     """Return the first pass that changes values, with the first op whose value it changes.
 
     Args:
-        check: the check of a plan that the passes made.
         feeds: the feeds of a step, by micro-batch.
         seed: the seed of variables that passes create.
     """

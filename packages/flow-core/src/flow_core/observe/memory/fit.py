@@ -94,20 +94,14 @@ class Fit:
 
 
 def fit(
-    job: AnyJob,
-    limit: int,
+    job: AnyJob,  # the job function; the job and its session do not change
+    limit: int,  # the bytes of each device
+    # The number of devices over which to distribute a job that is placed on one device.
     devices: int | None = None,
     progress: Callable[[str], object] = lambda _: None,
-    measures: bool = False,
+    measures: bool = False,  # whether to run a step of the job as it is, on random inputs
 ) -> Fit:
     """Compile a job for devices with a limited memory; if it does not fit, try other forms.
-
-    Args:
-        job: the job function; the job and its session do not change.
-        limit: the bytes of each device.
-        devices: the number of devices over which to distribute a job that is placed on one device.
-        progress: a function that is called with a text before each form.
-        measures: whether to run a step of the job as it is, on random inputs.
 
     Raises:
         JobError: the job is placed on several devices, and `devices` is another number.

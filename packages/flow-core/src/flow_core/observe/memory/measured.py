@@ -36,7 +36,6 @@ def measure_memory(session: Session, compiled: Compiled) -> MeasuredMemory:
 
     Args:
         session: the session, whose variables do not change.
-        compiled: the compiled job.
     """
     _return_freed_memory()
     plan, rng = compiled.plan, np.random.default_rng(0)

@@ -56,9 +56,7 @@ def device_memory(compiled: Compiled, build: JobBuild, device: Device) -> Device
     """Return what the memory of a device of a compiled job holds at the peak of a step.
 
     Args:
-        compiled: the compiled job.
         build: its traced graph, from which values of the forward pass and states are told.
-        device: a device of its plan.
     """
     plan = compiled.plan
     (arena,) = (arena for arena in plan.arenas if arena.device == device)

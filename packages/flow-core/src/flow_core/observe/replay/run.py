@@ -98,8 +98,6 @@ def position_of(recording: Recording, job: str, step: int) -> int:
     """Return the position of a step in a recording.
 
     Args:
-        recording: the recording.
-        job: the job.
         step: the number of the step, or a negative number that counts from the last one.
 
     Raises:
@@ -142,13 +140,7 @@ def job_named(jobs: Iterable[AnyJob]) -> Callable[[str], AnyJob]:
 def variables_before(
     recording: Recording, position: int, jobs: Callable[[str], AnyJob]
 ) -> dict[str, Array]:
-    """Run the steps before a step, and return the variables that it started with.
-
-    Args:
-        recording: the recording.
-        position: the position of the step.
-        jobs: returns the job of a name.
-    """
+    """Run the steps before a step, and return the variables that it started with."""
     start = max(at for at in recording.variables if at <= position)
     values = recording.variables[start]
     variables: Variables | None = None
@@ -171,20 +163,13 @@ def replay_step(
     job: AnyJob,
     recorded: RecordedStep,
     values: Mapping[str, Array],
-    until: str | None = None,
-    devices: int | None = None,
+    until: str | None = None,  # the op after which no values are kept; None for all ops
+    devices: int | None = None,  # the number of devices to which the job is moved; None for its own
 ) -> Replay:
     """Run a step again, and keep the values of its ops.
 
     The step runs twice: by the plan of the job, whose results are compared with the recorded ones,
     and by a plan in which no ops are fused and devices share no memory, whose values are kept.
-
-    Args:
-        job: the job.
-        recorded: the step.
-        values: the variables before it.
-        until: the op after which no values are kept; None for all ops.
-        devices: the number of devices to which the job is moved; None for its own.
 
     Raises:
         ReplayError: the step has no op of that name.
@@ -261,19 +246,11 @@ def _same(recorded: RecordedStep, results: Sequence[Array]) -> bool | None:
 def _compiled(
     job: AnyJob,
     recorded: RecordedStep,
-    devices: int | None = None,
-    apart: bool = False,
-    layouts: Mapping[str, TensorLayout] | None = None,
+    devices: int | None = None,  # the number of devices to which it is moved
+    apart: bool = False,  # whether each op is a task of its own, and devices share no memory
+    layouts: Mapping[str, TensorLayout] | None = None,  # layouts of variables that other jobs use
 ) -> Compiled:
-    """Compile a job for a step.
-
-    Args:
-        job: the job.
-        recorded: the step.
-        devices: the number of devices to which it is moved.
-        apart: whether each op is a task of its own, and devices share no memory.
-        layouts: the layouts of variables that other jobs use.
-    """
+    """Compile a job for a step."""
     variant = job.traced_with(job.config, recorded.feeds)
     build = variant.traced.build if devices is None else moved(variant.traced.build, devices)
     request = compile_request(build, variant.fetches.values, variant.traced.inputs)

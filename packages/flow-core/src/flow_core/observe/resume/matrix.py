@@ -86,20 +86,13 @@ def resume_matrix(
     devices: int,
     others: Sequence[int],
     *,
-    steps: int = 2,
+    steps: int = 2,  # the number of steps before the checkpoint, and after it
     seed: int = 0,
     progress: Callable[[str], object] = lambda _: None,
 ) -> ResumeMatrix:
     """Train a job on some devices, save it, and resume it on other numbers of devices.
 
     The default session is cleared, and the job is compiled again for each run.
-
-    Args:
-        devices: the number of devices of the first run.
-        others: the numbers of devices on which to resume.
-        steps: the number of steps before the checkpoint, and after it.
-        seed: seed of the random inputs.
-        progress: a function that is called with a text before each run.
 
     Raises:
         JobError: the job does not train.

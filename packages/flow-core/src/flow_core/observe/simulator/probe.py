@@ -42,9 +42,7 @@ def probe(
     """Measure a core and the links; all processes of a program call this together.
 
     Args:
-        session: the session, whose communication library and drivers are used.
         machines: the number of machines over which the processes are distributed.
-        show: a function that is called with a text before each measurement.
     """
     session.resources.machine_num = machines
     show("measuring a core")

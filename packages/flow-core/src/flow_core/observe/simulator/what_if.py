@@ -30,7 +30,6 @@ def what_if(step: Step, processes: int, larger: Callable[[], Plan]) -> Iterator[
     """Yield the cases; except for the larger batch, the plan is the same.
 
     Args:
-        step: the step as it is.
         processes: as for `simulate_step`.
         larger: returns the plan for twice the batch.
     """

@@ -40,7 +40,6 @@ def summary_tables(
     """Yield the tables of the report, each at most ``width`` characters wide.
 
     Args:
-        measured: the measured steps, if any.
         width: the largest number of characters of a line.
     """
     for table in _tables(doc, measured):
