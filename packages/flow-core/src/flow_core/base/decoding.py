@@ -26,7 +26,6 @@ class Mismatch(ValueError):
     """A value of the wrong type or range.
 
     Args:
-        found: the value found.
         allowed: the accepted values.
     """
 

@@ -64,12 +64,7 @@ in_child(_leave_to_parent)
 
 
 def refusal(attempted: str, parent: int) -> ForkError:
-    """Return the error for using resources of the process from which this one was forked.
-
-    Args:
-        attempted: the attempted action.
-        parent: the parent's process id.
-    """
+    """Return the error for using resources of the process from which this one was forked."""
     return ForkError.at_caller(
         attempted,
         found=f"process {os.getpid()}, a fork of process {parent}, which has the session's threads "

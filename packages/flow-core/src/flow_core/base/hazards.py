@@ -84,10 +84,6 @@ def find_waits(
     >>> write, read = Access("arena", 0, 8, True), Access("arena", 4, 8, False)
     >>> find_waits([0, 1, 1, 0], [[write], [read], [read], [write]])
     [(), (0,), (), (2,)]
-
-    Args:
-        streams: the stream of each task, in the order of the program.
-        accesses: the reads and writes of each task.
     """
     spaces: dict[Hashable, _Space] = {}
     known: list[tuple[int, ...]] = []  # the vector clock at the end of each task

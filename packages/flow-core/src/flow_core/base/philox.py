@@ -147,7 +147,6 @@ def by_chunk(
 
     Args:
         out: C-contiguous array of the box.
-        place: the place of the box, None for the whole tensor.
     """
     flat, source, batch, count = out.reshape(-1), Uniform(seed), [], 0
     for s in stretches(out.shape, place):

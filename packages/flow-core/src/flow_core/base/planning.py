@@ -58,9 +58,6 @@ def is_planning() -> bool:
 def end_script(what: str) -> None:
     """End the script during planning; otherwise do nothing.
 
-    Args:
-        what: the action that the script is about to take.
-
     Raises:
         ScriptEnd: planning is active.
     """

@@ -175,12 +175,10 @@ def divide(budget: Budget, streams: int, computes: bool, foreign: bool, kernels:
     """Divide a budget among the kernels, the matrix products and the loaders of a plan.
 
     Args:
-        budget: the budget of the process.
         streams: the number of streams of this process that compute concurrently.
         computes: whether steps compute on these cores rather than on accelerators.
         foreign: whether most work is in kernels with threads other than BLAS's.  BLAS threads would
             compete with these threads, because threads spin for tens of milliseconds after work.
-        kernels: the number of threads of a kernel.
 
     >>> divide(Budget(4, "its cores"), 2, True, False, 2)
     Cores(budget=4, source='its cores', kernels=2, products=2, loaders=1)

@@ -110,9 +110,7 @@ def check(place: Place, attempted: str, *, single: str | None, overwrite: bool) 
     """Raise `CheckpointError` if something exists at a place that a save must not replace.
 
     Args:
-        attempted: description of the save.
         single: name of the format if the checkpoint is a single file, None for a folder.
-        overwrite: whether an existing checkpoint may be replaced.
     """
     kind = place.kind()
     if kind is None:

@@ -48,24 +48,20 @@ SNAPSHOT = FormatSpec(
 
 
 def save(
-    path: str | Path,
+    path: str | Path,  # folder, or the file of a single-file format; missing parents are created
     variables: Mapping[str, Array],
     formats: Iterable[FormatSpec] = (SNAPSHOT,),
     *,
+    # Name of the format to write; if None, the format that the suffix of ``path`` selects (such as
+    # ``.safetensors``), or else OneFlow's folders.
     format: str | None = None,
-    overwrite: bool = False,
+    overwrite: bool = False,  # whether an existing checkpoint may be replaced
 ) -> None:
     """Save variables as a checkpoint, atomically.
 
     If the process is killed, the path holds either its previous contents or the complete new
     checkpoint; the next save removes leftover hidden folders.  Saves into the same parent folder
     are serialized.
-
-    Args:
-        path: the folder, or the file of a single-file format; missing parents are created.
-        format: name of the format to write; if None, the format that the suffix of ``path`` selects
-            (such as ``.safetensors``), or else OneFlow's folders.
-        overwrite: whether an existing checkpoint may be replaced.
 
     Raises:
         CheckpointError: the path exists and ``overwrite`` does not allow replacing it; the format
@@ -203,20 +199,16 @@ def open_path(
 
 
 def load(
-    path: str | Path,
-    formats: Iterable[FormatSpec] = (SNAPSHOT,),
+    path: str | Path,  # a checkpoint folder, or the file of a single-file format
+    formats: Iterable[FormatSpec] = (SNAPSHOT,),  # the formats to try
+    # Expected shapes and element types, for variables that were saved without them.
     types: Mapping[str, TensorType] | None = None,
     *,
+    # Whether to reject a checkpoint that is incomplete, or whose variables were added or removed
+    # after the save.
     strict: bool = True,
 ) -> Mapping[str, Array]:
     """Load the variables of a checkpoint; most formats read each variable on access.
-
-    Args:
-        path: a checkpoint folder, or the file of a single-file format.
-        formats: the formats to try.
-        types: expected shapes and element types, for variables that were saved without them.
-        strict: whether to reject a checkpoint that is incomplete, or whose variables were added
-            or removed after the save.
 
     Raises:
         CheckpointError: the path does not exist, no format or more than one can open it, or the
@@ -353,28 +345,21 @@ class Mismatch:
 
 
 def match(
-    wanted: Mapping[str, TensorType],
-    found: Mapping[str, Any],
+    wanted: Mapping[str, TensorType],  # variables of the jobs
+    found: Mapping[str, Any],  # arrays or `StoredVariable` records by name
     *,
-    missing: bool = True,
+    missing: bool = True,  # whether to reject a checkpoint that lacks a variable
+    # Whether, if ``missing`` is set, to accept a checkpoint that has at least one of the variables.
     fewer: bool = False,
+    # Whether to reject variables that no job has.  OneFlow ignores them by default, as checkpoints
+    # that were saved during training contain optimizer state.
     extra: bool = False,
+    # Whether to reject a checkpoint whose contents differ from what was saved.
     incomplete: bool = True,
-    attempted: str = "loading variables",
+    attempted: str = "loading variables",  # description and source line for the error message
     at: SourceLine | None = None,
 ) -> Mismatch:
     """Compare the variables of a checkpoint with those of the jobs; report all problems at once.
-
-    Args:
-        wanted: variables of the jobs.
-        found: arrays or `StoredVariable` records by name.
-        missing: whether to reject a checkpoint that lacks a variable.
-        fewer: whether, if ``missing`` is set, to accept a checkpoint that has at least one of the
-            variables.
-        extra: whether to reject variables that no job has.  OneFlow ignores them by default, as
-            checkpoints that were saved during training contain optimizer state.
-        incomplete: whether to reject a checkpoint whose contents differ from what was saved.
-        attempted, at: description and source line for the error message.
 
     Returns:
         The missing and the extra variables.

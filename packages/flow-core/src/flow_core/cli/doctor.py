@@ -53,7 +53,6 @@ def diagnose(settings: Settings, commands: Iterable[str] = ()) -> Diagnosis:
 
     Args:
         settings: the process's settings; FLOW_PLUGIN_STRICT is ignored to list all plugins.
-        commands: names of core's own commands.
     """
     host = Host(replace(settings, plugin_strict=False))
     registry, problems = None, []

@@ -86,9 +86,6 @@ def create_package(kind: str, name: str, parent: Path, registry: Registry) -> tu
     """Create a package from the templates of a kind in a new folder ``parent/name``.
 
     Args:
-        kind: a key of `KINDS`.
-        name: name of the package.
-        parent: folder in which the new folder is created.
         registry: the installed plugins, whose records must not have the new record's name.
 
     Returns:

@@ -33,20 +33,15 @@ if TYPE_CHECKING:  # load the compiler only if needed
 
 
 def run_script(
-    script: str,
+    script: str,  # the script and its arguments
     args: Sequence[str],
-    emulate_gpus: int | None,
-    settings: Mapping[str, str] = MappingProxyType({}),
+    emulate_gpus: int | None,  # number of devices to emulate, None for no setting
+    settings: Mapping[str, str] = MappingProxyType({}),  # other environment variables to set
 ) -> NoReturn:
     """Replace this process with one that runs a script in the environment that the options set.
 
     In a new interpreter, the script has its own ``__main__``, ``sys.argv``, ``sys.path``, exit
     status and signals, and none of the modules that this command imported.
-
-    Args:
-        script, args: the script and its arguments.
-        emulate_gpus: number of devices to emulate, None for no setting.
-        settings: other environment variables to set.
     """
     environment = {**os.environ, **settings}
     if emulate_gpus is not None:
@@ -67,7 +62,6 @@ def job_of(target: str, args: Sequence[str] = ()) -> Any:
 
     Args:
         target: the script and the job, as ``script.py:job``, or only the script.
-        args: the script's arguments in ``sys.argv``.
 
     Raises:
         JobError: the script or the job does not exist, or the name is missing and the script has
@@ -159,8 +153,6 @@ def document_of(
     Args:
         target: the script and the job, or the file.
         hints: how many SBP hints to evaluate.
-        args: the script's arguments.
-        show: a function that shows what happens.
 
     Raises:
         JobError: the script or the job does not exist.

@@ -178,7 +178,6 @@ class Trace:
     """The argument of a formula that is recorded.
 
     Args:
-        arrays: names of the arrays.
         numbers: symbolic numbers, or known values, by name.
     """
 

@@ -325,7 +325,6 @@ def rebuild(graph: Graph, ops: Iterable[Op], **changes: Any) -> Graph:
     """Return ``graph`` with other ops; its side tables keep the entries of these ops.
 
     Args:
-        graph: the old graph.
         ops: the new ops, in topological order.
         changes: other values of the graph's attributes.
     """
@@ -349,7 +348,6 @@ def verify(graph: Graph, before: Graph | None = None, specs: Mapping[str, Any] =
     """Check the invariants of a graph; raise `GraphError` naming the op and the rule.
 
     Args:
-        graph: the graph.
         before: a verified graph from which a pass made this one; only its new ops are checked in
             full, and for the others, that their inputs exist.
         specs: the specs of all ops by type, with which types and attributes of ops must agree;

@@ -54,7 +54,6 @@ class Checkpointing:
         """Copy the ops of one connected part of a segment for its backward readers.
 
         Args:
-            names: names of the ops of the part.
             again: maps each value to its recomputed copy; this function adds entries.
 
         Returns:

@@ -96,12 +96,7 @@ class MixedPrecision:
 def white_ops(
     graph: Graph, able: Callable[[Op], bool], backward: frozenset[str] = frozenset()
 ) -> Names:
-    """Return the names of the ops that compute in the half type.
-
-    Args:
-        able: predicate: whether an op can compute in the half type.
-        backward: names of the ops that compute gradients.
-    """
+    """Return the names of the ops that compute in the half type."""
     can = {op.name: op for op in graph.ops.values() if able(op)}
     readers = _readers(graph)
     white = {name for name, op in can.items() if op.type in WHITE}

@@ -190,19 +190,13 @@ class SharedPlacement:
 
 def _rewritten(
     graph: Graph,
-    moved: Mapping[str, Owned],
-    kept: Mapping[str, Owned],
-    copied: Set[str],
+    moved: Mapping[str, Owned],  # owners of the updates, by name
+    kept: Mapping[str, Owned],  # owners of the variables, by name
+    copied: Set[str],  # names of the variables to gather for their readers
+    # The number of weights that are gathered ahead of their readers; None for all.
     ahead: int | None = None,
 ) -> Graph:
-    """Return the graph with updates and variables on owners.
-
-    Args:
-        moved: owners of the updates, by name.
-        kept: owners of the variables, by name.
-        copied: names of the variables to gather for their readers.
-        ahead: the number of weights that are gathered ahead of their readers; None for all.
-    """
+    """Return the graph with updates and variables on owners."""
     rewriter = Rewriter(graph)
     later = {} if ahead is None else _later_gathers(graph, copied, ahead, moved)
     copies: dict[Value, Value] = {}

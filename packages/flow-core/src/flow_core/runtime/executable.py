@@ -44,24 +44,7 @@ the part's region (None for the whole variable) and the array's shape."""
 
 
 class Executable:
-    """A loaded plan.  Its tasks are bound once, when it is created; `run` only calls launches.
-
-    Args:
-        variable: the function that returns the session's arrays of variables.
-        finished: observers, which are called after each step with the step's number and statistics
-            (job and seconds).
-        step: the step counter, an int64 scalar that the plans of a job share; None for a new one.
-        comm: a function that creates the communicator (comm) between the plan's devices.  Tasks of
-            the comm's local devices are bound and run here; other processes run the other tasks.
-        world: the processes that run the plan together, None for a single process.  With several
-            processes, ``variable`` is called for the variables of all devices, in the order of the
-            plan, and may return None for those of other processes, unless the plan has only some
-            devices; every process gets all results.
-        sync_launches: whether each launch on an asynchronous device is followed by a wait for its
-            work, so that an error names its op.
-        writes: counts the writes to the variables; None if nothing else overwrites them.
-        overlap: whether exchanges with other processes have a thread of their own in long steps.
-    """
+    """A loaded plan.  Its tasks are bound once, when it is created; `run` only calls launches."""
 
     # Whether launches are followed by waits regardless of ``sync_launches``.
     sync_always: ClassVar[bool] = False
@@ -71,14 +54,27 @@ class Executable:
         plan: Plan,
         kernels: KernelSource,
         driver: Callable[[Device], Driver],
-        variable: VariableSource,
+        variable: VariableSource,  # the function that returns the session's arrays of variables
         *,
+        # Observers, which are called after each step with the step's number and statistics (job and
+        # seconds).
         finished: Sequence[Callable[[int, Mapping[str, Any]], object]] = (),
+        # A function that creates the communicator (comm) between the plan's devices.  Tasks of the
+        # comm's local devices are bound and run here; other processes run the other tasks.
         comm: Callable[[Sequence[Device]], Comm] | None = None,
+        # The step counter, an int64 scalar that the plans of a job share; None for a new one.
         step: Array | None = None,
+        # The processes that run the plan together, None for a single process.  With several
+        # processes, ``variable`` is called for the variables of all devices, in the order of the
+        # plan, and may return None for those of other processes, unless the plan has only some
+        # devices; every process gets all results.
         world: World | None = None,
+        # Whether each launch on an asynchronous device is followed by a wait for its work, so that
+        # an error names its op.
         sync_launches: bool = False,
+        # Counts the writes to the variables; None if nothing else overwrites them.
         writes: VariableWrites | None = None,
+        # Whether exchanges with other processes have a thread of their own in long steps.
         overlap: bool = True,
     ) -> None:
         # First, since a plan whose steps do not end must not allocate memory or connect processes.

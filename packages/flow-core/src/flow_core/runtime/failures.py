@@ -133,11 +133,7 @@ def _viewing(device: Device, source: KernelSource) -> tuple[str, Origin | None]:
 
 
 class Blame:
-    """Find the task, the kernel and the plugin of an error in a plan's launches.
-
-    Args:
-        comm: name of the plan's comm, or empty.
-    """
+    """Find the task, the kernel and the plugin of an error in a plan's launches."""
 
     def __init__(self, plan: Plan, source: KernelSource, comm: str) -> None:
         self._plan = plan

@@ -150,7 +150,6 @@ class CheckedExecutable(ReplayableExecutable):
         """Return the region of the logical value in a buffer; None for the whole value.
 
         Args:
-            buffer: the buffer, in which a task may have overwritten another value.
             task: the task, if the value may be a result of it.
         """
         if task is not None and buffer in task.outputs:

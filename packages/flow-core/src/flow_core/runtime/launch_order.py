@@ -104,9 +104,6 @@ class Calls:
 class LaunchOrder:
     """Compiles the launches of a plan's tasks.
 
-    Args:
-        local: the devices of this process, in the order of the plan.
-
     Attributes:
         streams: the compute stream of each local device.
         asynchronous: whether any of the drivers is asynchronous.
@@ -115,7 +112,7 @@ class LaunchOrder:
     def __init__(
         self,
         plan: Plan,
-        local: Sequence[Device],
+        local: Sequence[Device],  # the devices of this process, in the order of the plan
         driver: Callable[[Device], Driver],
         source: KernelSource,
     ) -> None:

@@ -51,9 +51,6 @@ class RecordedExecutable(Executable):
 
     A step reads large fed arrays in the slot that keeps them, without a copy to the arena: the
     tasks that read them are bound to each slot.
-
-    Args:
-        recorder: what records them.
     """
 
     def __init__(self, *args: Any, recorder: StepRecorder, **kwargs: Any) -> None:

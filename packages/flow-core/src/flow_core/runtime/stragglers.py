@@ -137,20 +137,13 @@ def kernels_of(plan: Plan) -> list[tuple[Any, ...]]:
 
 def compare(
     plan: Plan,
-    kinds: Sequence[tuple[Any, ...]],
+    kinds: Sequence[tuple[Any, ...]],  # what `kernels_of` returns for the plan
     owner: Callable[[Task], int],
     seconds: Mapping[int, float],
-    first: int,
+    first: int,  # the steps of the window
     last: int,
 ) -> Comparison:
-    """Compare the ranks of a plan.
-
-    Args:
-        kinds: what `kernels_of` returns for the plan.
-        owner: returns the rank that runs a task.
-        seconds: the median time of each task, by position.
-        first, last: the steps of the window.
-    """
+    """Compare the ranks of a plan."""
     kernels: dict[Any, dict[int, list[int]]] = {}
     for position in seconds:
         ranks = kernels.setdefault(kinds[position], {})

@@ -94,21 +94,14 @@ def segments(tasks: Sequence[Task]) -> list[Segment]:
 
 
 class StreamRunner:
-    """Runs the segments of a step on several threads, including the caller's.
-
-    Args:
-        parts: the segments, with their launches.
-        workers: the maximum number of threads that compute at the same time.
-        cores: the plan's division of cores.
-        waiting: the indices of segments that wait for other processes, for which there is one
-            thread more.
-    """
+    """Runs the segments of a step on several threads, including the caller's."""
 
     def __init__(
         self,
         parts: Sequence[Segment],
-        workers: int,
+        workers: int,  # the maximum number of threads that compute at the same time
         cores: Cores = NOT_DIVIDED,
+        # The indices of segments that wait for other processes, for which there is one thread more.
         waiting: Set[int] = frozenset(),
     ) -> None:
         self._parts = tuple(parts)

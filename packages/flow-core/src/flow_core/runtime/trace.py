@@ -115,7 +115,6 @@ class TracedExecutable(TimedExecutable):
     """A loaded plan whose steps are recorded in the program's trace.
 
     Args:
-        file: the file of the trace.
         args, kwargs: the other arguments of `Executable`.
     """
 

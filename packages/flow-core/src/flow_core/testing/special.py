@@ -193,11 +193,8 @@ def difference(
     """Return the first aspect in which a result differs from the reference, and the location.
 
     Args:
-        dtype: element type of the result.
         want: the reference's result, in float64 if floating point.
-        have: the result.
         tolerance: relative and absolute tolerance for numbers that are not special.
-        skipped: aspects not to compare.
     """
     if not dtype.is_floating:
         return _first("finite", np.asarray(want) != have, want, have)

@@ -123,7 +123,6 @@ def joined_shape(
     Args:
         data: the bytes of all parts, an array of int8.
         shape: the largest shape.
-        itemsize: bytes of an element.
         axis: the axis along which the array may be shorter; None if it may not.
 
     Raises:

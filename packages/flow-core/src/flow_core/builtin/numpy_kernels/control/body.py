@@ -71,7 +71,6 @@ def body_kernels(
     """Find the kernels of a body, and plan its memory.
 
     Args:
-        query: the loop or branch.
         elsewhere: the number of results, the first ones, of which `BodyKernels.owned` returns those
             that are in other memory.
     """
@@ -112,17 +111,10 @@ def bind_body(
     kernels: BodyKernels,
     ctx: BindContext,
     workspace: Array,
-    given: Mapping[Value, Array],
-    step: Array,
+    given: Mapping[Value, Array],  # the arrays of values that are not in the workspace
+    step: Array,  # the counter of the random numbers
 ) -> tuple[list[Launch], Mapping[Value, Array]]:
-    """Bind the kernels of a body; return their launches, and the arrays of all values.
-
-    Args:
-        ctx: the context of the loop or branch.
-        workspace: the workspace of the body.
-        given: the arrays of values that are not in the workspace.
-        step: the counter of the random numbers.
-    """
+    """Bind the kernels of a body; return their launches, and the arrays of all values."""
     graph, arrays, launches = kernels.graph, dict(given), list[Launch]()
 
     def array(value: Value) -> Array:

@@ -262,19 +262,14 @@ def flat(array: Array) -> bool:
 
 def apply(
     function: Callable[..., object],
-    inputs: Sequence[Array],
-    out: Array,
+    inputs: Sequence[Array],  # arrays of one shape
+    out: Array,  # array of the same shape; it can be one of the inputs
+    # Contiguous vectors, each with as many bytes as the largest array: one for each input that is
+    # not `flat`, and one more if ``out`` is not `flat` and none of these inputs has its element
+    # type.
     temporaries: Sequence[Array],
 ) -> Iterator[Launch]:
-    """Yield launches of a ufunc; copy views for which NumPy would need buffers to temporaries.
-
-    Args:
-        inputs: arrays of one shape.
-        out: array of the same shape; it can be one of the inputs.
-        temporaries: contiguous vectors, each with as many bytes as the largest array: one for each
-            input that is not `flat`, and one more if ``out`` is not `flat` and none of these
-            inputs has its element type.
-    """
+    """Yield launches of a ufunc; copy views for which NumPy would need buffers to temporaries."""
     free, taken = iter(temporaries), []
     arguments = []
     for array in inputs:
