@@ -61,7 +61,6 @@ def adopt_rank_0_state(rank: int, gather: Callable[[Any], Sequence[Any]]) -> Non
     generators equally in all processes, nothing changes.
 
     Args:
-        rank: rank of this process.
         gather: all-gathers a JSON value over all processes.
     """
     kind, words, *counts = np.random.get_state()  # noqa: NPY002

@@ -107,7 +107,6 @@ def tell_engine(source: str, message: str, env: Mapping[str, str] | None = None)
 
     Args:
         source: name of the engine, as in `Membership.source`.
-        message: the error.
         env: the environment variables; those of this process if None.
     """
     env = os.environ if env is None else env

@@ -59,7 +59,6 @@ class Board:
     """The latest reports of all ranks of a job.
 
     Args:
-        size: number of ranks.
         now: the current time, in seconds.
     """
 

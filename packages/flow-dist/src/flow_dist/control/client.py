@@ -67,15 +67,6 @@ class JobStoppedError(FlowError):
 class ControlClient:
     """A rank's connection to the `ControlServer`.
 
-    Args:
-        membership: rank and size of this process.
-        address, port: address of the server.
-        token: the secret of the job.
-        watch: the record of where this process waits; `WATCH` if None.
-        stop: called with a message in the client's thread when the job is stopped; if None, the
-            process is terminated.
-        patience: seconds for which connecting is retried, as the server may start later.
-
     Raises:
         LaunchError: the server cannot be reached, or rejects this rank.
     """
@@ -83,12 +74,15 @@ class ControlClient:
     def __init__(
         self,
         membership: Membership,
-        address: str,
+        address: str,  # address of the server
         port: int,
-        token: str,
+        token: str,  # the secret of the job
         *,
-        watch: Watch | None = None,
+        watch: Watch | None = None,  # the record of where this process waits; `WATCH` if None
+        # Called with a message in the client's thread when the job is stopped; if None, the process
+        # is terminated.
         stop: Callable[[str], None] | None = None,
+        # Seconds for which connecting is retried, as the server may start later.
         patience: float = 30.0,
     ) -> None:
         self.membership = membership
@@ -274,7 +268,6 @@ class ControlClient:
 
         Args:
             key: equal in all ranks.
-            value: the value of this rank.
             seconds: maximum wait; if None, only the limits of the server apply.
 
         Raises:

@@ -54,9 +54,6 @@ def positions(ranks: Mapping[int, Rank], size: int, now: float, quiet: float) ->
     """Return lines that describe the positions of all ranks.
 
     Args:
-        ranks: the ranks that have joined.
-        size: number of all ranks.
-        now: the current time, in seconds.
         quiet: number of seconds without a message from which a line mentions the silence.
     """
     if size <= MAX_LINES:

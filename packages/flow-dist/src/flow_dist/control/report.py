@@ -33,11 +33,7 @@ NOWHERE = -1
 
 
 class Reporter:
-    """A reporter of this process's position to one server.
-
-    Args:
-        watch: the record of where the process waits.
-    """
+    """A reporter of this process's position to one server."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -136,11 +132,7 @@ class Place:
 
 
 class Names:
-    """The teams and places of a job, looked up by their descriptions.
-
-    Args:
-        size: number of ranks.
-    """
+    """The teams and places of a job, looked up by their descriptions."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -36,11 +36,7 @@ class Cause:
 
 
 class WaitGraph:
-    """The graph of waits of a job.
-
-    Args:
-        ranks: the ranks that have joined.
-    """
+    """The graph of waits of a job."""
 
     def __init__(self, ranks: Mapping[int, Rank]) -> None:
         self._ranks = ranks

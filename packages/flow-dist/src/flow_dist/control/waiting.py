@@ -86,7 +86,6 @@ def tune_waits_to_host(rank: int, gather: Callable[[bytes], Sequence[bytes]]) ->
     and make three others, which wait for each other, share one core.
 
     Args:
-        rank: rank of this process.
         gather: all-gathers bytes over all processes, in rank order.
     """
     host = platform.node()

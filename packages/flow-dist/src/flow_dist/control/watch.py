@@ -119,22 +119,15 @@ class Watch:
     def site(
         self,
         op: str,
-        what: str,
+        what: str,  # collective, element type and shape of the exchange; equal in all ranks
         *,
-        ranks: Iterable[int],
-        at: SourceLine | str | None = None,
+        ranks: Iterable[int],  # the ranks that take part
+        at: SourceLine | str | None = None,  # user's source line; the line of the caller if None
+        # The name of an order of exchanges: all ranks enter the sites of one lane in the same
+        # order, and independent threads use different lanes.
         lane: str = "",
     ) -> Site:
-        """Create a site; all ranks must call this method once per site, in the same order.
-
-        Args:
-            op: name of the op or exchange.
-            what: collective, element type and shape of the exchange; equal in all ranks.
-            ranks: the ranks that take part.
-            at: the user's source line; the line of the caller if None.
-            lane: the name of an order of exchanges: all ranks enter the sites of one lane in the
-                same order, and independent threads use different lanes.
-        """
+        """Create a site; all ranks must call this method once per site, in the same order."""
         members = tuple(sorted(set(ranks)))
         group = self._groups.setdefault((members, lane), Group(members, lane))
         return Site(op, what, str(at or user_line(2) or ""), group)

@@ -85,25 +85,15 @@ class Launcher:
     def command(
         self,
         size: int,
-        hosts: Sequence[Host],
+        hosts: Sequence[Host],  # where to run; this host if empty
         program: Sequence[str],
         *,
-        agent: str | None = None,
-        address: str | None = None,
-        label: bool = False,
-        forwarded: Sequence[str] = (),
+        agent: str | None = None,  # program to use in place of ssh
+        address: str | None = None,  # address of this host that other hosts can reach
+        label: bool = False,  # whether to prefix each line of output with the rank that prints it
+        forwarded: Sequence[str] = (),  # names of environment variables to pass to all ranks
     ) -> list[str]:
-        """Return the command line that runs a program on all ranks.
-
-        Args:
-            size: number of ranks.
-            hosts: where to run; this host if empty.
-            program: the program and its arguments.
-            agent: program to use in place of ssh.
-            address: address of this host that other hosts can reach.
-            label: whether to prefix each line of output with the rank that prints it.
-            forwarded: names of environment variables to pass to all ranks.
-        """
+        """Return the command line that runs a program on all ranks."""
         table = {MPICH: self._mpich, OPEN_MPI: self._open_mpi}
         options = table[self.kind](",".join(map(str, hosts)), agent, address, label, forwarded)
         return [self.path, *options, "-n", str(size), *program]
@@ -132,7 +122,6 @@ class Launcher:
         """Return the environment of the launcher.
 
         Args:
-            env: the environment to extend.
             folder: folder for the files of Open MPI's launcher.  By default, the launcher names the
                 folder after its process id; after a kill, the files would stay in this folder, and
                 the next launcher with the same id would fail.

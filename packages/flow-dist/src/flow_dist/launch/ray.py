@@ -88,7 +88,6 @@ class Cluster:
 
     Args:
         each: resources to reserve per rank.
-        strategy: see `run`.
 
     Raises:
         LaunchError: Ray or a cluster is not available.
@@ -195,10 +194,8 @@ class Actors:
     """The ranks that one start of a job creates; an actor runs the process of each rank.
 
     Args:
-        ray: the library.
         actors: actors of class `Process`, in any order.
         command: the command of a rank, without the interpreter.
-        env: environment variables for all ranks.
     """
 
     def __init__(

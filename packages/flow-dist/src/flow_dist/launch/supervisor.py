@@ -95,7 +95,6 @@ def supervise(job: Job, starter: Starter | None = None) -> int:
     The status is 0 if all ranks succeeded; otherwise it is the status of the rank at fault, or 1.
 
     Args:
-        job: the job to run.
         starter: the engine that starts the ranks; if None, mpiexec.
 
     Raises:

@@ -53,7 +53,6 @@ def next_full(calls: int, policy: str) -> int:
     """Return the number of the next call of a job whose feeds are compared in full; -1 for none.
 
     Args:
-        calls: number of calls so far.
         policy: one of `flow_core.base.config.CHECK_FEEDS`.
 
     >>> [next_full(calls, "sometimes") for calls in (0, 3, 4, 5, 9, 600, 1024, 1025)]
@@ -96,8 +95,6 @@ class Job:
     """A job whose calls are compared with the calls of the other processes.
 
     Args:
-        log: the event log of steps.
-        name: name of the job.
         arrays: names of the arrays that are fed to the job.
         policy: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
     """
@@ -174,7 +171,6 @@ class Agreement:
     """A comparison of this process's events with those of the other processes.
 
     Args:
-        rank: rank of this process.
         logs: the event log of each of `LANES`.
         tell: all-gathers descriptions of events after a difference is found.
     """

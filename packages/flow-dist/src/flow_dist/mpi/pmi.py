@@ -115,9 +115,7 @@ class Service:
     """The PMI server of one rank.
 
     Args:
-        size: number of ranks.
         name: distinguishes the shared memory of these ranks from other jobs' on the same host.
-        mapping: see `process_mapping`.
         exchange: called by all ranks at a barrier, with the values put since the previous barrier.
 
     >>> service = Service(1, "job", "", lambda name, values: [values])

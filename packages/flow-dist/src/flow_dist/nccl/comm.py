@@ -84,21 +84,16 @@ def is_ordered(env: Mapping[str, str] = os.environ) -> bool:
 
 
 class NcclComm(Comm):
-    """The connection of a plan's GPUs over all processes of the program.
-
-    Args:
-        devices: all devices; the world's ``owner`` maps each device to a rank.
-        groups: the NCCL communicators; by default those that all plans of this process share.
-        ordered: whether floating-point sums are added in the plan's order; if None, `ORDERED`
-            decides.
-    """
+    """The connection of a plan's GPUs over all processes of the program."""
 
     name = "nccl"
 
     def __init__(
         self,
-        devices: Sequence[Device],
+        devices: Sequence[Device],  # all devices; the world's ``owner`` maps each device to a rank
+        # The NCCL communicators; by default those that all plans of this process share.
         groups: Communicators | None = None,
+        # Whether floating-point sums are added in the plan's order; if None, `ORDERED` decides.
         ordered: bool | None = None,
     ) -> None:
         self._groups = groups or process_communicators()

@@ -179,7 +179,6 @@ class Communicators:
     """All communicators of a process.
 
     Args:
-        library: NCCL.
         world: all processes; None if there is only one.
     """
 
@@ -322,7 +321,6 @@ def check_members(what: str, descriptions: Mapping[int, Mapping[str, Any]]) -> N
     """Reject members that NCCL would not connect.
 
     Args:
-        what: the attempted operation.
         descriptions: the description of each process that owns a member, by rank.
 
     Raises:

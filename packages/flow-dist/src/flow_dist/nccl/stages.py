@@ -68,7 +68,6 @@ def stages_of(exchange: Exchange, site: Site, ordered: bool) -> list[Stage]:
     """Return the stages of this process's part of an exchange.
 
     Args:
-        site: its devices and arrays.
         ordered: whether floating-point sums are added in the exchange's order, not in NCCL's.
     """
     first = Stage(before=list(_fills(exchange, site)))

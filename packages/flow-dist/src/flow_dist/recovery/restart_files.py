@@ -82,20 +82,15 @@ def list_file(folder: Path, rank: int) -> Path:
 
 
 def write_part(
-    folder: Path,
-    step: int,
+    folder: Path,  # the folder; created if it does not exist
+    step: int,  # see `Contents`
     rank: int,
     of: int,
     job: str,
+    # For each piece, the name and shape of the variable, and a region with its values.
     arrays: Sequence[tuple[str, tuple[int, ...], Region, Array]],
 ) -> None:
-    """Write one process's part of a checkpoint: first the data file, then the list.
-
-    Args:
-        folder: the folder; created if it does not exist.
-        step, rank, of, job: see `Contents`.
-        arrays: for each piece, the name and shape of the variable, and a region with its values.
-    """
+    """Write one process's part of a checkpoint: first the data file, then the list."""
     folder.mkdir(parents=True, exist_ok=True)
     pieces: list[Piece] = []
     data = data_file(folder, rank)
