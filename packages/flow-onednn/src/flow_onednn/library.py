@@ -151,7 +151,6 @@ def half_unit(mask: int, vendor: str) -> str:
 
     Args:
         mask: the instruction sets that the library may use.
-        vendor: the vendor of the processor, as `vendor` returns it.
 
     >>> half_unit(binding.AMX, "GenuineIntel"), half_unit(binding.BF16, "AuthenticAMD")
     ('AMX', 'AVX-512')

@@ -207,9 +207,6 @@ class Known(Generic[Made]):
 
     The number of threads is a part of the key, because primitives are created for a specific number
     of threads.
-
-    Args:
-        make: the function.
     """
 
     def __init__(self, make: Callable[[Problem], Made]) -> None:

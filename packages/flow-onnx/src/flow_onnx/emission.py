@@ -148,8 +148,6 @@ class Emission:
         """Reshape ``x``.
 
         Args:
-            x: the tensor.
-            shape: the new shape.
             open: the axes of ``shape`` that have an open size: a size equal to that of the same
                 axis of ``x`` is copied, and one other size can be inferred.
             source: the shape of ``x``, from which sizes are copied; empty to copy none.

@@ -50,9 +50,7 @@ def result_types(
     """Return the types of a node's results by name.
 
     Args:
-        proto: the node.
         inputs: its inputs, with attributes ``shape``; None for omitted ones.
-        elements: the element types of the inputs.
         opset, ir_version: the versions of the operators and of the format.
 
     Raises:
@@ -107,8 +105,6 @@ def ignored(proto: NodeProto, schema: Any, unread: set[str | int]) -> list[str]:
     """Return the attributes and inputs that an importer did not read although they matter.
 
     Args:
-        proto: the node.
-        schema: the definition of its operator.
         unread: names of attributes and numbers of inputs.
     """
     attrs = {a.name: helper.get_attribute_value(a) for a in proto.attribute}

@@ -39,10 +39,8 @@ def read(
     """Add the ops of a model to the job being traced, and return the blobs of its results.
 
     Args:
-        path: the model's file.
         inputs: the blobs of the model's inputs, in order or by name.
         tools: adds variables, branches and loops.
-        at: the line of the user's program.
 
     Returns:
         A blob, or a tuple of blobs if the model has several results.

@@ -47,9 +47,7 @@ def build(job: ExportedJob, sized: Sized, options: Options) -> Built:
     """Convert a graph to ONNX nodes, constants and names.
 
     Args:
-        job: the exported job.
         sized: its graph, possibly with other sizes.
-        options: the export options.
 
     Raises:
         UnsupportedError: some ops have no ONNX equivalent; the error lists all of them.
@@ -71,9 +69,7 @@ def _add_ops(built: Built, sized: Sized, options: Options, at: SourceLine | None
     """Emit the nodes of the ops of a graph; those without an equivalent are kept unconverted.
 
     Args:
-        built: receives the nodes.
         sized: the graph.
-        options: the export options.
         at: the user's line of ops that have none.
     """
     graph = sized.graph

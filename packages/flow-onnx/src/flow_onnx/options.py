@@ -43,12 +43,7 @@ class Options:
 
 
 class Checker:
-    """A checker of options, whose errors name the line of the user's program.
-
-    Args:
-        attempted: the attempted operation, for error messages.
-        at: the file and line of the user's program.
-    """
+    """A checker of options, whose errors name the line of the user's program."""
 
     def __init__(self, attempted: str, at: SourceLine | None) -> None:
         self.attempted = attempted

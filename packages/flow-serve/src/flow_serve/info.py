@@ -102,7 +102,6 @@ def find_models(folder: Path, versions: int) -> tuple[Source, ...]:
 
     Args:
         folder: has a folder per model, or a folder per version of one model.
-        versions: the number of versions per model.
 
     Raises: ConfigError: there is no model, or a model has a name that clients cannot request.
     """

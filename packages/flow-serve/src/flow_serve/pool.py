@@ -179,12 +179,7 @@ class _Worker:
 
 
 class Pool:
-    """Workers that serve one set of models; a reload replaces the pool.
-
-    Args:
-        setup: what the workers load.
-        metrics: the metrics of the server.
-    """
+    """Workers that serve one set of models; a reload replaces the pool."""
 
     def __init__(self, setup: Setup, metrics: Metrics) -> None:
         self.models: dict[str, dict[str, ModelInfo]] = {}

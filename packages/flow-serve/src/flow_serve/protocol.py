@@ -45,7 +45,6 @@ def read_request(body: bytes, head: str | None, model: ModelInfo) -> Request:
     """Read the body of a request for a model.
 
     Args:
-        body: the body.
         head: the header ``Inference-Header-Content-Length``, None if there is none.
         model: the requested version.
 

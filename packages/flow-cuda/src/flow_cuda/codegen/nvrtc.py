@@ -59,9 +59,6 @@ def target(architecture: str) -> str:
 
     The driver compiles PTX for a device that is newer than NVRTC.
 
-    Args:
-        architecture: architecture of the device, such as "sm_90".
-
     Raises:
         NvrtcError: the device is older than all architectures of NVRTC.
     """
@@ -86,7 +83,6 @@ def compile_kernels(
 
     Args:
         kernels: the kernels; their names are the symbol names.
-        architecture: the target architecture, such as "sm_90".
         cache: cache of cubins; default: the user's cache directory.
 
     Raises:

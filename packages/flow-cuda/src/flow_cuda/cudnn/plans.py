@@ -81,25 +81,18 @@ def _planned_at(problem: Problem, graph: LibraryGraph, index: int) -> Planned:
 
 
 class DnnPlans:
-    """A planner that chooses plans, builds these and queues them on one device.
-
-    Args:
-        library: the package ``cudnn``.
-        architecture: architecture of the device; a part of the key of cached choices.
-        bench: the object that times plans.
-        cache: cache of choices; without a cache, each process chooses plans again.
-        compiled: cache of serialized plans.
-        within: calls a function with the device current, so that plans are loaded on that device.
-    """
+    """A planner that chooses plans, builds these and queues them on one device."""
 
     def __init__(
         self,
         library: Any,
-        architecture: str,
+        architecture: str,  # architecture of the device; a part of the key of cached choices
         bench: Bench,
+        # Cache of choices; without a cache, each process chooses plans again.
         cache: DiskCache | None = None,
+        # Calls a function with the device current, so that plans are loaded on that device.
         within: Callable[[Callable[[], Any]], Any] = lambda call: call(),
-        compiled: DiskCache | None = None,
+        compiled: DiskCache | None = None,  # cache of serialized plans
     ) -> None:
         self.library = library
         self._within = within

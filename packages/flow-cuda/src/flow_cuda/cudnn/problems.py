@@ -164,23 +164,16 @@ class Convolution:
 
 
 def convolution(
-    kind: str,
-    types: tuple[TensorType, TensorType, TensorType],
+    kind: str,  # "forward", "data_grad" or "filter_grad"
+    types: tuple[TensorType, TensorType, TensorType],  # types of x, w and y
+    # The op's ``data_format``, ``strides``, ``padding_before``, ``dilation_rate``, and ``compute``.
     attrs: Mapping[str, Any],
     *,
-    bias: bool = False,
+    bias: bool = False,  # fused operations, as in `Convolution`
     relu: bool = False,
     adds: bool = False,
 ) -> Convolution:
-    """Return the problem that a convolution op computes.
-
-    Args:
-        types: types of x, w and y.
-        kind: "forward", "data_grad" or "filter_grad".
-        attrs: the op's ``data_format``, ``strides``, ``padding_before``, ``dilation_rate``, and
-            ``compute``.
-        bias, relu, adds: fused operations, as in `Convolution`.
-    """
+    """Return the problem that a convolution op computes."""
     x, w, y = (tensor_layout(t, attrs["data_format"]) for t in types)
     before, strides, dilation = (
         _pad_to_two(attrs[name], default)

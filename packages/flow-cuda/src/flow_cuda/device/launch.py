@@ -394,25 +394,17 @@ class Bits:
 
 def call(
     function: str,
+    # The header that defines the function, then the headers that this one needs.
     header: str | tuple[str, ...],
-    types: Sequence[str],
-    *values: Any,
-    items: int,
-    blocks: bool = False,
-    numbers: tuple[HostNumber, ...] = (),
+    types: Sequence[str],  # template arguments of the function
+    *values: Any,  # the arguments: arrays to write, `Read`, `Struct`, `Bits`, integers, and floats
+    items: int,  # number of items to process, one per thread or one per block
+    blocks: bool = False,  # whether one block processes one item; its threads then synchronize
+    numbers: tuple[HostNumber, ...] = (),  # host numbers that the kernel reads
+    # Whether the function takes a ``Part``, so that launches can be merged.
     mergeable: bool = False,
 ) -> KernelLaunch:
-    """Build a launch of a function in ``flow_cuda/source``.
-
-    Args:
-        header: the header that defines the function, then the headers that this one needs.
-        types: template arguments of the function.
-        values: the arguments: arrays to write, `Read`, `Struct`, `Bits`, integers, and floats.
-        items: number of items to process, one per thread or one per block.
-        blocks: whether one block processes one item; its threads then synchronize.
-        numbers: host numbers that the kernel reads.
-        mergeable: whether the function takes a ``Part``, so that launches can be merged.
-    """
+    """Build a launch of a function in ``flow_cuda/source``."""
     typed = [_c_argument(value) for value in values]
     parameters = [(kind, f"a{i}") for i, (kind, _) in enumerate(typed)]
     template = f"<{', '.join(types)}>" if types else ""

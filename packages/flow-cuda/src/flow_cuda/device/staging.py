@@ -41,7 +41,6 @@ class Staging:
     Args:
         chunk: size of a buffer in bytes.
         stream: the stream for copies; default: a new stream.
-        slots: number of buffers.
     """
 
     def __init__(

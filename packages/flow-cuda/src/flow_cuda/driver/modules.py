@@ -32,7 +32,6 @@ class Modules:
     """The kernels of a device.
 
     Args:
-        architecture: architecture of the device, such as "sm_90".
         load: loads a cubin or PTX; the result has ``get_function(name).ptr``.
     """
 

@@ -40,20 +40,14 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def move_box(
-    source: DeviceArray,
+    source: DeviceArray,  # arrays of the same element size
     target: DeviceArray,
     sizes: Sequence[int],
-    steps: tuple[Sequence[int], Sequence[int]],
+    steps: tuple[Sequence[int], Sequence[int]],  # strides in the source and in the target
+    # Offset of the box in the source and in the target, in elements.
     first: tuple[int, int] = (0, 0),
 ) -> Iterator[Launch]:
-    """Yield a launch that copies a box; yield nothing for an empty box.
-
-    Args:
-        source, target: arrays of the same element size.
-        sizes: shape of the box.
-        steps: strides in the source and in the target.
-        first: offset of the box in the source and in the target, in elements.
-    """
+    """Yield a launch that copies a box; yield nothing for an empty box."""
     if not prod(sizes):
         return
     itemsize = source.itemsize

@@ -59,11 +59,7 @@ class Sorting:
     def order(
         self, x: DeviceArray, dtype: DType, buffers: tuple[DeviceArray, ...]
     ) -> tuple[list[Launch], DeviceArray, DeviceArray]:
-        """Return launches that sort, and the arrays of sorted keys and their original positions.
-
-        Args:
-            buffers: the arrays of `buffers`.
-        """
+        """Return launches that sort, and the arrays of sorted keys and their original positions."""
         keys, order, to_keys, to_order, counts = buffers
         values = (Read(x), Write(keys, self.kind), self.n)
         launches: list[Launch] = [

@@ -243,21 +243,16 @@ def _part(array: DeviceArray, first: int) -> DeviceArray:
 
 def _products(
     conv: Conv,
-    sizes: tuple[int, int, int],
+    sizes: tuple[int, int, int],  # m, n and k of each product
+    # Whether the first operand and the second operand are transposed.
     transposed: tuple[bool, bool],
-    arrays: tuple[DeviceArray, DeviceArray, DeviceArray],
+    arrays: tuple[DeviceArray, DeviceArray, DeviceArray],  # the two operands and the result
+    # Strides of samples, then of groups, in elements; one stride for each array.
     steps: tuple[Ints, Ints],
+    # Leading dimensions, if the rows are parts of wider rows; 0 otherwise.
     leads: tuple[int, int, int] = (0, 0, 0),
 ) -> Iterator[Launch]:
-    """Yield one matrix product for each group, batched over the samples.
-
-    Args:
-        sizes: m, n and k of each product.
-        transposed: whether the first operand and the second operand are transposed.
-        arrays: the two operands and the result.
-        steps: strides of samples, then of groups, in elements; one stride for each array.
-        leads: leading dimensions, if the rows are parts of wider rows; 0 otherwise.
-    """
+    """Yield one matrix product for each group, batched over the samples."""
     product = Product(
         *sizes, *transposed, conv.dtype.name, conv.x.batch, 1.0, steps[0], conv.tf32,  # type: ignore[arg-type]
         leads, wide=arrays[2].itemsize > arrays[0].itemsize,

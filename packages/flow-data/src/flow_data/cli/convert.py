@@ -152,24 +152,16 @@ def open_samples(source: str) -> Samples:
 
 def convert(
     samples: Samples,
-    target: str,
+    target: str,  # the folder, which must not exist or must be empty
     parts: int,
     *,
     workers: int = 2,
-    seed: int | None = None,
-    progress: Callable[[], object] = lambda: None,
+    seed: int | None = None,  # seed with which to shuffle the samples; None to keep their order
+    progress: Callable[[], object] = lambda: None,  # called after each sample
 ) -> list[str]:
     """Write samples as OFRecord part files ``part-00000`` ... in a new folder.
 
     The folder appears only when it is complete; a failure leaves no files behind.
-
-    Args:
-        samples: the data set.
-        target: the folder, which must not exist or must be empty.
-        parts: number of files.
-        workers: number of threads.
-        seed: seed with which to shuffle the samples; None to keep their order.
-        progress: called after each sample.
 
     Returns:
         The paths of the files.

@@ -72,7 +72,6 @@ class RowDraws:
 
     Args:
         ctx: context of an op with attributes ``seed``, ``has_seed`` and ``region``.
-        count: number of rows.
         draws: number of random numbers per row.
     """
 

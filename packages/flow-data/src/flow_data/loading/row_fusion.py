@@ -67,19 +67,12 @@ Link = tuple[Stage, RowWork]
 
 
 def fuse_rows(
-    stages: Sequence[Stage],
+    stages: Sequence[Stage],  # the stages in the order of the ops
     members: Sequence[Member],
-    arrays: Sequence[Sequence[Any]],
-    kept: Sequence[Slot],
+    arrays: Sequence[Sequence[Any]],  # the buffers of the outputs of each op
+    kept: Sequence[Slot],  # the members' outputs that steps consume
 ) -> list[Stage | FusedRows]:
-    """Fuse stages that work row by row, and move other stages before these where possible.
-
-    Args:
-        stages: the stages in the order of the ops.
-        members: the loader's ops.
-        arrays: the buffers of the outputs of each op.
-        kept: the members' outputs that steps consume.
-    """
+    """Fuse stages that work row by row, and move other stages before these where possible."""
     parts: list[Stage | FusedRows] = []
     chain: list[Link] = []
     for stage in stages:

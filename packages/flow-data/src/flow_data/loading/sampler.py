@@ -35,11 +35,7 @@ class SamplerOptions:
 
 
 class Sampler:
-    """The sequence of the samples in files.
-
-    Args:
-        options: shuffle options.
-    """
+    """The sequence of the samples in files."""
 
     def __init__(self, files: Files, options: SamplerOptions) -> None:
         self.files = files
@@ -121,7 +117,6 @@ class BatchSampler:
     """The records of each batch; several threads may request batches in any order.
 
     Args:
-        sampler: the sequence of samples.
         size: number of samples in a batch, over all devices.
         window: the range of a batch's samples that this device reads.
     """

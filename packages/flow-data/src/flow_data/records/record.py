@@ -18,11 +18,17 @@ REFUSED = "refused"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The position of a record."""
+    """The position of a record.
 
-    file: str  # path of the record's file
-    offset: int  # first byte of the record in the file; -1 if the record is a whole file
-    number: int  # number of the record in the file
+    Attributes:
+        file: path of the record's file.
+        offset: first byte of the record in the file; -1 if the record is a whole file.
+        number: number of the record in the file.
+    """
+
+    file: str
+    offset: int
+    number: int
 
     def __str__(self) -> str:
         if self.offset < 0:

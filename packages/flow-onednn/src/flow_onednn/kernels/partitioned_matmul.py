@@ -233,7 +233,6 @@ def split_rows(rows: int, part: Callable[..., Recipe | None]) -> PartitionedMatm
     """Split a product along its rows if the library buffers the sums of its half results.
 
     Args:
-        rows: number of rows.
         part: builds the product of a span of rows, with results of the given type if there is one.
     """
     with threads.single_threaded():

@@ -76,8 +76,6 @@ def call(name: str, *arguments: Any, fail: Callable[[int], object] | None = None
     """Return a launch of a function of `compiler.CDEF`.
 
     Args:
-        name: name of the function.
-        arguments: its arguments; the launch keeps those that own memory alive.
         fail: raises the error of a status that is not 0; it can keep further objects alive.
     """
     native = compiler.native()
@@ -127,7 +125,6 @@ def over_rows(one: Call, counted: int, arrays: Mapping[int, tuple[Array, bool]])
     """Return a launch that runs a loop over float32 rows on arrays of which some are bfloat16.
 
     Args:
-        one: the loop.
         counted: position of the argument that is the number of rows.
         arrays: the arrays that have these rows, and whether the loop writes them, by the position
             of the argument.

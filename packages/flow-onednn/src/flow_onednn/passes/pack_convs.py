@@ -95,8 +95,6 @@ def _pack(rewriter: KernelRewriter, conv: Op, bounds: dict[Value, Value]) -> Non
     """Replace a convolution by one with packed weights, if a primitive packs them.
 
     Args:
-        rewriter: the rewriter of the graph.
-        conv: the convolution.
         bounds: the bounds that earlier convolutions compute, by their results.
     """
     x, filters, *bias = conv.inputs

@@ -27,9 +27,7 @@ def derived(op: Any, known: Known, most: int) -> tuple[tuple[Call, ...], str]:
     """Return at most ``most`` calls of an op, and the error of the last call that failed.
 
     Args:
-        op: the op.
         known: calls of other ops.
-        most: the largest number of calls.
     """
     found: dict[str, Call] = {}
     reason = "no op returns what this one writes"

@@ -135,7 +135,6 @@ def record(
     """Run PyTorch's samples forward and backward, and return the calls of the given ops.
 
     Args:
-        ops: ATen ops.
         most: number of calls of each op.
         wanted: whether to run the samples of a function of a name.
     """

@@ -347,7 +347,6 @@ def op_inputs(
     """Yield the inputs of the op of each stage; images between stages are empty.
 
     Args:
-        inputs: the inputs of the chain.
         bounds: the arrays of the bounds of the results.
     """
     rest = iter(inputs[1:])

@@ -125,7 +125,6 @@ def filter_grad(p: Problem, build: Callable[[Problem], Recipe | None]) -> Implem
     """Build the gradient in parts; return None if the output has too few pixels.
 
     Args:
-        p: the problem.
         build: builds the recipe of one primitive.
     """
     dy, x = (t.shape for t in p.inputs)
