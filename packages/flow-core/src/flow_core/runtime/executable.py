@@ -349,7 +349,7 @@ class Executable:
         """Return a function that copies a result to the host, or returns None if it is remote."""
         source, buffer = self.fetches[position], self.plan.buffers[self.plan.fetches[position]]
         if source is None:
-            return _nothing
+            return lambda: None
         if buffer.type.dtype.is_object:
             return partial(_copied, source)
         return partial(driver(buffer.memory).copy_out, source)
@@ -420,10 +420,6 @@ def _not_shared(plan: Plan, buffer: Buffer) -> PlanError:
         allowed="plans whose devices share no memory, or all of their devices in one process",
         hint="compile the job with function_config.share_replicas(False)",
     )
-
-
-def _nothing() -> None:
-    return None
 
 
 def _copied(source: Array) -> Array:

@@ -23,8 +23,6 @@ ALL_TO_ALL = 22800
 MIN_VERSION = 21800
 """The oldest supported version of NCCL."""
 
-ID_BYTES = 128
-
 PRIMITIVES: Mapping[str, tuple[str, ...]] = {
     "all_reduce": ("send", "receive", "count", "dtype", "op"),
     "reduce_scatter": ("send", "receive", "count", "dtype", "op"),
