@@ -56,7 +56,6 @@ def numbers(what: str, value: object) -> Array:
     """Return numbers as float64.
 
     Args:
-        what: the action, for the error.
         value: an array, tensor, number or nested list.
 
     Raises:

@@ -149,9 +149,6 @@ def half_unit(mask: int, vendor: str) -> str:
     float32 on AMD's Zen 4 (512 x 512 x 512: 1.2 and 2.4 ms on a thread), and twice that time on
     Intel's cores.
 
-    Args:
-        mask: the instruction sets that the library may use.
-
     >>> half_unit(binding.AMX, "GenuineIntel"), half_unit(binding.BF16, "AuthenticAMD")
     ('AMX', 'AVX-512')
     >>> half_unit(binding.BF16, "GenuineIntel"), half_unit(0x27, "AuthenticAMD")

@@ -102,11 +102,7 @@ UNUSED: Mapping[str, frozenset[str | int]] = {
 
 
 def ignored(proto: NodeProto, schema: Any, unread: set[str | int]) -> list[str]:
-    """Return the attributes and inputs that an importer did not read although they matter.
-
-    Args:
-        unread: names of attributes and numbers of inputs.
-    """
+    """Return the attributes and inputs that an importer did not read although they matter."""
     attrs = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
     found = []
     for part in unread - UNUSED.get(proto.op_type, frozenset()) - {"consumed_inputs"}:

@@ -40,7 +40,6 @@ def read(
 
     Args:
         inputs: the blobs of the model's inputs, in order or by name.
-        tools: adds variables, branches and loops.
 
     Returns:
         A blob, or a tuple of blobs if the model has several results.

@@ -46,9 +46,6 @@ class Built:
 def build(job: ExportedJob, sized: Sized, options: Options) -> Built:
     """Convert a graph to ONNX nodes, constants and names.
 
-    Args:
-        sized: its graph, possibly with other sizes.
-
     Raises:
         UnsupportedError: some ops have no ONNX equivalent; the error lists all of them.
     """
@@ -69,7 +66,6 @@ def _add_ops(built: Built, sized: Sized, options: Options, at: SourceLine | None
     """Emit the nodes of the ops of a graph; those without an equivalent are kept unconverted.
 
     Args:
-        sized: the graph.
         at: the user's line of ops that have none.
     """
     graph = sized.graph

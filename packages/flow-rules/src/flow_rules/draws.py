@@ -55,7 +55,6 @@ def drawn(own: Arrays, shapes: Sequence[Shape], rng: np.random.Generator) -> Ite
 
     Args:
         own: arrays of an example, whose values are valid.
-        shapes: shapes of the arrays to draw.
     """
     rows = list(zip(own, shapes, strict=True))
     wild = [i for i, x in enumerate(own) if is_floating(x)]

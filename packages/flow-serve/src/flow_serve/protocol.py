@@ -46,7 +46,6 @@ def read_request(body: bytes, head: str | None, model: ModelInfo) -> Request:
 
     Args:
         head: the header ``Inference-Header-Content-Length``, None if there is none.
-        model: the requested version.
 
     Raises: Refused: the body is not valid, or does not fit the model.
     """

@@ -23,11 +23,7 @@ Convert = Callable[[Any], Any]
 
 
 class Mismatch(ValueError):
-    """A value of the wrong type or range.
-
-    Args:
-        allowed: the accepted values.
-    """
+    """A value of the wrong type or range."""
 
     def __init__(self, found: object, allowed: str) -> None:
         super().__init__(f"{found}", allowed)

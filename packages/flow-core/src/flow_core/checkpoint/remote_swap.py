@@ -62,11 +62,7 @@ class Journal:
         return {n[len(token) + 1 :]: stamp for n, stamp in parts.items() if alone or n != token}
 
     def unfinished(self, present: Mapping[str, Stamp]) -> set[str]:
-        """Return the files of the destination that interrupted saves left there.
-
-        Args:
-            present: the files at the destination.
-        """
+        """Return the files of the destination that interrupted saves left there."""
         names = sorted(name for name in self.entries if name.endswith(_LIST))
         lists = [entry for entry in map(self._read, names) if entry is not None]
         if not lists or not (self._ready or _is_partial(lists[-1], present)):

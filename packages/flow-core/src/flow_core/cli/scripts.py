@@ -60,9 +60,6 @@ def job_of(target: str, args: Sequence[str] = ()) -> Any:
     The script is imported up to its first call of a job, or of a function of flow that reads or
     writes files.  No step runs, and flow writes nothing.
 
-    Args:
-        target: the script and the job, as ``script.py:job``, or only the script.
-
     Raises:
         JobError: the script or the job does not exist, or the name is missing and the script has
             several jobs.
@@ -149,10 +146,6 @@ def document_of(
     target: str, hints: int = 0, args: Sequence[str] = (), show: Progress = silent
 ) -> PlanDocument:
     """Return the plan of ``script.py:job``, or a plan that ``flow plan --json`` wrote.
-
-    Args:
-        target: the script and the job, or the file.
-        hints: how many SBP hints to evaluate.
 
     Raises:
         JobError: the script or the job does not exist.

@@ -286,12 +286,7 @@ def _positions(placement: Placement, devices: Devices) -> Mapping[int, int]:
 
 
 def block_row(source: int, held: Region, piece: Piece, target: int, made: Region) -> Row:
-    """Return the block of a piece.
-
-    Args:
-        source, target: the positions of the input and of the output.
-        held, made: the parts that the input and the output are.
-    """
+    """Return the block of a piece."""
     starts = (
         tuple([a - low for (a, _), (low, _) in zip(piece.region, base, strict=True)])
         for base in (held, made)

@@ -175,11 +175,7 @@ class Statement:
 
 
 class Trace:
-    """The argument of a formula that is recorded.
-
-    Args:
-        numbers: symbolic numbers, or known values, by name.
-    """
+    """The argument of a formula that is recorded."""
 
     statements: list[Statement]
 

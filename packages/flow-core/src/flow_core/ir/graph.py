@@ -326,7 +326,6 @@ def rebuild(graph: Graph, ops: Iterable[Op], **changes: Any) -> Graph:
 
     Args:
         ops: the new ops, in topological order.
-        changes: other values of the graph's attributes.
     """
     by_name = {op.name: op for op in ops}
     types = changes.pop("types", graph.types)

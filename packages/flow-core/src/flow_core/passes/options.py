@@ -57,7 +57,6 @@ def configured(item: P, settings: Mapping[str, Any], attempted: str) -> P:
 
     Args:
         settings: the values of all settings that passes may read, by name.
-        attempted: what needs the options, for the error.
 
     Raises:
         PluginResultError: an option names a setting that does not exist.

@@ -238,7 +238,6 @@ class Executable:
         """Return the launches of a task of a step; subclasses add launches that observe the task.
 
         Args:
-            position: position of the task in the plan.
             launches: the launches of the task; none for a task of other processes.
         """
         return launches

@@ -112,11 +112,7 @@ def _trace(path: str, rank: int | None) -> Trace:
 
 
 class TracedExecutable(TimedExecutable):
-    """A loaded plan whose steps are recorded in the program's trace.
-
-    Args:
-        args, kwargs: the other arguments of `Executable`.
-    """
+    """A loaded plan whose steps are recorded in the program's trace."""
 
     def __init__(self, plan: Plan, *args: Any, file: str, **kwargs: Any) -> None:
         super().__init__(plan, *args, **kwargs)

@@ -57,9 +57,6 @@ class Batch:
 class ArrowFile:
     """An Arrow IPC file or stream.
 
-    Args:
-        library: pyarrow.
-
     Raises:
         OSError: the path does not name a regular file, or the file cannot be opened.
         ValueError: the metadata is malformed, or does not fit into the file. Malformed metadata may

@@ -62,9 +62,6 @@ class _Chunk:
 class ParquetFile:
     """A Parquet file.
 
-    Args:
-        library: pyarrow.
-
     Attributes:
         rows: the number of rows of each row group.
 

@@ -57,9 +57,6 @@ def pack(message: Message, limit: int = TO_SERVER) -> bytes:
 class Framing:
     """A decoder that splits a byte stream into messages.
 
-    Args:
-        limit: maximum size in bytes of a message.
-
     >>> framing = Framing(100)
     >>> [list(framing.feed(part)) for part in (pack({"a": 1})[:6], pack({"a": 1})[6:])]
     [[], [{'a': 1}]]

@@ -95,7 +95,6 @@ class Job:
     """A job whose calls are compared with the calls of the other processes.
 
     Args:
-        arrays: names of the arrays that are fed to the job.
         policy: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
     """
 
@@ -171,7 +170,6 @@ class Agreement:
     """A comparison of this process's events with those of the other processes.
 
     Args:
-        logs: the event log of each of `LANES`.
         tell: all-gathers descriptions of events after a difference is found.
     """
 

@@ -84,9 +84,6 @@ def _mpi() -> Any:
 class MpiWorld(World):
     """All processes of the program.
 
-    Args:
-        comm: the MPI communicator of the processes.
-
     Attributes:
         rank, size: rank of this process, and number of processes.
         machines: number of machines that the program uses; see `owner`.
@@ -188,7 +185,6 @@ class MpiWorld(World):
         """Return a callable that a job calls with its feeds to compare them among all processes.
 
         Args:
-            arrays: names of the arrays that are fed to the job.
             policy: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
         """
         return None if self._agreement is None else self._agreement.job(job, arrays, policy)

@@ -163,12 +163,7 @@ _IN_CUPY = {
 
 
 class Nccl4py:
-    """An implementation of `Library` that calls the flat functions of nccl4py.
-
-    Args:
-        module: ``nccl.bindings.nccl``.
-        release: version of nccl4py.
-    """
+    """An implementation of `Library` that calls the flat functions of nccl4py."""
 
     def __init__(self, module: Any, release: str) -> None:
         self._module = module
@@ -211,12 +206,7 @@ class Nccl4py:
 
 
 class CupyNccl:
-    """An implementation of `Library` that calls CuPy's binding.
-
-    Args:
-        module: ``cupy.cuda.nccl``.
-        release: version of CuPy.
-    """
+    """An implementation of `Library` that calls CuPy's binding."""
 
     def __init__(self, module: Any, release: str) -> None:
         self.name = f"CuPy {release}"

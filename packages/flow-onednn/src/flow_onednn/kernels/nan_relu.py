@@ -94,7 +94,6 @@ def preserve_nan(
     """Make implementations with relu propagate NaN.
 
     Args:
-        build: builds the implementations.
         keeps_nan: whether an implementation with relu propagates NaN by itself.
     """
 

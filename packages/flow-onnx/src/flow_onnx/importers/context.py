@@ -31,12 +31,7 @@ class UnsupportedNode(Exception):
 
 
 class InvalidNode(Exception):
-    """A node violates the definition of its operator.
-
-    Args:
-        found: the attribute or input, and its value.
-        allowed: the permitted values.
-    """
+    """A node violates the definition of its operator."""
 
     def __init__(self, found: str, allowed: str) -> None:
         super().__init__(found)

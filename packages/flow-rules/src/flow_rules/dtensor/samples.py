@@ -135,7 +135,6 @@ def record(
     """Run PyTorch's samples forward and backward, and return the calls of the given ops.
 
     Args:
-        most: number of calls of each op.
         wanted: whether to run the samples of a function of a name.
     """
     from torch.testing._internal.common_methods_invocations import op_db

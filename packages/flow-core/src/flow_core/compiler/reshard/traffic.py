@@ -120,11 +120,7 @@ class Listed:
 
 
 def _per_byte(devices: Devices, used: Ints, links: LinkModel) -> NDArray[np.float64]:
-    """Return the seconds per byte of each device over each class of links.
-
-    Args:
-        used: the positions of the devices that take part.
-    """
+    """Return the seconds per byte of each device over each class of links."""
     found = np.zeros((len(devices), len(links.classes)))
     taking = np.unique(used)
     kinds, of_device = _distinct_flows(Devices([devices[i] for i in taking.tolist()]), links)

@@ -59,7 +59,6 @@ class Problem:
         """Return the known results of a function of ops or values, by its arguments.
 
         Args:
-            function: the name of the function.
             more: what it depends on besides its arguments, the specs, the cost model and the
                 layouts of variables.
         """

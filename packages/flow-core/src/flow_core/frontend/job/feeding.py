@@ -287,7 +287,6 @@ class StagingBuffers:
 
         Args:
             slot: `Step.slot` of a step that holds a token.
-            windows: `Executable.windows`.
         """
         buffers = self._sets.get(slot)
         if buffers is None:

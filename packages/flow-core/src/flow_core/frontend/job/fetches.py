@@ -20,7 +20,6 @@ class Fetches:
     """The fetched values of a job's steps, and how return values are made of them.
 
     Args:
-        traced: the differentiated job.
         gradients: gradients of watched values; a warning says which calls of ``watch_diff`` are
             skipped because there is no gradient.
     """

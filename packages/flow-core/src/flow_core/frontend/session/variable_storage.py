@@ -247,12 +247,7 @@ def own_ranks(
 
 
 def too_large(info: VariableInfo, device: Device, nbytes: int, available: str) -> OutOfMemoryError:
-    """Return the error for a variable that does not fit into a device's memory.
-
-    Args:
-        nbytes: the number of bytes needed on the device.
-        available: text that tells how much memory the device has.
-    """
+    """Return the error for a variable that does not fit into a device's memory."""
     error = OutOfMemoryError(
         f"allocating variable {info.name!r} of job {info.job!r} on {device}",
         at=info.line,

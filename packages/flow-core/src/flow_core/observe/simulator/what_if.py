@@ -27,12 +27,7 @@ class Case:
 
 
 def what_if(step: Step, processes: int, larger: Callable[[], Plan]) -> Iterator[Case]:
-    """Yield the cases; except for the larger batch, the plan is the same.
-
-    Args:
-        processes: as for `simulate_step`.
-        larger: returns the plan for twice the batch.
-    """
+    """Yield the cases; except for the larger batch, the plan is the same."""
     costs = step.costs
     try:
         plan = larger()

@@ -344,11 +344,7 @@ class ConvChain:
 def op_inputs(
     stages: Sequence[Stage], inputs: Sequence[Array], bounds: Sequence[Array]
 ) -> Iterator[list[Array]]:
-    """Yield the inputs of the op of each stage; images between stages are empty.
-
-    Args:
-        bounds: the arrays of the bounds of the results.
-    """
+    """Yield the inputs of the op of each stage; images between stages are empty."""
     rest = iter(inputs[1:])
     for k, stage in enumerate(stages):
         given = [np.empty(0) if k else inputs[0]]
@@ -417,11 +413,7 @@ DEVIATIONS = {True: 0.25, False: 9.0}
 
 
 def same_bits(chain: Problem, convs: Sequence[Problem]) -> bool:
-    """Return whether a chain has the bits of its convolutions in a trial.
-
-    Args:
-        convs: its convolutions.
-    """
+    """Return whether a chain has the bits of its convolutions in a trial."""
     drawn = np.random.default_rng(0).standard_normal(PERIOD, np.float32)
     given = [
         np.resize(DEVIATIONS[t.dtype.is_floating] * drawn, t.shape).astype(t.dtype.numpy)

@@ -122,11 +122,7 @@ def _image(images: np.ndarray, start: int) -> int:
 
 
 def filter_grad(p: Problem, build: Callable[[Problem], Recipe | None]) -> Implementation | None:
-    """Build the gradient in parts; return None if the output has too few pixels.
-
-    Args:
-        build: builds the recipe of one primitive.
-    """
+    """Build the gradient in parts; return None if the output has too few pixels."""
     dy, x = (t.shape for t in p.inputs)
     count = threads.partition_count(min(prod(dy[:-1]), dy[0] * PIXELS), PIXELS)
     if count == 1 or not supported():

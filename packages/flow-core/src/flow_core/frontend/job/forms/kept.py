@@ -42,12 +42,7 @@ class KeptForm:
 
 
 def keep_form(entry: Entry, source: Source, compiled: Compiled) -> None:
-    """Keep the form that a search has found, and its plan.
-
-    Args:
-        entry: the place of the plan of the job as it is.
-        compiled: the form, with the report on the search.
-    """
+    """Keep the form that a search has found, and its plan."""
     of_form = Entry.of(replace(compiled.request, hosted={}), entry.plans.limit)
     if of_form is None or compiled.searched is None:
         return

@@ -66,7 +66,6 @@ def divide(build: JobBuild, count: int, onto: Placement | None = None) -> None:
     """Place the ops of a traced job on the stages of a pipeline, and record them in the job.
 
     Args:
-        count: the number of stages.
         onto: the devices to divide, if they are not those of the job.
 
     Raises:
