@@ -44,28 +44,18 @@ COLLECTIVES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A piece of memory with a type.
+    """A piece of memory with a type."""
 
-    Attributes:
-        op: the op whose output or workspace it holds.
-        output: position of this output; None for a workspace.
-        kind: "feed", "constant", "temp", "workspace" (all in the arena) or "variable".
-        device: the device whose tasks use it.
-        offset: bytes from the start of the arena; -1 for variables, which the session owns.
-        type: shape and element type.
-        first, last: positions of the first and last task that use it (only for arena kinds).
-        home: the device whose memory holds it; None for ``device``.  Devices that share their
-            memory store a value that is equal on all of them only once.
-    """
-
-    op: str
-    output: int | None
-    kind: str
-    device: Device
-    offset: int
-    type: TensorType
-    first: int = 0
-    last: int = 0
+    op: str  # the op whose output or workspace it holds
+    output: int | None  # position of this output; None for a workspace
+    kind: str  # "feed", "constant", "temp", "workspace" (all in the arena) or "variable"
+    device: Device  # whose tasks use it
+    offset: int  # bytes from the start of the arena; -1 for variables, which the session owns
+    type: TensorType  # shape and element type
+    first: int = 0  # position of the first task that uses it (only for arena kinds)
+    last: int = 0  # position of the last one
+    # The device whose memory holds it; None for ``device``.  Devices that share their memory store
+    # a value that is equal on all of them only once.
     home: Device | None = None
 
     @property
@@ -81,57 +71,37 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One kernel on fixed buffers (by position in `Plan.buffers`).
-
-    Attributes:
-        op: name of the op.
-        type: type of the op.
-        attrs: attributes of the op.
-        inputs, outputs: the input and output buffers.
-        workspace: the workspace buffer; None if the kernel needs none.
-        device: the device that runs it.
-        kernel: name of the kernel, for reports.
-        seed: 64-bit seed of a random op.
-        seconds: the predicted time.
-        line: the user's line, for reports.
-        stream: position of its stream in `Plan.streams`; tasks of one stream run in order.
-        waits: positions of tasks of other streams that must end before it starts.
-        unrecordable: the reason why a driver cannot capture it as part of a step; empty if it can.
-    """
+    """One kernel on fixed buffers (by position in `Plan.buffers`)."""
 
     op: str
     type: str
     attrs: Mapping[str, AttrValue]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    workspace: int | None
-    device: Device
-    kernel: str
-    seed: int = 0
-    seconds: float = 0.0
-    line: str = ""
-    stream: int = 0
+    workspace: int | None  # the workspace buffer; None if the kernel needs none
+    device: Device  # that runs it
+    kernel: str  # name of the kernel, for reports
+    seed: int = 0  # 64-bit seed of a random op
+    seconds: float = 0.0  # predicted
+    line: str = ""  # the user's line, for reports
+    stream: int = 0  # position of its stream in `Plan.streams`; tasks of one stream run in order
+    # Positions of tasks of other streams that must end before it starts.
     waits: tuple[int, ...] = ()
+    # The reason why a driver cannot capture it as part of a step; empty if it can.
     unrecordable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaPlan:
-    """The memory of one device.
-
-    Attributes:
-        device: the device.
-        nbytes: size of the device's only allocation, in bytes.
-        lower_bound: total bytes of the largest set of buffers that are live at the same time, the
-            minimum for any memory layout.
-        peak: position of the task at which this set is live.
-        owners: (bytes, buffer name, user's line) of the live set at the peak, largest first.
-    """
+    """The memory of one device."""
 
     device: Device
-    nbytes: int
+    nbytes: int  # of the device's only allocation
+    # Total bytes of the largest set of buffers that are live at the same time, the minimum for any
+    # memory layout.
     lower_bound: int
-    peak: int = 0
+    peak: int = 0  # position of the task at which this set is live
+    # (bytes, buffer name, user's line) of the live set at the peak, largest first.
     owners: tuple[tuple[int, str, str], ...] = ()
 
     def too_large(
@@ -161,49 +131,30 @@ class ArenaPlan:
 
 @dataclass(frozen=True, slots=True)
 class RegisterPlan:
-    """A register: the slots between an actor that fills them and the actors that read them.
+    """A register: the slots between an actor that fills them and the actors that read them."""
 
-    Attributes:
-        name: unique name.
-        producer: actor that fills the slots.
-        consumers: actors that must all acknowledge a slot before it is free.
-        slots: number of slots.
-        initial: number of slots that are filled before the first step.
-    """
-
-    name: str
-    producer: str
-    consumers: tuple[str, ...]
+    name: str  # unique
+    producer: str  # actor that fills the slots
+    consumers: tuple[str, ...]  # actors that must all acknowledge a slot before it is free
     slots: int
-    initial: int = 0
+    initial: int = 0  # number of slots that are filled before the first step
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """An entry of the ledger: the transition of a logical value from one layout to another.
+    """An entry of the ledger: the transition of a logical value from one layout to another."""
 
-    Attributes:
-        value: the logical value.
-        steps: the primitive steps, in order: "all_gather", "slice" ...
-        source, target: the layouts (placement and SBP) as text.
-        nbytes: bytes sent between devices, per step of the job.
-        seconds: predicted time.
-        line: the user's line of the op that needs it.
-        links: bytes per pair of devices, keyed by the text "from->to".
-        why: the reason for the transfer.
-        alternatives: the other possible sequences of steps, and their costs.
-    """
-
-    value: str
-    steps: tuple[str, ...]
-    source: str
+    value: str  # the logical value
+    steps: tuple[str, ...]  # the primitive steps, in order: "all_gather", "slice" ..
+    source: str  # the layouts (placement and SBP) as text
     target: str
-    nbytes: int
-    seconds: float
-    line: str = ""
+    nbytes: int  # bytes sent between devices, per step of the job
+    seconds: float  # predicted
+    line: str = ""  # the user's line of the op that needs it
+    # Bytes per pair of devices, keyed by the text "from->to".
     links: Mapping[str, int] = field(default_factory=dict)
     why: str = ""
-    alternatives: tuple[str, ...] = ()
+    alternatives: tuple[str, ...] = ()  # the other possible sequences of steps, and their costs
 
     @property
     def collectives(self) -> frozenset[str]:
@@ -217,69 +168,53 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """Everything a runtime needs to run a job.
-
-    Attributes:
-        job: the job's name.
-        arenas: memory per device.
-        buffers: all buffers.
-        prologue: tasks that run once, when the plan is loaded.
-        derived: tasks that compute values from variables alone; they run when the plan is loaded,
-            and again before the next step after a variable was overwritten.
-        tasks: tasks of one step, in order.
-        feeds: buffers that are fed: a whole parameter, or a part of it.
-        fed: per buffer of ``feeds``, the position of the fed array, in the order of the job's
-            parameters (and their micro-batches), and the region of the array that it holds.
-        fetches: buffers of the results.
-        variables: the buffer of each variable, by name.
-        shards: for each physical variable that is a part of a logical variable, by its name: the
-            name of the logical variable, and the region of the part.
-        notes: facts about the compilation, by name, which reports show.
-        ledger: every transfer between devices and every change of a layout.
-        actors: names of the actors, in the direction of the data flow.
-        registers: the registers between the actors.
-        micro_batches: number of parts into which each parameter is split along axis 0; in the
-            positions in ``fed``, the parts of one parameter are consecutive.
-        streams: names of the streams; a stream runs its tasks in the order of the plan.
-        flows: registers between streams, which hold the slots of each logical value between its
-            producer and its consumers, as allocated in the arenas.
-        workers: number of threads that run the streams; a single thread runs all tasks in the
-            order of the plan.
-        cores: number of threads of each worker for its kernels, and of the loaders.
-        settings: kernel settings of the session and the job; see
-            `flow_core.plugins.specs.KernelQuery`.
-        costs: the cost model of all predicted times, and its source.
-        fed_shapes: the shapes of the fed arrays, or of their micro-batches, by position.
-        classes: the number of devices of each class of devices that do the same, by its first
-            device; the plan then has tasks of some devices only.  Empty in a plan of all devices.
-        regions: the regions of the parts of logical values, by "op:output" of the tasks that
-            compute them; only in plans whose results are checked for NaN and infinities.
-    """
+    """Everything a runtime needs to run a job."""
 
     job: str
-    arenas: tuple[ArenaPlan, ...]
+    arenas: tuple[ArenaPlan, ...]  # per device
     buffers: tuple[Buffer, ...]
-    prologue: tuple[Task, ...]
-    tasks: tuple[Task, ...]
-    feeds: tuple[int, ...]
-    fetches: tuple[int, ...]
-    variables: Mapping[str, int]
-    actors: tuple[str, ...] = ()
-    registers: tuple[RegisterPlan, ...] = ()
+    prologue: tuple[Task, ...]  # tasks that run once, when the plan is loaded
+    tasks: tuple[Task, ...]  # tasks of one step, in order
+    feeds: tuple[int, ...]  # buffers that are fed: a whole parameter, or a part of it
+    fetches: tuple[int, ...]  # buffers of the results
+    variables: Mapping[str, int]  # the buffer of each variable, by name
+    actors: tuple[str, ...] = ()  # names of the actors, in the direction of the data flow
+    registers: tuple[RegisterPlan, ...] = ()  # the registers between the actors
+    # For each physical variable that is a part of a logical variable, by its name: the name of the
+    # logical variable, and the region of the part.
     shards: Mapping[str, tuple[str, tuple[tuple[int, int], ...]]] = field(default_factory=dict)
+    # Facts about the compilation, by name, which reports show.
     notes: Mapping[str, Any] = field(default_factory=dict)
-    ledger: tuple[Transfer, ...] = ()
+    ledger: tuple[Transfer, ...] = ()  # every transfer between devices and every change of a layout
+    # Number of parts of each parameter along axis 0; in ``fed``, parts of a parameter are
+    # consecutive.
     micro_batches: int = 1
+    # Names of the streams; a stream runs its tasks in the order of the plan.
     streams: tuple[str, ...] = ()
+    # Registers between streams, which hold the slots of each logical value between its producer and
+    # its consumers, as allocated in the arenas.
     flows: tuple[RegisterPlan, ...] = ()
+    # Number of threads that run the streams; a single thread runs all tasks in the order of the
+    # plan.
     workers: int = 1
+    # Per buffer of ``feeds``, the position of the fed array, in the order of the job's parameters
+    # (and their micro-batches), and the region of the array that it holds.
     fed: tuple[tuple[int, Region], ...] = ()
+    # Tasks that compute values from variables alone; they run when the plan is loaded, and again
+    # before the next step after a variable was overwritten.
     derived: tuple[Task, ...] = ()
+    # Number of threads of each worker for its kernels, and of the loaders.
     cores: Cores = NOT_DIVIDED
+    # Kernel settings of the session and the job; see `flow_core.plugins.specs.KernelQuery`.
     settings: Mapping[str, AttrValue] = NO_ATTRS
-    costs: str = ""
+    costs: str = ""  # the cost model of all predicted times, and its source
+    # The regions of the parts of logical values, by "op:output" of the tasks that compute them;
+    # only in plans whose results are checked for NaN and infinities.
     regions: Mapping[str, Region] = field(default_factory=dict)
+    # The shapes of the fed arrays, or of their micro-batches, by position.
     fed_shapes: tuple[Shape, ...] = ()
+    # The number of devices of each class of devices that do the same, by its first device; the plan
+    # then has tasks of some devices only.  Empty in a plan of all devices.
     classes: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -33,7 +33,6 @@ def check(verdict: Available, capabilities: Sequence[int]) -> Available | Unavai
     """Return the verdict of the probe after loading what plans need on the devices.
 
     Args:
-        verdict: the verdict without loading anything.
         capabilities: the compute capability, times 10, of each device.
     """
     lowest = min(capabilities, default=LEAST)
@@ -60,11 +59,7 @@ def check(verdict: Available, capabilities: Sequence[int]) -> Available | Unavai
 
 
 def lines(major: int) -> Iterator[str]:
-    """Yield a line per library for ``flow doctor``, after loading it.
-
-    Args:
-        major: the CUDA major version.
-    """
+    """Yield a line per library for ``flow doctor``, after loading it."""
     try:
         known, version = nvrtc.architectures(), ".".join(map(str, nvrtc.version()))
         ends = f"{capability(min(known))} to {capability(max(known))}"

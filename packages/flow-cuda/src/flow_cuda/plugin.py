@@ -48,21 +48,16 @@ _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The CUDA installation of this machine.
+    """The CUDA installation of this machine."""
 
-    Attributes:
-        problem: why NVIDIA's driver does not work; empty if it does.
-        version: newest CUDA version that the driver supports, as (major, minor).
-        cupy: (distribution, version) of the installed CuPy; None if CuPy is not installed.
-        capabilities: compute capability of each device, times 10.
-        wheels: the installed packages of `WHEELS` with their versions, by CUDA major version.
-    """
-
-    problem: str = ""
+    problem: str = ""  # why NVIDIA's driver does not work; empty if it does
+    # Newest CUDA version that the driver supports, as (major, minor).
     version: tuple[int, int] = (0, 0)
     devices: int = 0
+    # (distribution, version) of the installed CuPy; None if CuPy is not installed.
     cupy: tuple[str, str] | None = None
-    capabilities: tuple[int, ...] = ()
+    capabilities: tuple[int, ...] = ()  # compute capability of each device, times 10
+    # The installed packages of `WHEELS` with their versions, by CUDA major version.
     wheels: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
 

@@ -73,11 +73,9 @@ def libraries() -> dict[str, str]:
 def decode(data: bytes | bytearray | memoryview, color_space: str = "BGR") -> Array:
     """Decode an image file to uint8 (height, width, channels), with 1 channel for "GRAY".
 
-    See the module for the rules of orientation, 16-bit samples and gray.
-
-    Raises:
-        ValueError: the bytes are not a readable image, or the image has more pixels than
-            `flow_data.headers` allows.
+    See the module for the rules of orientation, 16-bit samples and gray.  Raises `ValueError` if
+    the bytes are not a readable image, or the image has more pixels than `flow_data.headers`
+    allows.
     """
     data = data if isinstance(data, bytes) else bytes(data)
     check_header(data)

@@ -65,7 +65,6 @@ def download(url: str, target: Path, check: Callable[[Path], None]) -> None:
     """Download a file; it appears at ``target`` only if it is complete and ``check`` accepts it.
 
     Args:
-        url: the source.
         target: the path; missing folders are created.
         check: called with the downloaded file; raises an error if the file is not the expected one.
 

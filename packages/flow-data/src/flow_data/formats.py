@@ -63,7 +63,6 @@ def failure(
     """Return the error for an exception of a reader or decoder.
 
     Args:
-        origin: the record.
         text: the import string of the reader or decoder.
         table: "readers" or "decoders".
         found, allowed: descriptions of the record, if it is corrupt.

@@ -42,8 +42,7 @@ def max_pixels() -> int:
 def check_header(data: bytes) -> None:
     """Check the header of an image file.
 
-    Raises:
-        ValueError: the file is not an image, or has more pixels than the setting allows.
+    Raises `ValueError` if the file is not an image, or has more pixels than the setting allows.
     """
     try:
         width, height = _size(data)

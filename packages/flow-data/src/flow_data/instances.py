@@ -26,13 +26,9 @@ _SMALLEST = 4096
 
 
 class RowError(DataError):
-    """The error for an invalid sample of a batch.
+    """The error for an invalid sample of a batch."""
 
-    Attributes:
-        row: the sample's position in the batch; -1 if it is unknown.
-    """
-
-    row: int = -1
+    row: int = -1  # the sample's position in the batch; -1 if it is unknown
 
 
 class InstanceError(RowError):

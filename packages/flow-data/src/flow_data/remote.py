@@ -31,10 +31,7 @@ def local_files(paths: Sequence[str]) -> list[str]:
     """Return local paths of files; files at URLs are copied once per process.
 
     The copies are in a temporary folder (below the environment variable ``TMPDIR``), which is
-    removed at exit.
-
-    Raises:
-        DataError: fsspec is not installed, or a file cannot be read.
+    removed at exit.  Raises `DataError` if fsspec is not installed, or a file cannot be read.
     """
     return [_copied(path) if is_remote(path) else path for path in paths]
 
@@ -75,11 +72,7 @@ def _copy(url: str, path: str) -> None:
 
 
 def library(url: str) -> Any:
-    """Return fsspec.
-
-    Raises:
-        DataError: it is not installed.
-    """
+    """Return fsspec; raise `DataError` if it is not installed."""
     try:
         return import_module("fsspec")
     except ModuleNotFoundError as error:

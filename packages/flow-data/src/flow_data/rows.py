@@ -18,15 +18,11 @@ class RowWork:
 
     The work on a row accesses only this row of the op's inputs and outputs, so that a loader can
     apply several ops to a row while the row is in the processor's cache.
-
-    Attributes:
-        count: number of rows.
-        work: the function that processes one row.
     """
 
     op: str
-    count: int
-    work: Callable[[int], object]
+    count: int  # number of rows
+    work: Callable[[int], object]  # the function that processes one row
 
     def __call__(self) -> None:
         for row in range(self.count):
@@ -35,8 +31,7 @@ class RowWork:
     def run_row(self, row: int) -> None:
         """Process one row.
 
-        Raises:
-            RowError: the sample of the row is invalid; the error has the row number.
+        Raises `RowError` if the sample of the row is invalid; the error has the row number.
         """
         try:
             self.work(row)

@@ -54,20 +54,13 @@ Combine = Callable[..., object]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A rectangular region of an input or output.
+    """A rectangular region of an input or output."""
 
-    Attributes:
-        device: the device that holds the box.
-        key: identifies the box; equal in all processes.
-        dtype: element type of the box, as a numpy dtype.
-        view: the array; None in processes that do not own the device.
-    """
-
-    device: Device
-    key: tuple[object, ...]
+    device: Device  # that holds the box
+    key: tuple[object, ...]  # identifies the box; equal in all processes
     shape: Shape
-    dtype: NumpyType
-    view: Any = None
+    dtype: NumpyType  # element type of the box, as a numpy dtype
+    view: Any = None  # the array; None in processes that do not own the device
 
     @property
     def nbytes(self) -> int:
@@ -84,20 +77,13 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """An exchange lowered to gathers.
+    """An exchange lowered to gathers."""
 
-    Attributes:
-        name: name of the exchange.
-        what: the collective, its element type and its largest shape, for messages.
-        combine: the ufunc that combines two parts.
-        fills: launches that initialize outputs; they run first.
-        phases: gathers; the gathers of one phase are independent of each other.
-    """
-
-    name: str
-    what: str
-    combine: Combine
-    fills: tuple[Launch, ...]
+    name: str  # of the exchange
+    what: str  # the collective, its element type and its largest shape, for messages
+    combine: Combine  # the ufunc that combines two parts
+    fills: tuple[Launch, ...]  # launches that initialize outputs; they run first
+    # Gathers; the gathers of one phase are independent of each other.
     phases: tuple[tuple[Gather, ...], ...]
 
     @property

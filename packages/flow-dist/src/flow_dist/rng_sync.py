@@ -24,13 +24,10 @@ class Entropy:
     The main thread draws from a generator whose state is equal in all processes.  Other threads,
     which are scheduled differently in each process, and forked children, which must differ from
     each other, use the system's entropy, as numpy does.
-
-    Attributes:
-        source: the generator of the main thread.
     """
 
     def __init__(self) -> None:
-        self.source = random.Random()
+        self.source = random.Random()  # the generator of the main thread
         self._process = os.getpid()
 
     def __call__(self, bits: int) -> int:
@@ -64,7 +61,6 @@ def adopt_rank_0_state(rank: int, gather: Callable[[Any], Sequence[Any]]) -> Non
     generators equally in all processes, nothing changes.
 
     Args:
-        rank: rank of this process.
         gather: all-gathers a JSON value over all processes.
     """
     kind, words, *counts = np.random.get_state()  # noqa: NPY002

@@ -56,7 +56,6 @@ def numbers(what: str, value: object) -> Array:
     """Return numbers as float64.
 
     Args:
-        what: the action, for the error.
         value: an array, tensor, number or nested list.
 
     Raises:
@@ -73,11 +72,7 @@ def numbers(what: str, value: object) -> Array:
 
 
 def number(what: str, value: Any) -> float:
-    """Return one number.
-
-    Raises:
-        ConfigError: the value is anything else.
-    """
+    """Return one number; raise `ConfigError` if the value is anything else."""
     found = numbers(what, value)
     check(found.size == 1, what, f"an array of shape {found.shape}", "one number")
     return float(found.reshape(()))

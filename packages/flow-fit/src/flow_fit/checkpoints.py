@@ -92,7 +92,6 @@ class EpochCheckpoints:
     """The checkpoint of the last epoch, with the numbers of all epochs beside it.
 
     Args:
-        folder: the folder.
         callbacks: the callbacks, of which those that compare values have a state.
     """
 

@@ -21,9 +21,6 @@ class Improvement:
         min_delta: a value is better only if it improves on the best value by more than this number.
         metric: the name of the metric among the numbers of an epoch, for `fit`.
 
-    Attributes:
-        best: the best value, None before the first one.
-
     Raises:
         ConfigError: an argument is invalid.
     """
@@ -42,7 +39,7 @@ class Improvement:
         self._sign = 1 if mode == "max" else -1
         self._delta = min_delta
         self.metric = metric
-        self.best: float | None = None
+        self.best: float | None = None  # the best value, None before the first one
 
     def __repr__(self) -> str:
         state = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.STATE)

@@ -45,35 +45,22 @@ class OneDnnError(FlowError):
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A loaded oneDNN with the engine and stream that this process uses.
-
-    Attributes:
-        ffi, lib: the cffi objects.
-        engine, stream: the CPU engine and its stream.
-        path: the library file, or the name that the system loader resolved.
-        version: (major, minor, patch).
-        runtime: name of the threading runtime.
-        isa: name of the highest instruction set that oneDNN is allowed to use.
-        half_types: half-precision types with vector instructions.
-        half_unit: the instructions that make half-precision products faster than float32, or "".
-        has_int8: whether there are dot products of int8.
-        asynchronous: whether execution returns before the work is complete.
-        shares_pool: whether oneDNN uses the OpenMP runtime of the C loops; if so, a primitive that
-            a thread of a loop executes runs on that thread only.
-    """
+    """A loaded oneDNN with the engine and stream that this process uses."""
 
     ffi: CData
     lib: CData
     engine: CData
     stream: CData
-    path: str
-    version: tuple[int, int, int]
-    runtime: str
-    isa: str
-    half_types: tuple[str, ...]
-    half_unit: str
-    has_int8: bool
-    asynchronous: bool
+    path: str  # the library file, or the name that the system loader resolved
+    version: tuple[int, int, int]  # (major, minor, patch)
+    runtime: str  # of the threads
+    isa: str  # name of the highest instruction set that oneDNN is allowed to use
+    half_types: tuple[str, ...]  # half-precision types with vector instructions
+    half_unit: str  # the instructions that make half-precision products faster than float32, or ""
+    has_int8: bool  # whether there are dot products of int8
+    asynchronous: bool  # whether execution returns before the work is complete
+    # Whether oneDNN uses the OpenMP runtime of the C loops; if so, a primitive that a thread of a
+    # loop executes runs on that thread only.
     shares_pool: bool
 
     def check(self, status: int, what: str) -> None:
@@ -161,10 +148,6 @@ def half_unit(mask: int, vendor: str) -> str:
     AMX multiplies bfloat16 many times as fast.  The dot products of AVX-512 take half the time of
     float32 on AMD's Zen 4 (512 x 512 x 512: 1.2 and 2.4 ms on a thread), and twice that time on
     Intel's cores.
-
-    Args:
-        mask: the instruction sets that the library may use.
-        vendor: the vendor of the processor, as `vendor` returns it.
 
     >>> half_unit(binding.AMX, "GenuineIntel"), half_unit(binding.BF16, "AuthenticAMD")
     ('AMX', 'AVX-512')

@@ -36,33 +36,21 @@ PRIORITY = 100
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An array of the op that is an argument of the primitive.
+    """An array of the op that is an argument of the primitive."""
 
-    Attributes:
-        role: name of the primitive's argument.
-        index: position among the op's inputs, or among its outputs if ``result`` is set.
-        md: descriptor of the array.
-        result: whether the array is an output of the op.
-        offset: offset of the argument within the array, in bytes.
-    """
-
-    role: str
-    index: int
-    md: Md
-    result: bool = False
-    offset: int = 0
+    role: str  # name of the primitive's argument
+    index: int  # position among the op's inputs, or among its outputs if ``result`` is set
+    md: Md  # of the array
+    result: bool = False  # whether the array is an output of the op
+    offset: int = 0  # offset of the argument within the array, in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One primitive whose arguments are an op's arrays.
-
-    Attributes:
-        operands: the arguments of the primitive.
-    """
+    """One primitive whose arguments are an op's arrays."""
 
     primitive: Primitive
-    operands: tuple[Operand, ...]
+    operands: tuple[Operand, ...]  # of the primitive
 
     @property
     def workspace(self) -> int:
@@ -116,11 +104,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class RecipeSequence:
-    """Several primitives that run in sequence, each on its own part of the op's arrays.
-
-    Attributes:
-        recipes: the parts.
-    """
+    """Several primitives that run in sequence, each on its own part of the op's arrays."""
 
     recipes: tuple[Recipe, ...]
 
@@ -223,9 +207,6 @@ class Known(Generic[Made]):
 
     The number of threads is a part of the key, because primitives are created for a specific number
     of threads.
-
-    Args:
-        make: the function.
     """
 
     def __init__(self, make: Callable[[Problem], Made]) -> None:

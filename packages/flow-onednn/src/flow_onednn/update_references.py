@@ -32,12 +32,9 @@ class Joined:
     false), the step number (for LARS only), and then a row of inputs per variable: the variable,
     its gradient and its states. The mutated inputs are fixed per op type, so an op type lists those
     of the maximum number of rows.
-
-    Attributes:
-        rule: the update rule of the op for one variable.
     """
 
-    rule: Update
+    rule: Update  # the update rule of the op for one variable
 
     @property
     def type(self) -> str:

@@ -28,19 +28,12 @@ class UnsupportedOp(Exception):
 
 @dataclass(slots=True)
 class Network:
-    """The emitted nodes and constants.
+    """The emitted nodes and constants."""
 
-    Attributes:
-        opset: version of the ONNX operators.
-        nodes: the nodes in topological order.
-        constants: arrays of the constants, by name.
-        names: all names in use.
-    """
-
-    opset: int
-    nodes: list[NodeProto] = field(default_factory=list)
-    constants: dict[str, Any] = field(default_factory=dict)
-    names: set[str] = field(default_factory=set)
+    opset: int  # version of the ONNX operators
+    nodes: list[NodeProto] = field(default_factory=list)  # in topological order
+    constants: dict[str, Any] = field(default_factory=dict)  # arrays of the constants, by name
+    names: set[str] = field(default_factory=set)  # all names in use
     _known: dict[tuple[Any, ...], str] = field(default_factory=dict)
 
     def unique(self, wanted: str) -> str:
@@ -64,32 +57,21 @@ class Network:
 
 @dataclass(slots=True)
 class Emission:
-    """The context for emitting the nodes of one op.
+    """The context for emitting the nodes of one op."""
 
-    Attributes:
-        network: receives the nodes.
-        graph: the graph of the op.
-        names: names of the values before the op.
-        inputs: names of its inputs.
-        types: types of its inputs.
-        outputs: types of its outputs.
-        used: indices of the outputs that some op reads.
-        body: ``body(attr, inputs, own)`` returns a body of the op as a graph within the model;
-            ``inputs`` are names for the inputs of the body, of which it declares the first ``own``,
-            and the others are values of the model.
-        open: axes of open size, for each output.
-    """
-
-    network: Network
+    network: Network  # which receives the nodes
     graph: Graph
-    names: Mapping[Value, str]
+    names: Mapping[Value, str]  # names of the values before the op
     op: Op
-    inputs: tuple[str, ...]
-    types: tuple[TensorType, ...]
+    inputs: tuple[str, ...]  # names of its inputs
+    types: tuple[TensorType, ...]  # types of its inputs
     outputs: tuple[TensorType, ...]
+    # ``body(attr, inputs, own)`` returns a body of the op as a graph within the model; ``inputs``
+    # are names for the inputs of the body, of which it declares the first ``own``, and the others
+    # are values of the model.
     body: Callable[[str, Sequence[str], int], GraphProto]
-    used: frozenset[int] = frozenset((0,))
-    open: tuple[frozenset[int], ...] = ()
+    used: frozenset[int] = frozenset((0,))  # indices of the outputs that some op reads
+    open: tuple[frozenset[int], ...] = ()  # axes of open size, for each output
 
     @property
     def opset(self) -> int:
@@ -166,8 +148,6 @@ class Emission:
         """Reshape ``x``.
 
         Args:
-            x: the tensor.
-            shape: the new shape.
             open: the axes of ``shape`` that have an open size: a size equal to that of the same
                 axis of ``x`` is copied, and one other size can be inferred.
             source: the shape of ``x``, from which sizes are copied; empty to copy none.

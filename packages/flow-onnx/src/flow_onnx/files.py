@@ -59,7 +59,6 @@ def save(model: ModelProto, weights: Weights, path: str, external: bool, check: 
 
     Args:
         model: the model, with weights as inputs.
-        weights: the weights by name.
         external: whether large weights are written to the file ``<path>.data``.
         check: provides the operation and the user's line for error messages.
 

@@ -19,15 +19,10 @@ LARGEST_DATA = 1024
 
 @dataclass(frozen=True, slots=True)
 class ResultType:
-    """What ONNX defines for a result of a node.
+    """What ONNX defines for a result of a node."""
 
-    Attributes:
-        element: the number of the element type.
-        shape: the shape; None if it depends on values that are not known.
-    """
-
-    element: int
-    shape: tuple[int, ...] | None
+    element: int  # the number of the element type
+    shape: tuple[int, ...] | None  # the shape; None if it depends on values that are not known
 
     @property
     def nbytes(self) -> int:
@@ -40,10 +35,7 @@ def schema_of(proto: NodeProto, opset: int) -> Any:
     """Return the definition of a node's operator.
 
     `Constant` has that of the newest opset, since models of early opsets have constants of types
-    that were permitted later.
-
-    Raises:
-        InvalidNode: the version of the operators has none.
+    that were permitted later.  Raises `InvalidNode` if the version of the operators has none.
     """
     version = defs.onnx_opset_version() if proto.op_type == "Constant" else opset
     try:
@@ -58,9 +50,7 @@ def result_types(
     """Return the types of a node's results by name.
 
     Args:
-        proto: the node.
         inputs: its inputs, with attributes ``shape``; None for omitted ones.
-        elements: the element types of the inputs.
         opset, ir_version: the versions of the operators and of the format.
 
     Raises:
@@ -112,13 +102,7 @@ UNUSED: Mapping[str, frozenset[str | int]] = {
 
 
 def ignored(proto: NodeProto, schema: Any, unread: set[str | int]) -> list[str]:
-    """Return the attributes and inputs that an importer did not read although they matter.
-
-    Args:
-        proto: the node.
-        schema: the definition of its operator.
-        unread: names of attributes and numbers of inputs.
-    """
+    """Return the attributes and inputs that an importer did not read although they matter."""
     attrs = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
     found = []
     for part in unread - UNUSED.get(proto.op_type, frozenset()) - {"consumed_inputs"}:

@@ -39,10 +39,7 @@ def read(
     """Add the ops of a model to the job being traced, and return the blobs of its results.
 
     Args:
-        path: the model's file.
         inputs: the blobs of the model's inputs, in order or by name.
-        tools: adds variables, branches and loops.
-        at: the line of the user's program.
 
     Returns:
         A blob, or a tuple of blobs if the model has several results.
@@ -109,28 +106,20 @@ def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
 
 @dataclass(slots=True)
 class _Loading:
-    """The state of a load.
-
-    Attributes:
-        tools: adds variables, branches and loops.
-        folder: computes ops on known inputs.
-        attempted, at: for errors.
-        values: the values by name: blobs, weights and arrays that are known at compile time.
-        elements: their element types by name, as ONNX numbers them.
-        known_bytes: the bytes of the results that were computed at once.
-        variables: the arrays of variables by name.
-        body_elements: the element types of the results of the last graph within the model.
-    """
+    """The state of a load."""
 
     model: ModelProto
-    tools: ImportTools
+    tools: ImportTools  # adds variables, branches and loops
     folder: Folder
     attempted: str
     at: SourceLine | None
+    # The values by name: blobs, weights and arrays that are known at compile time.
     values: dict[str, Any] = field(default_factory=dict)
+    # Their element types by name, as ONNX numbers them.
     elements: dict[str, int] = field(default_factory=dict)
-    known_bytes: int = 0
-    variables: dict[str, Any] = field(default_factory=dict)
+    known_bytes: int = 0  # the bytes of the results that were computed at once
+    variables: dict[str, Any] = field(default_factory=dict)  # the arrays of variables by name
+    # The element types of the results of the last graph within the model.
     body_elements: Sequence[int] = ()
 
     @property

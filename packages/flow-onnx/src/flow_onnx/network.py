@@ -20,12 +20,7 @@ from flow_onnx.stored import stored_ops
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """An op without an equivalent.
-
-    Attributes:
-        reason: why there is no equivalent.
-        at: the user's line.
-    """
+    """An op without an equivalent."""
 
     op: Op
     reason: str
@@ -38,32 +33,18 @@ class Gap:
 
 @dataclass(slots=True)
 class Built:
-    """A converted graph.
-
-    Attributes:
-        network: nodes and constants.
-        values: name of each value.
-        results: names of the results, in order.
-        made_by: the op of each node, by the node's name.
-        kept: ops that are kept unconverted.
-        stored: the ops whose results are weights of the model.
-    """
+    """A converted graph."""
 
     network: Network
-    values: dict[Value, str] = field(default_factory=dict)
-    results: list[str] = field(default_factory=list)
-    made_by: dict[str, Op] = field(default_factory=dict)
-    kept: list[Gap] = field(default_factory=list)
-    stored: tuple[Op, ...] = ()
+    values: dict[Value, str] = field(default_factory=dict)  # name of each value
+    results: list[str] = field(default_factory=list)  # names of the results, in order
+    made_by: dict[str, Op] = field(default_factory=dict)  # the op of each node, by the node's name
+    kept: list[Gap] = field(default_factory=list)  # ops that are kept unconverted
+    stored: tuple[Op, ...] = ()  # the ops whose results are weights of the model
 
 
 def build(job: ExportedJob, sized: Sized, options: Options) -> Built:
     """Convert a graph to ONNX nodes, constants and names.
-
-    Args:
-        job: the exported job.
-        sized: its graph, possibly with other sizes.
-        options: the export options.
 
     Raises:
         UnsupportedError: some ops have no ONNX equivalent; the error lists all of them.
@@ -85,9 +66,6 @@ def _add_ops(built: Built, sized: Sized, options: Options, at: SourceLine | None
     """Emit the nodes of the ops of a graph; those without an equivalent are kept unconverted.
 
     Args:
-        built: receives the nodes.
-        sized: the graph.
-        options: the export options.
         at: the user's line of ops that have none.
     """
     graph = sized.graph

@@ -27,21 +27,14 @@ Sizes = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Checked export options.
+    """Checked export options."""
 
-    Attributes:
-        opset: version of the ONNX operators.
-        extra: additional domains and their versions.
-        keep: whether the model keeps ops without an equivalent unconverted.
-        sizes: overridden shapes of inputs, by input name; an open size is a name.
-        external: whether large weights are stored in an external data file.
-    """
-
-    opset: int = DEFAULT_OPSET
-    extra: tuple[Opset, ...] = ()
-    keep: bool = False
+    opset: int = DEFAULT_OPSET  # version of the ONNX operators
+    extra: tuple[Opset, ...] = ()  # additional domains and their versions
+    keep: bool = False  # whether the model keeps ops without an equivalent unconverted
+    # Overridden shapes of inputs, by input name; an open size is a name.
     sizes: Mapping[str, Sizes] | None = None
-    external: bool = False
+    external: bool = False  # whether large weights are stored in an external data file
 
     @property
     def domain(self) -> Opset:
@@ -50,12 +43,7 @@ class Options:
 
 
 class Checker:
-    """A checker of options, whose errors name the line of the user's program.
-
-    Args:
-        attempted: the attempted operation, for error messages.
-        at: the file and line of the user's program.
-    """
+    """A checker of options, whose errors name the line of the user's program."""
 
     def __init__(self, attempted: str, at: SourceLine | None) -> None:
         self.attempted = attempted

@@ -59,8 +59,7 @@ def read_model(path: str) -> ModelProto:
 def initializers(graph: GraphProto) -> dict[str, Any]:
     """Return the arrays of all initializers by name, including sparse ones.
 
-    Raises:
-        UnreadableModel: an initializer is not valid, or two have the same name.
+    Raises `UnreadableModel` if an initializer is not valid, or two have the same name.
     """
     found = {}
     for tensor in graph.initializer:
@@ -75,8 +74,7 @@ def initializers(graph: GraphProto) -> dict[str, Any]:
 def array_of(tensor: TensorProto) -> Any:
     """Return the array of a tensor.
 
-    Raises:
-        UnreadableModel: element type, shape and data do not fit together.
+    Raises `UnreadableModel` if element type, shape and data do not fit together.
     """
     try:
         return numpy_helper.to_array(tensor)
@@ -88,10 +86,8 @@ def array_of(tensor: TensorProto) -> Any:
 def dense_array(sparse: SparseTensorProto) -> Any:
     """Return the array of a sparse tensor.
 
-    Its indices are positions in the flattened tensor, or rows with one position per axis.
-
-    Raises:
-        UnreadableModel: an index is out of range, or the array would be too large.
+    Its indices are positions in the flattened tensor, or rows with one position per axis.  Raises
+    `UnreadableModel` if an index is out of range, or the array would be too large.
     """
     values, index, shape = array_of(sparse.values), array_of(sparse.indices), tuple(sparse.dims)
     name = sparse.values.name

@@ -86,8 +86,7 @@ def refuse(job: ExportedJob, graph: Graph, op: Op | None, found: str) -> NoRetur
 def resized(job: ExportedJob, options: Options) -> Sized:
     """Return the job's graph with the sizes of ``shape_override``.
 
-    Raises:
-        UnsupportedError: an op rejects these sizes, or requires fixed numbers.
+    Raises `UnsupportedError` if an op rejects these sizes, or requires fixed numbers.
     """
     sizes = options.sizes or {}
     if not sizes:

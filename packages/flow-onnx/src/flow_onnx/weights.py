@@ -13,8 +13,7 @@ from flow_onnx.reading import UnreadableModel, initializers, read_model
 def read(path: Path) -> Mapping[str, Any]:
     """Return the initializers of a model by name.
 
-    Raises:
-        CheckpointError: the file is not a model.
+    Raises `CheckpointError` if the file is not a model.
     """
     try:
         return initializers(read_model(str(path)).graph)

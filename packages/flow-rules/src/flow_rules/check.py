@@ -139,8 +139,7 @@ def _found(
 def _prover_case(op: OpRules, case: RuleCase, evaluator: Evaluator) -> Case:
     """Return a case of a file as a case of the prover.
 
-    Raises:
-        _Skipped: the case cannot be checked.
+    Raises `_Skipped` if the case cannot be checked.
     """
     inputs, outputs = _types(case.inputs), _types(case.outputs)
     sizes = [t.size for t in (*inputs, *outputs)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import flow_rules
-from flow_rules.check import Finding, Report, check
+from flow_rules.check import Report, check
 from flow_rules.errors import RulesError
 from flow_rules.evaluators import load_evaluator
 from flow_rules.files import read_rules
@@ -91,7 +91,7 @@ def show(report: Report, whole: bool, as_json: bool, searched: bool) -> None:
         return
     for findings in (report.wrong, report.missing):
         for finding in findings[: None if whole else SHOWN]:
-            click.echo(_line(finding))
+            click.echo(" ".join(str(finding).split())[:400])
         if len(findings) > SHOWN and not whole:
             click.echo(f"... and {len(findings) - SHOWN} more: --all")
     click.echo(f"{report.ops} ops, {report.cases} cases, {report.rules} rules, ", nl=False)
@@ -99,10 +99,6 @@ def show(report: Report, whole: bool, as_json: bool, searched: bool) -> None:
     click.echo(f"{report.trials} trials: {len(report.wrong)} wrong{missing}")
     for reason, count in sorted(report.skipped.items()):
         click.echo(f"skipped {count}: {reason}")
-
-
-def _line(finding: Finding) -> str:
-    return " ".join(str(finding).split())[:400]
 
 
 @main.command("dtensor")

@@ -55,8 +55,6 @@ def drawn(own: Arrays, shapes: Sequence[Shape], rng: np.random.Generator) -> Ite
 
     Args:
         own: arrays of an example, whose values are valid.
-        shapes: shapes of the arrays to draw.
-        rng: the source of random numbers.
     """
     rows = list(zip(own, shapes, strict=True))
     wild = [i for i, x in enumerate(own) if is_floating(x)]
@@ -113,21 +111,15 @@ def draw(x: Array, shape: Any, wild: bool, rng: np.random.Generator, exact: bool
 def conclusive(
     draws: Iterable[Arrays],
     evaluate: Evaluate,
-    shapes: Sequence[Shape],
-    changed: Sequence[int] = (),
+    shapes: Sequence[Shape],  # the shapes of the results
+    changed: Sequence[int] = (),  # the inputs that the op changes, if it has no outputs
+    # Whether a result tells much: `varied` or `not_zero`.
     tells: Tells = lambda result: varied(result),
 ) -> tuple[Arrays, ...]:
     """Return the draws that tell something about rules; none if no draw tells much.
 
     A draw tells nothing if a result is not finite or has another shape, or if the op changes
     nothing; it tells much if all results do.
-
-    Args:
-        draws: the inputs.
-        evaluate: computes the results.
-        shapes: the shapes of the results.
-        changed: the inputs that the op changes, if it has no outputs.
-        tells: whether a result tells much: `varied` or `not_zero`.
     """
     rows = [(arrays, _results(arrays, evaluate, shapes, changed)) for arrays in draws]
     sound = [(arrays, results) for arrays, results in rows if results is not None]

@@ -35,8 +35,7 @@ class Evaluator(Protocol):
 def load_evaluator(name: str) -> Evaluator:
     """Import an evaluator by the name of its module.
 
-    Raises:
-        RulesError: there is no such module, or it lacks a function.
+    Raises `RulesError` if there is no such module, or it lacks a function.
     """
     try:
         module: Any = importlib.import_module(name)

@@ -36,16 +36,11 @@ DTYPES = (
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input or output of a case.
+    """An input or output of a case."""
 
-    Attributes:
-        shape, dtype: shape, and name of the element type.
-        range: least and greatest number of an input for which the case was made, None if it has no
-            numbers.
-    """
-
-    shape: Shape
+    shape: Shape  # shape, and name of the element type
     dtype: str
+    # Least and greatest number of an input for which the case was made, None if it has no numbers.
     range: tuple[float, float] | None = None
 
     def __str__(self) -> str:
@@ -118,11 +113,7 @@ def read_rules(path: str | os.PathLike[str]) -> RulesFile:
 
 
 def parse_rules(data: bytes) -> RulesFile:
-    """Parse the contents of a file of rules.
-
-    Raises:
-        RulesError: the contents are not valid.
-    """
+    """Parse the contents of a file of rules; raise `RulesError` if they are not valid."""
     try:
         document = json.loads(data.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

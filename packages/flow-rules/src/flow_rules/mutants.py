@@ -11,15 +11,10 @@ from flow_rules.prover import Prover, all_broadcast, formable, implies, kinds
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One wrong list of rules, made by changing or dropping a rule of a correct list.
+    """One wrong list of rules, made by changing or dropping a rule of a correct list."""
 
-    Attributes:
-        rule: the original rule.
-        instead: the changed rule, or None if the rule was dropped.
-    """
-
-    rule: Rule
-    instead: Rule | None = None
+    rule: Rule  # the original rule
+    instead: Rule | None = None  # the changed rule, or None if the rule was dropped
 
     def __str__(self) -> str:
         return f"{self.rule} {'dropped' if self.instead is None else f'as {self.instead}'}"

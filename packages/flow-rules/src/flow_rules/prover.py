@@ -75,41 +75,28 @@ NONSENSE: tuple[type[Exception], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An op with types and attributes, and several draws of its inputs.
+    """An op with types and attributes, and several draws of its inputs."""
 
-    Attributes:
-        name: the op, and what distinguishes the case.
-        inputs, outputs: types of the whole tensors.
-        attributes: of the op; hashable.
-        evaluate: computes the outputs, then the new values of overwritten inputs, from inputs and
-            attributes; raises one of `NONSENSE` if it does not accept them.
-        draws: the arrays of the inputs, for each draw.
-        rules: returns the listed rules for a number of devices.
-        localize: returns the attributes for a device's parts; None if these are the whole's.
-        overwrites: inputs that the op overwrites.
-        variables: inputs that are P only if a listed rule says so.
-        gradients: inputs that are gradients, or saved values that gradient ops read.
-        variadic: inputs that have the same layout if only their shapes are read.
-        devices: numbers of devices, in the order that tends to find errors soonest.
-        repeatable: partial layouts other than P.
-        ranges: how axes are split.
-    """
-
-    name: str
-    inputs: tuple[TensorType, ...]
-    outputs: tuple[TensorType, ...]
-    attributes: Any
+    name: str  # the op, and what distinguishes the case
+    inputs: tuple[TensorType, ...]  # types of the whole tensors
+    outputs: tuple[TensorType, ...]  # likewise
+    attributes: Any  # hashable
+    # Computes the outputs, then the new values of overwritten inputs, from inputs and attributes;
+    # raises one of `NONSENSE` if it does not accept them.
     evaluate: Callable[[Sequence[Array], Any], Sequence[Array]]
-    draws: tuple[Arrays, ...]
-    rules: Callable[[int], tuple[Rule, ...]]
+    draws: tuple[Arrays, ...]  # the arrays of the inputs, for each draw
+    rules: Callable[[int], tuple[Rule, ...]]  # returns the listed rules for a number of devices
+    # Returns the attributes for a device's parts; None if these are the whole's.
     localize: Callable[[Place], Any] | None = None
-    overwrites: tuple[int, ...] = ()
-    variables: tuple[int, ...] = ()
+    overwrites: tuple[int, ...] = ()  # inputs that the op overwrites
+    variables: tuple[int, ...] = ()  # inputs that are P only if a listed rule says so
+    # Inputs that are gradients, or saved values that gradient ops read.
     gradients: tuple[int, ...] = ()
-    variadic: tuple[int, ...] = ()
+    variadic: tuple[int, ...] = ()  # inputs that have the same layout if only their shapes are read
+    # Numbers of devices, in the order that tends to find errors soonest.
     devices: tuple[int, ...] = (2, 3, 4, 1)
-    repeatable: tuple[Partial, ...] = EXTREMES
-    ranges: Ranges = balanced
+    repeatable: tuple[Partial, ...] = EXTREMES  # partial layouts other than P
+    ranges: Ranges = balanced  # how axes are split
 
     def __str__(self) -> str:
         return self.name
@@ -117,21 +104,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One draw of a case's inputs, split over a number of devices.
-
-    Attributes:
-        case: the case.
-        arrays: the logical inputs.
-        parts: number of devices.
-        seed: seed of the random terms of partial sums.
-        held, done, logical, shapes: caches of the parts of inputs, the results of devices, the
-            logical results, and the shapes of the parts of results.
-    """
+    """One draw of a case's inputs, split over a number of devices."""
 
     case: Case
     arrays: Arrays
-    parts: int
-    seed: int = 0
+    parts: int  # number of devices
+    seed: int = 0  # seed of the random terms of partial sums
+    # Caches of the parts of inputs, the results of devices, the logical results, and the shapes of
+    # the parts of results.
     held: dict[tuple[int, Layout], list[Any]] = field(default_factory=dict)
     done: dict[Any, Any] = field(default_factory=dict)
     logical: list[Any] = field(default_factory=list)
@@ -155,8 +135,7 @@ class Trial:
     def local(self, rule: Rule, rank: int) -> tuple[Array, ...]:
         """Compute the results of a device.
 
-        Raises:
-            CannotForm: the op rejects the parts of its inputs.
+        Raises `CannotForm` if the op rejects the parts of its inputs.
         """
         attrs = self._attrs(rule, rank)
         key = rule.inputs, rank, attrs
@@ -195,8 +174,7 @@ class Trial:
     def gathered(self, index: int, layout: Layout, rule: Rule) -> tuple[Array, Sequence[Array]]:
         """Reassemble a result from its parts with a given layout; return the result and the parts.
 
-        Raises:
-            CannotForm: the parts are not valid for the layout.
+        Raises `CannotForm` if the parts are not valid for the layout.
         """
         found = []
         for rank, wanted in enumerate(self._shapes(index, layout)):
@@ -331,19 +309,13 @@ def implies(rule: Rule, other: Rule) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The result of the prover for one case.
-
-    Attributes:
-        case: the case.
-        wrong: listed rules that do not hold, each with a number of devices and the reason.
-        missing: valid rules that are not listed.
-        checks: total number of trials, for all rules, numbers of devices and draws.
-    """
+    """The result of the prover for one case."""
 
     case: Case
+    # Listed rules that do not hold, each with a number of devices and the reason.
     wrong: tuple[Wrong, ...]
     missing: tuple[Rule, ...]
-    checks: int
+    checks: int  # total number of trials, for all rules, numbers of devices and draws
 
     def __bool__(self) -> bool:
         return not self.wrong and not self.missing

@@ -30,21 +30,14 @@ _OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")
 
 
 class Answer:
-    """A response.
-
-    Args:
-        content: an object for JSON, or bytes.
-        status: the status.
-        headers: further headers.
-        tail: bytes behind the content.
-    """
+    """A response."""
 
     def __init__(
         self,
-        content: object,
+        content: object,  # an object for JSON, or bytes
         status: int = 200,
         headers: Sequence[tuple[bytes, bytes]] = (),
-        tail: Sequence[memoryview] = (),
+        tail: Sequence[memoryview] = (),  # bytes behind the content
     ) -> None:
         plain = isinstance(content, bytes)
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -69,8 +62,6 @@ class App:
 
     Args:
         pool: the models and their workers; a reload sets the attribute.
-        metrics: the metrics.
-        limits: what clients may use.
         token: what clients must present; "" permits requests from this machine without one.
     """
 

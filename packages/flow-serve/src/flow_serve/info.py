@@ -61,24 +61,16 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A version of a model.
+    """A version of a model."""
 
-    Attributes:
-        name, version, platform: as the protocol has them.
-        inputs, outputs: the tensors in order.
-        rows: largest number of rows of a request; 0 if shapes are fixed.
-        combines: whether rows of several requests may form a batch.
-        note: why rows are not combined; "" if they are.
-    """
-
-    name: str
+    name: str  # as the protocol has them
     version: str
     platform: str
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    rows: int
-    combines: bool
-    note: str = ""
+    rows: int  # largest number of rows of a request; 0 if shapes are fixed
+    combines: bool  # whether rows of several requests may form a batch
+    note: str = ""  # why rows are not combined; "" if they are
 
     def to_json(self) -> dict[str, Any]:
         """Return a form that JSON has."""
@@ -97,19 +89,12 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The files of a version of a model.
+    """The files of a version of a model."""
 
-    Attributes:
-        name: name of the model.
-        version: its number, as text.
-        folder: the folder of the version.
-        platform: what the files are; see `FILES`.
-    """
-
-    name: str
-    version: str
+    name: str  # of the model
+    version: str  # its number, as text
     folder: str
-    platform: str
+    platform: str  # what the files are; see `FILES`
 
 
 def find_models(folder: Path, versions: int) -> tuple[Source, ...]:
@@ -117,7 +102,6 @@ def find_models(folder: Path, versions: int) -> tuple[Source, ...]:
 
     Args:
         folder: has a folder per model, or a folder per version of one model.
-        versions: the number of versions per model.
 
     Raises: ConfigError: there is no model, or a model has a name that clients cannot request.
     """

@@ -32,19 +32,12 @@ Types = Mapping[str, Type]
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A job to serve.
+    """A job to serve."""
 
-    Attributes:
-        inputs: their types by name.
-        outputs: names of the results.
-        run: computes arrays by name of the input.
-        mixed: the first op that may mix rows, "" if there is none; see `mixed_rows`.
-    """
-
-    inputs: Types
-    outputs: Sequence[str]
-    run: Callable[[Mapping[str, Array]], Sequence[Array]]
-    mixed: Callable[[], str]
+    inputs: Types  # their types by name
+    outputs: Sequence[str]  # names of the results
+    run: Callable[[Mapping[str, Array]], Sequence[Array]]  # computes arrays by name of the input
+    mixed: Callable[[], str]  # first op that may mix rows, "" if there is none; see `mixed_rows`
 
 
 def load_model(source: Source, batching: Batching, device: str) -> tuple[ModelInfo, Run]:

@@ -35,23 +35,14 @@ _PAUSES = (0.0, 0.1, 0.5, 2.0, 10.0, 30.0)
 
 @dataclass(frozen=True)
 class Setup:
-    """How the workers of a pool are started.
+    """How the workers of a pool are started."""
 
-    Attributes:
-        sources: the versions of models that each worker loads.
-        batching: how requests are combined.
-        limits: what clients may use.
-        workers: the number of worker processes.
-        device: the type of device that computes.
-        command: the program of a worker, without its argument.
-    """
-
-    sources: Sequence[Source]
-    batching: Batching = field(default_factory=Batching)
-    limits: Limits = field(default_factory=Limits)
-    workers: int = 1
-    device: str = "cpu"
-    command: Sequence[str] = COMMAND
+    sources: Sequence[Source]  # the versions of models that each worker loads
+    batching: Batching = field(default_factory=Batching)  # how requests are combined
+    limits: Limits = field(default_factory=Limits)  # what clients may use
+    workers: int = 1  # the number of worker processes
+    device: str = "cpu"  # the type of device that computes
+    command: Sequence[str] = COMMAND  # the program of a worker, without its argument
 
 
 @dataclass(eq=False)
@@ -188,12 +179,7 @@ class _Worker:
 
 
 class Pool:
-    """Workers that serve one set of models; a reload replaces the pool.
-
-    Args:
-        setup: what the workers load.
-        metrics: the metrics of the server.
-    """
+    """Workers that serve one set of models; a reload replaces the pool."""
 
     def __init__(self, setup: Setup, metrics: Metrics) -> None:
         self.models: dict[str, dict[str, ModelInfo]] = {}

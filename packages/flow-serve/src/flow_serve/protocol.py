@@ -33,28 +33,19 @@ _LONGEST_ID = 1024
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A checked request.
+    """A checked request."""
 
-    Attributes:
-        id: echoed in the response; "" if there is none.
-        rows: the size of the first axis of all inputs; 1 for a model of fixed shapes.
-        arrays: the bytes of the inputs, in the order of the model.
-        outputs: index and binary form of each requested output.
-    """
-
-    id: str
-    rows: int
-    arrays: tuple[memoryview, ...]
-    outputs: tuple[tuple[int, bool], ...]
+    id: str  # echoed in the response; "" if there is none
+    rows: int  # the size of the first axis of all inputs; 1 for a model of fixed shapes
+    arrays: tuple[memoryview, ...]  # the bytes of the inputs, in the order of the model
+    outputs: tuple[tuple[int, bool], ...]  # index and binary form of each requested output
 
 
 def read_request(body: bytes, head: str | None, model: ModelInfo) -> Request:
     """Read the body of a request for a model.
 
     Args:
-        body: the body.
         head: the header ``Inference-Header-Content-Length``, None if there is none.
-        model: the requested version.
 
     Raises: Refused: the body is not valid, or does not fit the model.
     """

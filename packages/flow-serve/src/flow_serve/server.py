@@ -121,15 +121,10 @@ class Connection(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server with a handler of SIGHUP, and status 0 after SIGTERM or SIGINT.
+    """uvicorn's server with a handler of SIGHUP, and status 0 after SIGTERM or SIGINT."""
 
-    Attributes:
-        reload: called at SIGHUP.
-        listening: called when clients can connect.
-    """
-
-    reload: Callable[[], None] = staticmethod(lambda: None)
-    listening: Callable[[], None] = staticmethod(lambda: None)
+    reload: Callable[[], None] = staticmethod(lambda: None)  # called at SIGHUP
+    listening: Callable[[], None] = staticmethod(lambda: None)  # called when clients can connect
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
@@ -192,22 +187,13 @@ def bind(host: str, port: int) -> socket.socket:
 
 async def serve(
     folder: Path,
-    setup: Setup,
-    listener: socket.socket,
+    setup: Setup,  # how workers are started; its sources are those of the folder
+    listener: socket.socket,  # the address, as `bind` returns it
     token: str,
-    versions: int,
-    told: Callable[[str], None],
+    versions: int,  # versions per model
+    told: Callable[[str], None],  # called with lines for the user
 ) -> None:
-    """Serve the models in a folder until a signal ends the server.
-
-    Args:
-        folder: the models.
-        setup: how workers are started; its sources are those of the folder.
-        listener: the address, as `bind` returns it.
-        token: see `App`.
-        versions: versions per model.
-        told: called with lines for the user.
-    """
+    """Serve the models in a folder until a signal ends the server."""
     metrics = Metrics()
     pool = Pool(replace(setup, sources=find_models(folder, versions)), metrics)
     await pool.start()

@@ -9,26 +9,17 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What clients may use.
+    """What clients may use."""
 
-    Attributes:
-        body: bytes of the body of a request.
-        bodies: bytes of the bodies of all requests that are not answered yet.
-        connections: open connections.
-        queue: requests that wait for a worker, per version of a model.
-        seconds: time from the end of a request's head to its answer.
-        client_seconds: time in which a client must send the head of a request; and, once an answer
-            fills the socket's buffer, the time in which it must read at least `READ_BYTES`.
-        run_seconds: time of a batch in a worker, which is killed if it takes longer.
-    """
-
-    body: int = 64 * MIB
-    bodies: int = 512 * MIB
-    connections: int = 1000
-    queue: int = 256
-    seconds: float = 60.0
+    body: int = 64 * MIB  # bytes of the body of a request
+    bodies: int = 512 * MIB  # bytes of the bodies of all requests that are not answered yet
+    connections: int = 1000  # open connections
+    queue: int = 256  # requests that wait for a worker, per version of a model
+    seconds: float = 60.0  # time from the end of a request's head to its answer
+    # Time in which a client must send the head of a request; and, once an answer fills the socket's
+    # buffer, the time in which it must read at least `READ_BYTES`.
     client_seconds: float = 20.0
-    run_seconds: float = 60.0
+    run_seconds: float = 60.0  # time of a batch in a worker, which is killed if it takes longer
 
 
 HEAD_BYTES = 32 << 10
@@ -38,15 +29,10 @@ READ_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How requests are combined.
+    """How requests are combined."""
 
-    Attributes:
-        rows: largest number of rows of a batch; 1 turns batching off.
-        wait: seconds for which a request may wait for others while a worker is idle.
-    """
-
-    rows: int = 8
-    wait: float = 0.0
+    rows: int = 8  # largest number of rows of a batch; 1 turns batching off
+    wait: float = 0.0  # seconds for which a request may wait for others while a worker is idle
 
     @property
     def sizes(self) -> tuple[int, ...]:

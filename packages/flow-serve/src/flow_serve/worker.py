@@ -33,12 +33,7 @@ It returns the version's description, and the function that computes a batch of 
 
 
 def serve(connection: socket.socket, load: Loader) -> None:
-    """Load the models that the first message names, and compute batches until the connection ends.
-
-    Args:
-        connection: the connection to the server.
-        load: loads a version of a model.
-    """
+    """Load the models that the first message names; compute batches until the connection ends."""
     setup, _ = receive_blocking(connection)
     batching = Batching(**setup["batching"])
     models = []

@@ -23,15 +23,10 @@ LAYER_NORM = {"(?:weight|gamma)": "gamma", "(?:bias|beta)": "beta"}
 
 @dataclass(frozen=True)
 class Published:
-    """How the published weights of a network become its variables.
+    """How the published weights of a network become its variables."""
 
-    Attributes:
-        rules: the rules, without the name of the network.
-        head: a pattern of the names of the layers that compute scores of classes, None if there are
-            none.
-    """
-
-    rules: Rules
+    rules: Rules  # the rules, without the name of the network
+    # A pattern of the names of the layers that compute scores of classes, None if there are none.
     head: str | None = None
 
 

@@ -23,21 +23,13 @@ Convert = Callable[[Any], Any]
 
 
 class Mismatch(ValueError):
-    """A value of the wrong type or range.
-
-    Args:
-        found: the value found.
-        allowed: the accepted values.
-
-    Attributes:
-        where: path of the value, such as ``.tasks[3].inputs[0]``.
-    """
+    """A value of the wrong type or range."""
 
     def __init__(self, found: object, allowed: str) -> None:
         super().__init__(f"{found}", allowed)
         self.found = f"{found}"
         self.allowed = allowed
-        self.where = ""
+        self.where = ""  # path of the value, such as ``.tasks[3].inputs[0]``
 
     def within(self, step: str) -> Mismatch:
         """Prepend the path of the enclosing value to `where`, and return this error."""
@@ -61,11 +53,7 @@ def shown(value: object) -> str:
 
 
 def parsed(text: str | bytes) -> Any:
-    """Parse a JSON text.
-
-    Raises:
-        Mismatch: the text is not JSON, or is nested too deeply.
-    """
+    """Parse a JSON text; raise `Mismatch` if the text is not JSON, or is nested too deeply."""
     try:
         return json.loads(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as error:

@@ -165,8 +165,7 @@ class DiskCache:
     def path(self, key: Sequence[str], make: Callable[[], bytes]) -> Path:
         """Return the file of a validated entry, for loaders that ignore data after the content.
 
-        Raises:
-            CacheError: neither the folder nor a temporary one can be written to.
+        Raises `CacheError` if neither the folder nor a temporary one can be written to.
         """
         self.get(key, make)
         entry = self.entry(key)
@@ -234,9 +233,8 @@ def _files(folder: Path) -> Iterator[tuple[float, int, str]]:
 def _owned_bytes(path: Path, limit: int) -> bytes:
     """Return the bytes of a regular file that only this user and root can write to.
 
-    Raises:
-        ValueError: the file is not regular or exceeds a limit, or other users own it or may write
-            to it.
+    Raises `ValueError` if the file is not regular or exceeds a limit, or other users own it or may
+    write to it.
     """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
     with open(handle, "rb") as file:

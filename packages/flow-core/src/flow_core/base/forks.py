@@ -46,8 +46,7 @@ def owned(thing: Owned) -> None:
 def check_process() -> None:
     """Refuse the use of flow in a fork of a process with a session in use.
 
-    Raises:
-        ForkError: this process was forked from one that had a session in use.
+    Raises `ForkError` if this process was forked from one that had a session in use.
     """
     if _parent:
         raise refusal("using flow in a forked process", _parent[0])
@@ -65,12 +64,7 @@ in_child(_leave_to_parent)
 
 
 def refusal(attempted: str, parent: int) -> ForkError:
-    """Return the error for using resources of the process from which this one was forked.
-
-    Args:
-        attempted: the attempted action.
-        parent: the parent's process id.
-    """
+    """Return the error for using resources of the process from which this one was forked."""
     return ForkError.at_caller(
         attempted,
         found=f"process {os.getpid()}, a fork of process {parent}, which has the session's threads "

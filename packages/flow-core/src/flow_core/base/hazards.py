@@ -19,18 +19,13 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Access:
-    """A read or write of a range of memory.
+    """A read or write of a range of memory."""
 
-    Attributes:
-        space: identifies the memory: an arena's device, or a device and the name of a variable.
-        low, high: the first byte of the range, and the byte after the last one.
-        writes: whether the access changes the bytes.
-    """
-
+    # Identifies the memory: an arena's device, or a device and the name of a variable.
     space: Hashable
-    low: int
-    high: int
-    writes: bool
+    low: int  # the first byte of the range
+    high: int  # the byte after the last one
+    writes: bool  # whether the access changes the bytes
 
 
 @dataclass(slots=True)
@@ -89,10 +84,6 @@ def find_waits(
     >>> write, read = Access("arena", 0, 8, True), Access("arena", 4, 8, False)
     >>> find_waits([0, 1, 1, 0], [[write], [read], [read], [write]])
     [(), (0,), (), (2,)]
-
-    Args:
-        streams: the stream of each task, in the order of the program.
-        accesses: the reads and writes of each task.
     """
     spaces: dict[Hashable, _Space] = {}
     known: list[tuple[int, ...]] = []  # the vector clock at the end of each task

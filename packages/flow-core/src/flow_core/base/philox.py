@@ -79,21 +79,13 @@ than restarting the generator after it (measured)."""
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A range of consecutive logical elements, divided into rows that begin with a box's elements.
+    """A range of consecutive logical elements, divided into rows that begin with those of a box."""
 
-    Attributes:
-        start: index of the first logical element.
-        drawn: the number of elements to draw.
-        kept: the number of elements of each row that belong to the box.
-        period: distance between the first elements of consecutive rows.
-        first: index of the first kept element within the box.
-    """
-
-    start: int
-    drawn: int
-    kept: int
-    period: int
-    first: int
+    start: int  # index of the first logical element
+    drawn: int  # the number of elements to draw
+    kept: int  # the number of elements of each row that belong to the box
+    period: int  # distance between the first elements of consecutive rows
+    first: int  # index of the first kept element within the box
 
     @property
     def rows(self) -> int:
@@ -155,7 +147,6 @@ def by_chunk(
 
     Args:
         out: C-contiguous array of the box.
-        place: the place of the box, None for the whole tensor.
     """
     flat, source, batch, count = out.reshape(-1), Uniform(seed), [], 0
     for s in stretches(out.shape, place):

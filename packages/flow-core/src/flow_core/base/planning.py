@@ -12,16 +12,11 @@ from flow_core.base.errors import SourceLine, user_line
 
 
 class ScriptEnd(SystemExit):
-    """Ends a script during planning.
-
-    Attributes:
-        what: the action that the script was about to take.
-        at: the script's line.
-    """
+    """Ends a script during planning."""
 
     def __init__(self, what: str, at: SourceLine | None) -> None:
         super().__init__(0)
-        self.what = what
+        self.what = what  # the action that the script was about to take
         self.at = at
 
     def __str__(self) -> str:
@@ -62,9 +57,6 @@ def is_planning() -> bool:
 
 def end_script(what: str) -> None:
     """End the script during planning; otherwise do nothing.
-
-    Args:
-        what: the action that the script is about to take.
 
     Raises:
         ScriptEnd: planning is active.

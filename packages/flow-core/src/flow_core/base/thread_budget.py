@@ -147,23 +147,17 @@ def fair_share(own: Collection[int], others: Collection[Collection[int]]) -> Bud
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The division of the budget in a plan.
+    """The division of the budget in a plan."""
 
-    Attributes:
-        budget: number of cores of the process; 0 if the budget has not been divided.
-        source: the origin of the budget.
-        kernels: number of OpenMP threads of a kernel, which does not depend on the number of
-            processes on a host.
-        products: number of BLAS threads of a matrix product, on which the bits of the product may
-            depend.
-        loaders: number of batches that loaders prepare concurrently while a step computes.  While
-            a step waits for a batch, loaders may use the whole budget.
-    """
-
-    budget: int = 0
-    source: str = ""
+    budget: int = 0  # number of cores of the process; 0 if the budget has not been divided
+    source: str = ""  # the origin of the budget
+    # Number of OpenMP threads of a kernel, which does not depend on the number of processes on a
+    # host.
     kernels: int = 0
+    # Number of BLAS threads of a matrix product, on which the bits of the product may depend.
     products: int = 0
+    # Number of batches that loaders prepare concurrently while a step computes.  While a step waits
+    # for a batch, loaders may use the whole budget.
     loaders: int = 0
 
     def rows(self) -> Iterator[tuple[str, str]]:
@@ -181,12 +175,10 @@ def divide(budget: Budget, streams: int, computes: bool, foreign: bool, kernels:
     """Divide a budget among the kernels, the matrix products and the loaders of a plan.
 
     Args:
-        budget: the budget of the process.
         streams: the number of streams of this process that compute concurrently.
         computes: whether steps compute on these cores rather than on accelerators.
         foreign: whether most work is in kernels with threads other than BLAS's.  BLAS threads would
             compete with these threads, because threads spin for tens of milliseconds after work.
-        kernels: the number of threads of a kernel.
 
     >>> divide(Budget(4, "its cores"), 2, True, False, 2)
     Cores(budget=4, source='its cores', kernels=2, products=2, loaders=1)

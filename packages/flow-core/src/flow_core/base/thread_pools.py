@@ -43,18 +43,12 @@ CAPS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(frozen=True, slots=True)
 class Blas:
-    """The thread pool of numpy's matrix products.
-
-    Attributes:
-        put: the function that sets the size.
-        get: the function that returns the size.
-        cap: the largest size that the environment allows.
-    """
+    """The thread pool of numpy's matrix products."""
 
     name: str
-    put: Any
-    get: Any
-    cap: int
+    put: Any  # the function that sets the size
+    get: Any  # the function that returns the size
+    cap: int  # the largest size that the environment allows
 
     def size(self, count: int) -> None:
         """Set the number of threads of a product."""

@@ -20,7 +20,6 @@ def call_within(
     """Call a function in a separate thread, and wait for its result.
 
     Args:
-        seconds: the time limit.
         progress: what the function has done so far; the limit starts anew when this changes.
 
     Raises:

@@ -32,15 +32,11 @@ def bootstrap() -> Available:
 
 @dataclass(slots=True)
 class Meter:
-    """Traffic of each launch of one exchange, and the number of launches.
+    """Traffic of each launch of one exchange, and the number of launches."""
 
-    Attributes:
-        links: bytes per (from, to) pair of devices, summed over the copied arrays.
-        launches: number of completed launches.
-    """
-
+    # Bytes per (from, to) pair of devices, summed over the copied arrays.
     links: Counter[DevicePair] = field(default_factory=Counter)
-    launches: int = 0
+    launches: int = 0  # number of completed launches
 
     def count(self) -> None:
         """Count a launch; the last callable of each launch."""
@@ -66,8 +62,7 @@ class InProcessComm(Comm):
     ) -> tuple[Launch, ...]:
         """Return the launches that run an exchange between fixed arrays.
 
-        Raises:
-            PlanError: The arrays do not match the exchange.
+        Raises `PlanError` if the arrays do not match the exchange.
         """
         check_arrays(exchange, self.local, inputs, outputs)
         binding = _Binding(exchange, inputs, outputs, Meter())

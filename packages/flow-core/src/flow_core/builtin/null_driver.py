@@ -47,8 +47,7 @@ class NullArena:
     def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> NullArray:
         """Return the array at byte ``offset``.
 
-        Raises:
-            PlanError: The array would be outside the arena.
+        Raises `PlanError` if the array would be outside the arena.
         """
         array = NullArray(offset, tuple(shape), np.dtype(dtype))
         if offset < 0 or offset + array.nbytes > self.nbytes:
@@ -109,8 +108,7 @@ class NullDriver(Driver):
     def copy_in(self, target: NullArray, source: Any) -> None:
         """Count the bytes of a host array.
 
-        Raises:
-            PlanError: The shapes or element types differ.
+        Raises `PlanError` if the shapes or element types differ.
         """
         array = np.asarray(source)
         if (array.shape, array.dtype) != (target.shape, target.dtype):

@@ -59,9 +59,6 @@ class NumpyStream:
 class NumpyDriver(Driver):
     """Driver of one CPU device.
 
-    Args:
-        limit: size of the device's memory in bytes; None for no limit.
-
     Attributes:
         compile_group: one group for all devices, since all launches run in the calling thread.
 

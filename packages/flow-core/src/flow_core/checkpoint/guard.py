@@ -58,15 +58,10 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """A path.
+    """A path."""
 
-    Attributes:
-        path: the absolute path, without symbolic links.
-        reader: opens a file in the format of the save.
-    """
-
-    path: Path
-    reader: Callable[[Path], Any] = read_sums
+    path: Path  # the absolute path, without symbolic links
+    reader: Callable[[Path], Any] = read_sums  # opens a file in the format of the save
 
     def kind(self) -> str | None:
         if not self.path.exists():
@@ -115,9 +110,7 @@ def check(place: Place, attempted: str, *, single: str | None, overwrite: bool) 
     """Raise `CheckpointError` if something exists at a place that a save must not replace.
 
     Args:
-        attempted: description of the save.
         single: name of the format if the checkpoint is a single file, None for a folder.
-        overwrite: whether an existing checkpoint may be replaced.
     """
     kind = place.kind()
     if kind is None:
@@ -210,9 +203,8 @@ def _owner(place: Place, files: dict[str, bool]) -> Owns:
 def remove(folder: Path, owns: Owns | None = None) -> None:
     """Remove a replaced or outdated checkpoint, but keep foreign files.
 
-    Raises:
-        CheckpointError: the folder holds foreign files, which were created during the replacement;
-            the error names the folder that keeps them.
+    Raises `CheckpointError` if the folder holds foreign files, which were created during the
+    replacement; the error names the folder that keeps them.
     """
     names = list(islice(foreign(folder, owns), _SHOWN + 1))
     if not names:

@@ -171,7 +171,6 @@ def stored_type(dims: Sequence[object], dtype: object) -> TensorType | None:
 
     Args:
         dims: the dimensions, as integers or as strings of decimal digits.
-        dtype: name of an element type.
 
     >>> str(stored_type(["2", 3], "int8")), stored_type([2, -1], "int8"), stored_type([], "record")
     ('int8[2,3]', None, None)

@@ -127,19 +127,15 @@ def save(
     url: str,
     variables: Mapping[str, Array],
     formats: Iterable[FormatSpec],
-    seconds: float,
+    seconds: float,  # how long a request may take, and a transfer may make no progress
     *,
-    format: str | None = None,
+    format: str | None = None,  # as in `store.save`
     overwrite: bool = False,
 ) -> None:
     """Save variables as a checkpoint at a URL.
 
     If it is interrupted, the URL holds its previous checkpoint or the new one, and the next save
     removes what is left.  Saves to one URL are not serialized.
-
-    Args:
-        seconds: how long a request may take, and a transfer may make no progress.
-        format, overwrite: as in `store.save`.
 
     Raises:
         CheckpointError: the URL exists and ``overwrite`` does not allow replacing it; the format

@@ -37,25 +37,21 @@ def _below(folder: str, name: str) -> str:
 
 
 class Journal:
-    """The journal beside a URL.
-
-    Attributes:
-        folder: its path, relative to the URL.
-        entries: stamps of its files and folders, by path relative to the journal.
-        current: the path of the current checkpoint, relative to the URL.
-    """
+    """The journal beside a URL."""
 
     def __init__(self, store: Store) -> None:
         name = store.root.rpartition("/")[2]
-        self.folder = f"../.{name}.saving"
+        self.folder = f"../.{name}.saving"  # its path, relative to the URL
         self._store = store
         try:
             may_exist = store.deletes and not is_top(store.root)
             entries = store.listing(self.folder) if may_exist else {}
         except PermissionError:  # a program that may not list the store can only read
             entries = {}
+        # Stamps of its files and folders, by path relative to the journal.
         self.entries = {name: stamp for name, stamp in entries.items() if _TOKEN.fullmatch(name)}
         self._ready = sorted(n.removesuffix(_READY) for n in self.entries if n.endswith(_READY))
+        # The path of the current checkpoint, relative to the URL.
         self.current = f"{self.folder}/{self._ready[-1]}" if self._ready else ""
 
     def contents(self) -> dict[str, Stamp]:
@@ -66,11 +62,7 @@ class Journal:
         return {n[len(token) + 1 :]: stamp for n, stamp in parts.items() if alone or n != token}
 
     def unfinished(self, present: Mapping[str, Stamp]) -> set[str]:
-        """Return the files of the destination that interrupted saves left there.
-
-        Args:
-            present: the files at the destination.
-        """
+        """Return the files of the destination that interrupted saves left there."""
         names = sorted(name for name in self.entries if name.endswith(_LIST))
         lists = [entry for entry in map(self._read, names) if entry is not None]
         if not lists or not (self._ready or _is_partial(lists[-1], present)):

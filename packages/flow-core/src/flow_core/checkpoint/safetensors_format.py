@@ -71,27 +71,20 @@ def _file(path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tensor in a file.
+    """A tensor in a file."""
 
-    Attributes:
-        tag: the name of the element type in the format.
-        begin, end: the byte offsets of the tensor's data from the end of the header.
-    """
-
-    tag: str
+    tag: str  # the name of the element type in the format
     shape: tuple[int, ...]
-    begin: int
-    end: int
+    begin: int  # in bytes from the end of the header
+    end: int  # likewise
 
 
 class SafeTensors(Mapping[str, Array]):
     """The variables of a safetensors file; each variable is read and verified on access.
 
     If the file was replaced or written to after it was opened, access raises
-    `CheckpointReplacedError`.
-
-    Raises:
-        CheckpointError: the file is damaged, or not a safetensors file.
+    `CheckpointReplacedError`.  Raises `CheckpointError` if the file is damaged, or not a
+    safetensors file.
     """
 
     def __init__(self, file: Path) -> None:

@@ -33,8 +33,7 @@ def can_open(path: Path) -> bool:
 class Shards(Mapping[str, Array]):
     """The tensors of several files; a tensor is read on access.
 
-    Raises:
-        CheckpointError: the index or a file is damaged, or they do not agree.
+    Raises `CheckpointError` if the index or a file is damaged, or they do not agree.
     """
 
     def __init__(self, index: Path) -> None:

@@ -46,9 +46,6 @@ class StoredVariable(HostDLPack):
 
     Every read returns data of the checkpoint that was opened.  If the checkpoint has a digest for
     the data, the read verifies them.
-
-    Attributes:
-        folder: the folder with the variable's files.
     """
 
     __slots__ = ("_origin", "_type", "folder")
@@ -56,7 +53,7 @@ class StoredVariable(HostDLPack):
     def __init__(
         self, folder: Path, wanted: TensorType | None = None, origin: Origin | None = None
     ) -> None:
-        self.folder = folder
+        self.folder = folder  # the folder with the variable's files
         self._origin = Origin.around(folder) if origin is None else origin
         self._type = wanted
 
@@ -64,8 +61,7 @@ class StoredVariable(HostDLPack):
     def type(self) -> TensorType | None:
         """The shape and element type; None in the older layout without ``meta``.
 
-        Raises:
-            CheckpointError: ``meta`` cannot be read.
+        Raises `CheckpointError` if ``meta`` cannot be read.
         """
         meta = self.folder / META
         if self._type is None and self._origin.has(meta):
@@ -140,9 +136,6 @@ class StoredVariable(HostDLPack):
 class Snapshot(Mapping[str, Array]):
     """The variables of a checkpoint folder; each variable is read on access.
 
-    Attributes:
-        problems: one line for each problem of the checkpoint as a whole.
-
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> write(folder, {"dense-bias": np.arange(3, dtype=np.float32)})
@@ -154,7 +147,7 @@ class Snapshot(Mapping[str, Array]):
         self, variables: Mapping[str, StoredVariable], problems: tuple[str, ...] = ()
     ) -> None:
         self.variables = variables
-        self.problems = problems
+        self.problems = problems  # one line for each problem of the checkpoint as a whole
 
     def __getitem__(self, name: str) -> Array:
         return self.variables[name].numpy()
@@ -288,8 +281,7 @@ def _variable_folders(root: Path, most: int | None = None) -> Iterator[Path]:
 def write(path: Path, variables: Mapping[str, Array]) -> None:
     """Write variables into an empty folder.
 
-    Raises:
-        CheckpointError: the layout does not support a name or an element type.
+    Raises `CheckpointError` if the layout does not support a name or an element type.
     """
     check_names(variables)
     for name, value in variables.items():

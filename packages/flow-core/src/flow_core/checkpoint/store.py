@@ -48,24 +48,20 @@ SNAPSHOT = FormatSpec(
 
 
 def save(
-    path: str | Path,
+    path: str | Path,  # folder, or the file of a single-file format; missing parents are created
     variables: Mapping[str, Array],
     formats: Iterable[FormatSpec] = (SNAPSHOT,),
     *,
+    # Name of the format to write; if None, the format that the suffix of ``path`` selects (such as
+    # ``.safetensors``), or else OneFlow's folders.
     format: str | None = None,
-    overwrite: bool = False,
+    overwrite: bool = False,  # whether an existing checkpoint may be replaced
 ) -> None:
     """Save variables as a checkpoint, atomically.
 
     If the process is killed, the path holds either its previous contents or the complete new
     checkpoint; the next save removes leftover hidden folders.  Saves into the same parent folder
     are serialized.
-
-    Args:
-        path: the folder, or the file of a single-file format; missing parents are created.
-        format: name of the format to write; if None, the format that the suffix of ``path`` selects
-            (such as ``.safetensors``), or else OneFlow's folders.
-        overwrite: whether an existing checkpoint may be replaced.
 
     Raises:
         CheckpointError: the path exists and ``overwrite`` does not allow replacing it; the format
@@ -118,8 +114,7 @@ def format_to_write(
 ) -> tuple[FormatSpec, Lazy]:
     """Return the format of a save and its writer, by its name or the suffix of a path.
 
-    Raises:
-        CheckpointError: the format is not registered, or cannot be written.
+    Raises `CheckpointError` if the format is not registered, or cannot be written.
     """
     if format is None:
         format = next((s.name for s in known.values() if is_file_of(path, s)), SNAPSHOT.name)
@@ -146,21 +141,14 @@ def _explained(attempted: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Save:
-    """One save of a checkpoint, with its destination and format.
+    """One save of a checkpoint, with its destination and format."""
 
-    Attributes:
-        attempted: description for error messages.
-        writer: the format's writer.
-        single: whether the checkpoint is a single file.
-        overwrite: whether an existing checkpoint may be replaced.
-    """
-
-    attempted: str
+    attempted: str  # for error messages
     path: Path
     spec: FormatSpec
     writer: Lazy
-    single: bool
-    overwrite: bool
+    single: bool  # whether the checkpoint is a single file
+    overwrite: bool  # whether an existing checkpoint may be replaced
 
     def check(self) -> None:
         """Raise `CheckpointError` if the destination exists and must not be replaced."""
@@ -211,20 +199,16 @@ def open_path(
 
 
 def load(
-    path: str | Path,
-    formats: Iterable[FormatSpec] = (SNAPSHOT,),
+    path: str | Path,  # a checkpoint folder, or the file of a single-file format
+    formats: Iterable[FormatSpec] = (SNAPSHOT,),  # the formats to try
+    # Expected shapes and element types, for variables that were saved without them.
     types: Mapping[str, TensorType] | None = None,
     *,
+    # Whether to reject a checkpoint that is incomplete, or whose variables were added or removed
+    # after the save.
     strict: bool = True,
 ) -> Mapping[str, Array]:
     """Load the variables of a checkpoint; most formats read each variable on access.
-
-    Args:
-        path: a checkpoint folder, or the file of a single-file format.
-        formats: the formats to try.
-        types: expected shapes and element types, for variables that were saved without them.
-        strict: whether to reject a checkpoint that is incomplete, or whose variables were added
-            or removed after the save.
 
     Raises:
         CheckpointError: the path does not exist, no format or more than one can open it, or the
@@ -354,40 +338,28 @@ def type_of(found: Mapping[str, Any], name: str) -> TensorType | None:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Differences between the variables of a checkpoint and of the jobs.
+    """Differences between the variables of a checkpoint and of the jobs."""
 
-    Attributes:
-        missing: variables of the jobs that the checkpoint lacks.
-        extra: variables of the checkpoint that no job has.
-    """
-
-    missing: tuple[str, ...]
-    extra: tuple[str, ...]
+    missing: tuple[str, ...]  # variables of the jobs that the checkpoint lacks
+    extra: tuple[str, ...]  # variables of the checkpoint that no job has
 
 
 def match(
-    wanted: Mapping[str, TensorType],
-    found: Mapping[str, Any],
+    wanted: Mapping[str, TensorType],  # variables of the jobs
+    found: Mapping[str, Any],  # arrays or `StoredVariable` records by name
     *,
-    missing: bool = True,
+    missing: bool = True,  # whether to reject a checkpoint that lacks a variable
+    # Whether, if ``missing`` is set, to accept a checkpoint that has at least one of the variables.
     fewer: bool = False,
+    # Whether to reject variables that no job has.  OneFlow ignores them by default, as checkpoints
+    # that were saved during training contain optimizer state.
     extra: bool = False,
+    # Whether to reject a checkpoint whose contents differ from what was saved.
     incomplete: bool = True,
-    attempted: str = "loading variables",
+    attempted: str = "loading variables",  # description and source line for the error message
     at: SourceLine | None = None,
 ) -> Mismatch:
     """Compare the variables of a checkpoint with those of the jobs; report all problems at once.
-
-    Args:
-        wanted: variables of the jobs.
-        found: arrays or `StoredVariable` records by name.
-        missing: whether to reject a checkpoint that lacks a variable.
-        fewer: whether, if ``missing`` is set, to accept a checkpoint that has at least one of the
-            variables.
-        extra: whether to reject variables that no job has.  OneFlow ignores them by default, as
-            checkpoints that were saved during training contain optimizer state.
-        incomplete: whether to reject a checkpoint whose contents differ from what was saved.
-        attempted, at: description and source line for the error message.
 
     Returns:
         The missing and the extra variables.

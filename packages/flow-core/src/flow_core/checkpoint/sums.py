@@ -31,16 +31,12 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """A list of digests.
+    """A list of digests."""
 
-    Attributes:
-        digests: the SHA-256 digest of each file, in hexadecimal, by the file's path relative to the
-            checkpoint.
-        own: the digest of the list itself.
-    """
-
+    # The SHA-256 digest of each file, in hexadecimal, by the file's path relative to the
+    # checkpoint.
     digests: Mapping[str, str]
-    own: str
+    own: str  # the digest of the list itself
 
 
 def write_sums(folder: Path) -> None:

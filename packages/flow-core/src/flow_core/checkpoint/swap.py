@@ -146,7 +146,6 @@ def put_in_place(new: Path, path: Path, remove: Callable[[Path], object] = shuti
 
     Args:
         new: a synced folder beside ``path``.
-        remove: the function that removes the previous folder.
     """
     if not path.exists() or not any(path.iterdir()):
         _rename_over(new, path)

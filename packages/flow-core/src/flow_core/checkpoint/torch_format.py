@@ -60,16 +60,11 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file in the archive, stored without compression.
+    """A file in the archive, stored without compression."""
 
-    Attributes:
-        begin: its position in the archive.
-        crc: its CRC-32; 0 if torch did not compute it.
-    """
-
-    begin: int
+    begin: int  # its position in the archive
     nbytes: int
-    crc: int
+    crc: int  # its CRC-32; 0 if torch did not compute it
 
 
 class _Damaged(ValueError):
@@ -80,10 +75,8 @@ class TorchWeights(Mapping[str, Array]):
     """The tensors of a file, each read on access.
 
     The name of a tensor consists of the keys of nested dicts, and its indices in lists and tuples,
-    joined by dots.
-
-    Raises:
-        CheckpointError: the file is damaged, or contains more than tensors, numbers and text.
+    joined by dots.  Raises `CheckpointError` if the file is damaged, or contains more than tensors,
+    numbers and text.
     """
 
     def __init__(self, file: Path) -> None:
@@ -215,8 +208,7 @@ class TorchWeights(Mapping[str, Array]):
     def type_of(self, name: str) -> TensorType:
         """Return the shape and element type of a tensor without reading its data.
 
-        Raises:
-            UnsupportedError: flow has no such element type, or no such kind of tensor.
+        Raises `UnsupportedError` if flow has no such element type, or no such kind of tensor.
         """
         return self._readable(name)[1]
 
@@ -307,10 +299,8 @@ def named_tensors(tree: object) -> dict[str, Tensor]:
     """Return the tensors in nested dicts, lists and tuples by name.
 
     If a dict has an entry for the weights, their names begin below it, and those of the other state
-    of the training are left out.
-
-    Raises:
-        PickleError: two tensors have one name, or the tree is too deep or too large.
+    of the training are left out.  Raises `PickleError` if two tensors have one name, or the tree is
+    too deep or too large.
     """
     costs: dict[int, int] = {}
     if _cost(tree, costs, 0) > MOST_ENTRIES:

@@ -87,21 +87,14 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class StridedTensor:
-    """A tensor that views a storage.
-
-    Attributes:
-        element: torch's name of the element type.
-        offset: index of its first element in the storage.
-        strides: its strides, in elements.
-        negated: whether its values are the negated numbers of the storage.
-    """
+    """A tensor that views a storage."""
 
     storage: Storage
-    element: str
-    offset: int
+    element: str  # torch's name of the element type
+    offset: int  # index of its first element in the storage
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    negated: bool = False
+    strides: tuple[int, ...]  # its strides, in elements
+    negated: bool = False  # whether its values are the negated numbers of the storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,24 +267,16 @@ def _storage(record: object) -> Storage:
 
 
 class _Machine:
-    """The state of a pickle's interpretation.
-
-    Attributes:
-        data: the pickle.
-        at: the position of the next byte.
-        stack: the values above the last mark.
-        below: the values below each mark.
-        memo: the values that opcodes recall, by number.
-    """
+    """The state of a pickle's interpretation."""
 
     __slots__ = ("at", "below", "data", "memo", "stack")
 
     def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
-        self.stack: list[Any] = []
-        self.below: list[list[Any]] = []
-        self.memo: dict[int, Any] = {}
+        self.data = data  # the pickle
+        self.at = 0  # the position of the next byte
+        self.stack: list[Any] = []  # the values above the last mark
+        self.below: list[list[Any]] = []  # the values below each mark
+        self.memo: dict[int, Any] = {}  # the values that opcodes recall, by number
 
     def run(self) -> object:
         for _ in range(MOST_STEPS):

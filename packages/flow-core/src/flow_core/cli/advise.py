@@ -14,10 +14,7 @@ def status(target: str, args: Sequence[str], topology: str | None, as_json: bool
     """Print the changes that help a job; return the exit status.
 
     Args:
-        target: the script and the job.
-        args: the script's arguments.
         topology: the topology file; None for the one of FLOW_TOPOLOGY, or the default model.
-        as_json: whether to print JSON.
     """
     if topology is not None:
         os.environ["FLOW_TOPOLOGY"] = topology

@@ -34,12 +34,6 @@ def status(
 def check(target: str, file: str, args: Sequence[str], show_progress: Progress) -> list[Change]:
     """Return the numbers of the jobs' plans that differ from their budgets.
 
-    Args:
-        target: the script, or ``script.py:job``.
-        file: the budgets.
-        args: the script's arguments.
-        show_progress: a function that shows what happens.
-
     Raises:
         PlanError: the file is not a file of budgets, or has no budget of a job.
     """

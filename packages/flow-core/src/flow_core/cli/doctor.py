@@ -32,17 +32,11 @@ FACADE = "oneflow"
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The result of a diagnosis.
+    """The result of a diagnosis."""
 
-    Attributes:
-        tables: versions, plugins, devices and cores.
-        problems: one text per problem.
-        tracebacks: tracebacks of plugins that failed.
-    """
-
-    tables: tuple[Table, ...]
-    problems: tuple[str, ...]
-    tracebacks: tuple[str, ...]
+    tables: tuple[Table, ...]  # versions, plugins, devices and cores
+    problems: tuple[str, ...]  # one text per problem
+    tracebacks: tuple[str, ...]  # of plugins that failed
 
     def to_json(self) -> str:
         """Return the rows of each table, by title, and the problems as JSON text."""
@@ -59,7 +53,6 @@ def diagnose(settings: Settings, commands: Iterable[str] = ()) -> Diagnosis:
 
     Args:
         settings: the process's settings; FLOW_PLUGIN_STRICT is ignored to list all plugins.
-        commands: names of core's own commands.
     """
     host = Host(replace(settings, plugin_strict=False))
     registry, problems = None, []

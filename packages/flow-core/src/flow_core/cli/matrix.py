@@ -13,25 +13,15 @@ from flow_core.cli.scripts import job_of
 
 
 def status(
-    target: str,
+    target: str,  # the script, or ``script.py:job``
     args: Sequence[str],
-    devices: int,
+    devices: int,  # the largest number of devices
     steps: int,
     seed: int,
     html: str | None,
     as_json: bool,
 ) -> int:
-    """Check a job in all forms, print the report, and return the exit status.
-
-    Args:
-        target: the script, or ``script.py:job``.
-        args: the script's arguments.
-        devices: the largest number of devices.
-        steps: the number of steps in each form.
-        seed: the seed of the random inputs.
-        html: the file for the report as a page; None for none.
-        as_json: whether to print JSON.
-    """
+    """Check a job in all forms, print the report, and return the exit status."""
     os.environ.setdefault("ONEFLOW_EMULATE_GPUS", str(devices))
     planning.begin()
     from flow_core.observe.matrix.matrix import verify_matrix

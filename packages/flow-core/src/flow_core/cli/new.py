@@ -23,17 +23,11 @@ SUFFIX = ".tmpl"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of package.
+    """A kind of package."""
 
-    Attributes:
-        table: the registry's table of the records that such a package registers.
-        noun: term for such a record in the package's description.
-        requires: the distributions that such a package requires.
-    """
-
-    table: str
-    noun: str
-    requires: tuple[str, ...] = ("flow-core", "numpy")
+    table: str  # the registry's table of the records that such a package registers
+    noun: str  # term for such a record in the package's description
+    requires: tuple[str, ...] = ("flow-core", "numpy")  # distributions that such a package requires
 
 
 KINDS = {
@@ -54,19 +48,14 @@ LONGEST_NAME = 30
 class Names:
     """The names of a new package.
 
-    Attributes:
-        distribution: name of the package and of its plugin.
-        module: name under which the package is imported.
-        record: name of the op, device type or other record.
-
     >>> Names.of("flow-double-negation")
     Names(distribution='flow-double-negation', module='flow_double_negation', \
 record='double_negation')
     """
 
-    distribution: str
-    module: str
-    record: str
+    distribution: str  # name of the package and of its plugin
+    module: str  # name under which the package is imported
+    record: str  # name of the op, device type or other record
 
     @classmethod
     def of(cls, name: str) -> Names:
@@ -97,9 +86,6 @@ def create_package(kind: str, name: str, parent: Path, registry: Registry) -> tu
     """Create a package from the templates of a kind in a new folder ``parent/name``.
 
     Args:
-        kind: a key of `KINDS`.
-        name: name of the package.
-        parent: folder in which the new folder is created.
         registry: the installed plugins, whose records must not have the new record's name.
 
     Returns:

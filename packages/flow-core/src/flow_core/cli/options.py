@@ -46,8 +46,7 @@ def output_file(option: str, text: str, *names: str) -> Decorator:
 def at_most_one(**options: object) -> None:
     """Check that at most one option is given, of those whose names the arguments have.
 
-    Raises:
-        click.UsageError: two are given.
+    Raises `click.UsageError` if two are given.
     """
     given = [
         f"--{name.removeprefix('as_')}"

@@ -15,12 +15,7 @@ from flow_core.plugins.registry import HookCall
 
 
 def plugin_commands(taken: Iterable[str]) -> dict[str, click.Command]:
-    """Return the commands of all plugins by name; print failures of plugins to standard error.
-
-    Args:
-        taken: names of core's commands.
-
-    """
+    """Return the commands of all plugins by name; print failures of plugins to standard error."""
     try:
         entries = Host(Settings.from_env()).load_commands()
     except PluginError as error:

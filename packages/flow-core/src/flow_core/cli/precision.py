@@ -11,25 +11,15 @@ from flow_core.cli.scripts import job_of
 
 
 def status(
-    target: str,
+    target: str,  # the script, or ``script.py:job``
     args: Sequence[str],
     half: str,
-    tolerance: float,
+    tolerance: float,  # the allowed error of results, gradients and variables
     steps: int,
     seed: int,
     as_json: bool,
 ) -> int:
-    """Compare a job in mixed precision with float64, print the report, and return the exit status.
-
-    Args:
-        target: the script, or ``script.py:job``.
-        args: the script's arguments.
-        half: the half type.
-        tolerance: the allowed error of results, gradients and variables.
-        steps: the number of steps.
-        seed: the seed of the random inputs.
-        as_json: whether to print JSON.
-    """
+    """Compare a job in mixed precision with float64; print the report, and return the status."""
     planning.begin()
     from flow_core.observe.precision.check import verify_precision
     from flow_core.observe.precision.report import precision_tables

@@ -17,23 +17,14 @@ if TYPE_CHECKING:  # load the compiler only if needed
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of ``flow replay``.
+    """The options of ``flow replay``."""
 
-    Attributes:
-        step: the number of the step, or a negative number that counts from the last one.
-        until: the op after which no values are kept; None for all ops.
-        devices: the number of devices on which the step runs once more; None for none.
-        without: the plugin without which it runs once more; None for none.
-        as_json: whether to print JSON.
-        shell: whether to open a Python shell in which the values can be read.
-    """
-
-    step: int
-    until: str | None
-    devices: int | None
-    without: str | None
-    as_json: bool
-    shell: bool
+    step: int  # the number of the step, or a negative number that counts from the last one
+    until: str | None  # the op after which no values are kept; None for all ops
+    devices: int | None  # the number of devices on which the step runs once more; None for none
+    without: str | None  # the plugin without which it runs once more; None for none
+    as_json: bool  # whether to print JSON
+    shell: bool  # whether to open a Python shell in which the values can be read
 
 
 def status(file: str, target: str, args: Sequence[str], options: Options) -> int:

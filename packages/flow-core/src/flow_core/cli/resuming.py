@@ -17,11 +17,8 @@ def status(
 
     Args:
         target: the script, or ``script.py:job``.
-        args: the script's arguments.
         counts: the number of devices of the checkpoint, then those on which to resume.
         steps: the number of steps before the checkpoint, and after it.
-        seed: the seed of the random inputs.
-        as_json: whether to print JSON.
     """
     os.environ.setdefault("ONEFLOW_EMULATE_GPUS", str(max(counts)))
     from flow_core.observe.resume.matrix import resume_matrix, resume_tables

@@ -33,20 +33,15 @@ if TYPE_CHECKING:  # load the compiler only if needed
 
 
 def run_script(
-    script: str,
+    script: str,  # the script and its arguments
     args: Sequence[str],
-    emulate_gpus: int | None,
-    settings: Mapping[str, str] = MappingProxyType({}),
+    emulate_gpus: int | None,  # number of devices to emulate, None for no setting
+    settings: Mapping[str, str] = MappingProxyType({}),  # other environment variables to set
 ) -> NoReturn:
     """Replace this process with one that runs a script in the environment that the options set.
 
     In a new interpreter, the script has its own ``__main__``, ``sys.argv``, ``sys.path``, exit
     status and signals, and none of the modules that this command imported.
-
-    Args:
-        script, args: the script and its arguments.
-        emulate_gpus: number of devices to emulate, None for no setting.
-        settings: other environment variables to set.
     """
     environment = {**os.environ, **settings}
     if emulate_gpus is not None:
@@ -65,10 +60,6 @@ def job_of(target: str, args: Sequence[str] = ()) -> Any:
     The script is imported up to its first call of a job, or of a function of flow that reads or
     writes files.  No step runs, and flow writes nothing.
 
-    Args:
-        target: the script and the job, as ``script.py:job``, or only the script.
-        args: the script's arguments in ``sys.argv``.
-
     Raises:
         JobError: the script or the job does not exist, or the name is missing and the script has
             several jobs.
@@ -82,10 +73,8 @@ def job_of(target: str, args: Sequence[str] = ()) -> Any:
 def jobs_of(target: str, args: Sequence[str] = ()) -> dict[str, Any]:
     """Return the job that ``script.py:job`` names, or all jobs at the top level of ``script.py``.
 
-    The script is imported as by `job_of`.
-
-    Raises:
-        JobError: the script, or a job in it, does not exist.
+    The script is imported as by `job_of`.  Raises `JobError` if the script, or a job in it, does
+    not exist.
     """
     path, name = _parts(target)
     with planning():
@@ -158,12 +147,6 @@ def document_of(
 ) -> PlanDocument:
     """Return the plan of ``script.py:job``, or a plan that ``flow plan --json`` wrote.
 
-    Args:
-        target: the script and the job, or the file.
-        hints: how many SBP hints to evaluate.
-        args: the script's arguments.
-        show: a function that shows what happens.
-
     Raises:
         JobError: the script or the job does not exist.
         PlanError: the file is not a saved plan.
@@ -202,10 +185,8 @@ def measured_of(
 def documents_of(target: str, args: Sequence[str], show: Progress) -> list[PlanDocument]:
     """Return the plan of ``script.py:job``, or the plans of all jobs of ``script.py``.
 
-    Simulated devices do not share replicas: what they can share depends on the processor.
-
-    Raises:
-        JobError: the script, or a job in it, does not exist.
+    Simulated devices do not share replicas: what they can share depends on the processor.  Raises
+    `JobError` if the script, or a job in it, does not exist.
     """
     from flow_core.observe.document import document
 

@@ -27,21 +27,15 @@ if TYPE_CHECKING:  # load the compiler only if needed
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of ``flow plan --simulate``.
+    """The options of ``flow plan --simulate``."""
 
-    Attributes:
-        topology: the topology file; None for the one of FLOW_TOPOLOGY, or the default model.
-        devices: the machines and the devices of each; None for those of the program.
-        processes: the number of processes over which the devices of the host are distributed.
-        trace: the file of the trace to write, if any.
-        as_json: whether to print JSON.
-    """
-
+    # The topology file; None for the one of FLOW_TOPOLOGY, or the default model.
     topology: str | None = None
+    # The machines and the devices of each; None for those of the program.
     devices: tuple[int, int] | None = None
-    processes: int = 1
-    trace: str | None = None
-    as_json: bool = False
+    processes: int = 1  # the number of processes over which the devices of the host are distributed
+    trace: str | None = None  # the file of the trace to write, if any
+    as_json: bool = False  # whether to print JSON
 
 
 def devices_of(

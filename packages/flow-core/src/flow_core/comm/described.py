@@ -170,20 +170,14 @@ def places(devices: Sequence[Device], wanted: Collection[Device]) -> Sequence[in
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What an exchange moves.
+    """What an exchange moves."""
 
-    Attributes:
-        inputs, outputs: the types of the arrays, member by member.
-        blocks: the fields of the blocks.
-        fills: (output, operation) of the outputs that blocks do not cover.
-        most: the maximum number of elements that one device sends to another.
-    """
-
-    inputs: Sequence[TensorType]
+    inputs: Sequence[TensorType]  # the types of the arrays, member by member
     outputs: Sequence[TensorType]
-    blocks: tuple[Row, ...]
+    blocks: tuple[Row, ...]  # the fields of the blocks
+    # (output, operation) of the outputs that blocks do not cover.
     fills: tuple[tuple[int, str], ...]
-    most: int
+    most: int  # the maximum number of elements that one device sends to another
 
 
 def contents(attrs: Mapping[str, AttrValue], local: Collection[Device] | None) -> Contents:
@@ -232,18 +226,12 @@ def _most(shape: Shape, source: TensorLayout, target: TensorLayout) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The devices at one end of an exchange.
+    """The devices at one end of an exchange."""
 
-    Attributes:
-        shape: the shape of the logical tensor.
-        devices: the devices that take part.
-        ranks: their ranks in the placement of the layout.
-    """
-
-    shape: Shape
+    shape: Shape  # of the logical tensor
     layout: TensorLayout
-    devices: Devices
-    ranks: Sequence[int]
+    devices: Devices  # that take part
+    ranks: Sequence[int]  # their ranks in the placement of the layout
 
     @classmethod
     def of(cls, shape: Shape, layout: TensorLayout, devices: Devices) -> _End:
@@ -298,12 +286,7 @@ def _positions(placement: Placement, devices: Devices) -> Mapping[int, int]:
 
 
 def block_row(source: int, held: Region, piece: Piece, target: int, made: Region) -> Row:
-    """Return the block of a piece.
-
-    Args:
-        source, target: the positions of the input and of the output.
-        held, made: the parts that the input and the output are.
-    """
+    """Return the block of a piece."""
     starts = (
         tuple([a - low for (a, _), (low, _) in zip(piece.region, base, strict=True)])
         for base in (held, made)

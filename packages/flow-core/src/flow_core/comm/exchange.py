@@ -210,8 +210,6 @@ def exchange_of(
     """Return the exchange of a ``boxing`` task of a plan.
 
     Args:
-        task: the task.
-        buffers: the buffers of the plan.
         local: the devices of which the blocks are wanted, if the task describes its exchange by
             layouts; None for all devices.
     """

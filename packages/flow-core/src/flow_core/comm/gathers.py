@@ -60,17 +60,11 @@ class GatherPlan:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A chunk of an all-reduce: its owner combines it, then the other devices copy the result.
+    """A chunk of an all-reduce: its owner combines it, then the other devices copy the result."""
 
-    Attributes:
-        member: the member of the bucket that the chunk belongs to.
-        combine: the gather on the owner.
-        copies: one gather for each other device.
-    """
-
-    member: int
-    combine: GatherPlan
-    copies: tuple[GatherPlan, ...]
+    member: int  # the member of the bucket that the chunk belongs to
+    combine: GatherPlan  # the gather on the owner
+    copies: tuple[GatherPlan, ...]  # one gather for each other device
 
 
 def gather_plans(exchange: Exchange) -> Iterator[GatherPlan]:

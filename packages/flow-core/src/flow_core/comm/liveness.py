@@ -31,19 +31,12 @@ ORDER, EVENT, EXCHANGE = "order", "event", "exchange"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A wait of a circle.
+    """A wait of a circle."""
 
-    Attributes:
-        waiting: the task or actor that waits.
-        line: the source line of the task, empty if unknown.
-        waits_for: the task or actor for which it waits: the next one of the circle.
-        why: the reason.
-    """
-
-    waiting: str
-    line: str
-    waits_for: str
-    why: str
+    waiting: str  # the task or actor that waits
+    line: str  # the source line of the task, empty if unknown
+    waits_for: str  # the task or actor for which it waits: the next one of the circle
+    why: str  # the reason
 
 
 class CircularWaitError(PlanError):
@@ -54,18 +47,13 @@ class CircularWaitError(PlanError):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A task's wait for another one.
+    """A task's wait for another one."""
 
-    Attributes:
-        task: the position of the other task.
-        kind: `ORDER` (of the stream), `EVENT` (a wait of the plan) or `EXCHANGE` (the order of the
-            exchanges of processes).
-        ranks: the processes; only for `EXCHANGE`.
-    """
-
-    task: int
+    task: int  # the position of the other task
+    # `ORDER` (of the stream), `EVENT` (a wait of the plan) or `EXCHANGE` (the order of the
+    # exchanges of processes).
     kind: str
-    ranks: frozenset[int] = frozenset()
+    ranks: frozenset[int] = frozenset()  # the processes; only for `EXCHANGE`
 
 
 def check_liveness(plan: Plan, owner: Owner | None = None) -> Counter[str]:
@@ -207,8 +195,7 @@ def _reason(plan: Plan, position: int, wait: Wait) -> str:
 def check_registers(registers: Iterable[RegisterPlan]) -> None:
     """Prove that actors never block.
 
-    Raises:
-        CircularWaitError: actors wait for each other; the error describes the circle.
+    Raises `CircularWaitError` if actors wait for each other; the error describes the circle.
     """
     reasons: dict[str, dict[str, str]] = {}
     for r in registers:

@@ -26,17 +26,11 @@ from flow_core.sharding.topology import Device, Placement, devices_of, numbered
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A box of a target part, taken from one source device.
+    """A box of a target part, taken from one source device."""
 
-    Attributes:
-        source: the rank, in the source placement, of the device that holds the box.
-        region: the box in logical coordinates.
-        first: whether the box is copied; otherwise it is combined with the earlier pieces.
-    """
-
-    source: int
-    region: Region
-    first: bool
+    source: int  # the rank, in the source placement, of the device that holds the box
+    region: Region  # the box in logical coordinates
+    first: bool  # whether the box is copied; otherwise it is combined with the earlier pieces
 
 
 class Pieces(Sequence[tuple[Piece, ...]]):
@@ -189,8 +183,6 @@ class _Contributors:
 
         Args:
             first: the first of the ranks that hold the part.
-            device: the device of the target rank.
-            rank: the target rank.
         """
         if self._copies == 1:
             return first
@@ -254,19 +246,12 @@ def listed_pieces(
 def _nearest_holders(
     source: Placement,
     target: Placement,
-    copied: Sequence[int],
-    first: Ints,
-    wanted: Ints,
-    taken: Ints,
+    copied: Sequence[int],  # the dimensions of the source in which ranks hold equal parts
+    first: Ints,  # the first of the ranks that hold the part of each source rank
+    wanted: Ints,  # the first of the ranks that hold each part
+    taken: Ints,  # the target rank that takes it
 ) -> Ints:
-    """Return the source ranks from which target ranks take parts, as `_Contributors` chooses them.
-
-    Args:
-        copied: the dimensions of the source in which ranks hold equal parts.
-        first: the first of the ranks that hold the part of each source rank.
-        wanted: the first of the ranks that hold each part.
-        taken: the target rank that takes it.
-    """
+    """Return the source ranks from which target ranks take parts, as chosen by `_Contributors`."""
     if not copied:
         return wanted
     machines, at = np.unique([machine for machine, _ in source.devices], return_inverse=True)

@@ -23,19 +23,15 @@ class PartialRoles:
     copy (the dimension is neither in ``own`` nor in ``first``).  Otherwise, the first device of the
     dimension receives everything (the dimension is in ``first``), and the other devices receive the
     neutral element.
-
-    Attributes:
-        kept: dimensions that are partial in both layouts.
-        combined: partial dimensions of the source whose parts are combined.
-        made: dimensions in which the transition creates the partial results of the target.
-        own: dimensions in which a target rank takes pieces from its own coordinate only.
-        first: dimensions in which only the target ranks with coordinate 0 take pieces.
     """
 
-    kept: frozenset[int]
-    combined: tuple[int, ...]
+    kept: frozenset[int]  # dimensions that are partial in both layouts
+    combined: tuple[int, ...]  # partial dimensions of the source whose parts are combined
+    # Dimensions in which the transition creates the partial results of the target.
     made: tuple[int, ...]
+    # Dimensions in which a target rank takes pieces from its own coordinate only.
     own: tuple[int, ...]
+    # Dimensions in which only the target ranks with coordinate 0 take pieces.
     first: tuple[int, ...]
 
 

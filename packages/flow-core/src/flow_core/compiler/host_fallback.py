@@ -24,12 +24,7 @@ from flow_core.plugins.specs import OpSpec
 def explained(
     ledger: Iterable[BoxingEntry], hosted: Mapping[str, HostedOp], graph: Graph
 ) -> Iterator[BoxingEntry]:
-    """Yield a ledger's entries; for transfers that the fallback causes, state it as the reason.
-
-    Args:
-        hosted: the ops that run on the CPU, by name in the traced graph.
-        graph: the logical graph after its passes.
-    """
+    """Yield a ledger's entries; for transfers that the fallback causes, state it as the reason."""
     readers, values = dict[str, HostedOp](), dict[str, HostedOp]()
     for name, op in graph.ops.items() if hosted else ():
         reader = hosted.get(graph.origin(op.name).logical)
@@ -44,16 +39,11 @@ def explained(
 
 @dataclass(frozen=True)
 class HostFallback:
-    """Place ops on the CPU.
-
-    Attributes:
-        hosted: names of the logical ops that have no kernel.
-        held: layouts of the variables that earlier jobs of the session use.
-    """
+    """Place ops on the CPU."""
 
     job: str
-    hosted: frozenset[str]
-    held: Mapping[str, TensorLayout]
+    hosted: frozenset[str]  # names of the logical ops that have no kernel
+    held: Mapping[str, TensorLayout]  # of the variables that earlier jobs use
     name: str = "host_fallback"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:

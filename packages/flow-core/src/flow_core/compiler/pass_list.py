@@ -22,17 +22,11 @@ from flow_core.plugins.specs import PassSpec, load
 
 @dataclass(frozen=True, slots=True)
 class ListedPass:
-    """An element of the pass list of a job.
+    """An element of the pass list of a job."""
 
-    Attributes:
-        spec: the pass as registered.
-        origin: the plugin that registered the pass.
-        run: the pass with its options; None if the job does not run it.
-    """
-
-    spec: PassSpec
-    origin: Origin
-    run: Pass | None
+    spec: PassSpec  # as registered
+    origin: Origin  # the plugin that registered the pass
+    run: Pass | None  # the pass with its options; None if the job does not run it
 
     def instance(self) -> Any:
         """Return the pass with its options, as its plugin defines it; None if it does not run."""
@@ -55,8 +49,7 @@ class ListedPass:
 def pass_list(request: CompileRequest) -> tuple[ListedPass, ...]:
     """Return all registered passes in execution order, with those that the job runs.
 
-    Raises:
-        PluginOrderError: the request contains a pass that is not registered.
+    Raises `PluginOrderError` if the request contains a pass that is not registered.
     """
     registry, requested = request.registry, {item.name: item for item in request.requested}
     if unknown := requested.keys() - {spec.name for spec in registry.passes}:
@@ -116,16 +109,11 @@ def _replay(graph: Graph, pipeline: Pipeline, context: PassContext) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class _Verified:
-    """A pass whose result is verified; errors name the pass and the plugin.
-
-    Attributes:
-        origin: the plugin that registered the pass.
-        job: name of the job whose graph the pass rewrites.
-    """
+    """A pass whose result is verified; errors name the pass and the plugin."""
 
     run: Pass
-    origin: Origin
-    job: str
+    origin: Origin  # the plugin that registered the pass
+    job: str  # whose graph the pass rewrites
 
     @property
     def name(self) -> str:
@@ -134,8 +122,7 @@ class _Verified:
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the rewritten graph.
 
-        Raises:
-            PluginResultError: the pass breaks an invariant of graphs.
+        Raises `PluginResultError` if the pass breaks an invariant of graphs.
         """
         # core's own passes also refuse graphs of users by a GraphError
         own = self.run.apply(graph, context) if self.origin.plugin.startswith("core.") else None
@@ -152,24 +139,17 @@ class _Verified:
 
 @dataclass(frozen=True, slots=True)
 class _PluginPass:
-    """A pass of a plugin, with its options, wrapped so that errors name the pass and the plugin.
-
-    Attributes:
-        origin: the plugin that registered the pass.
-        request: the job whose graph the pass rewrites.
-        spec: the pass as registered.
-    """
+    """A pass of a plugin, with its options, wrapped so that errors name the pass and the plugin."""
 
     name: str
-    origin: Origin
-    request: CompileRequest
-    spec: PassSpec
+    origin: Origin  # the plugin that registered the pass
+    request: CompileRequest  # the job whose graph the pass rewrites
+    spec: PassSpec  # as registered
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the rewritten graph.
 
-        Raises:
-            PluginError: the pass raises, or does not return a graph.
+        Raises `PluginError` if the pass raises, or does not return a graph.
         """
         attempted = f"running pass {self.name!r} on job {self.request.job!r}, {self.origin}"
         at = user_line()

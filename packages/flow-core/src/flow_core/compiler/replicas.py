@@ -28,14 +28,10 @@ Copies = dict[str, list[list[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What devices share.
-
-    Attributes:
-        replicas: the shared tensors and ops.
-        decided: for each variable with equal parts on several devices, whether these share a copy.
-    """
+    """What devices share."""
 
     replicas: ReplicaDedup = NO_DEDUP
+    # For each variable with equal parts on several devices, whether these share a copy.
     decided: Mapping[str, bool] = field(default_factory=dict)
 
 

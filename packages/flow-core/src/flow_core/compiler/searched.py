@@ -8,38 +8,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """A search among forms of a job, and the form that was chosen.
+    """A search among forms of a job, and the form that was chosen."""
 
-    Attributes:
-        form: the chosen form in words.
-        how: the settings that request it.
-        levels: the level of each kind of change, in the order of the table of changes.
-        device: the device that has the least free memory, as text.
-        nbytes, limit: the bytes that it needs, and those that it has.
-        seconds: the predicted time of a step.
-        kinds: the kinds of changes that were combined.
-        tried: the number of forms that were compiled.
-        fitting: how many of these fit.
-        left: the number of forms that were not compiled because the budget was spent.
-        bound: a lower bound on the time of all forms that fit, by the cost model.
-        runner_up: the next form that fits in words, and its time; None if no other fits.
-        stages: the stages of the chosen form in words; none if it is not divided.
-    """
-
-    form: str
-    how: tuple[str, ...]
-    levels: tuple[int, ...]
-    device: str
-    nbytes: int
-    limit: int
-    seconds: float
-    kinds: tuple[str, ...]
-    tried: int
-    fitting: int
-    left: int
-    bound: float
-    runner_up: tuple[str, float] | None = None
-    stages: tuple[str, ...] = ()
+    form: str  # the chosen form in words
+    how: tuple[str, ...]  # the settings that request it
+    levels: tuple[int, ...]  # of each kind of change, in the order of the table of changes
+    device: str  # the device that has the least free memory, as text
+    nbytes: int  # the bytes that it needs
+    limit: int  # the bytes that it has
+    seconds: float  # the predicted time of a step
+    kinds: tuple[str, ...]  # the kinds of changes that were combined
+    tried: int  # the number of forms that were compiled
+    fitting: int  # how many of these fit
+    left: int  # the number of forms that were not compiled because the budget was spent
+    bound: float  # a lower bound on the time of all forms that fit, by the cost model
+    runner_up: tuple[str, float] | None = None  # the next form that fits, and its time
+    stages: tuple[str, ...] = ()  # of the chosen form in words; none if it is not divided
 
     @property
     def gap(self) -> float:

@@ -50,18 +50,12 @@ class Recent(Generic[Key, Result]):
 
 
 class StageCache:
-    """The results of the stages.
-
-    Attributes:
-        optimized: the logical graphs after their passes.
-        searches: the results of searches for SBP signatures.
-        lowered: the physical graphs of one device of each class after their passes, and the plans.
-        tables: the results of functions of single ops and values, by their arguments; the key of a
-            table has the function and what it depends on besides them.
-    """
+    """The results of the stages."""
 
     def __init__(self) -> None:
-        self.optimized = Recent[Any, Any]()
-        self.searches = Recent[Any, Any]()
-        self.lowered = Recent[Any, Any](PLANS)
+        self.optimized = Recent[Any, Any]()  # logical graphs after their passes
+        self.searches = Recent[Any, Any]()  # for SBP signatures
+        self.lowered = Recent[Any, Any](PLANS)  # physical graphs of a device per class, plans
+        # The results of functions of single ops and values, by their arguments; the key of a table
+        # has the function and what it depends on besides them.
         self.tables = Recent[Any, dict[Any, Any]]()

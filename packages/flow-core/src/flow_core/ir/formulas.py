@@ -66,17 +66,11 @@ def _text(value: Scalar) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """An array, or a function of elements.
+    """An array, or a function of elements."""
 
-    Attributes:
-        name: name of the array or function; "one" is the constant 1.
-        args: the arguments of a function.
-        version: how often the array was assigned before it is read.
-    """
-
-    name: str
-    args: tuple[Elements, ...] = ()
-    version: int = 0
+    name: str  # name of the array or function; "one" is the constant 1
+    args: tuple[Elements, ...] = ()  # the arguments of a function
+    version: int = 0  # how often the array was assigned before it is read
 
 
 ONE = Atom("one")
@@ -181,12 +175,7 @@ class Statement:
 
 
 class Trace:
-    """The argument of a formula that is recorded.
-
-    Args:
-        arrays: names of the arrays.
-        numbers: symbolic numbers, or known values, by name.
-    """
+    """The argument of a formula that is recorded."""
 
     statements: list[Statement]
 

@@ -154,21 +154,17 @@ class Op:
 class Origin(NamedTuple):
     """The logical op that an op is a copy of, and which copy it is.
 
-    Attributes:
-        logical: name of the logical op.
-        rank: position of the copy's device in the placement of the logical op; None if the op runs
-            on all devices of the placement.
-        micro_batch: number of its micro-batch; None for an op that runs once per step.
-        recomputed: whether it recomputes the value of a forward op in the backward pass.
-
     >>> str(Origin("dense/matmul", rank=3, micro_batch=1, recomputed=True))
     'dense/matmul/recomputed/micro_1@3'
     """
 
-    logical: str
+    logical: str  # name of the logical op
+    # Position of the copy's device in the placement of the logical op; None if the op runs on all
+    # devices of the placement.
     rank: int | None = None
+    # Number of its micro-batch; None for an op that runs once per step.
     micro_batch: int | None = None
-    recomputed: bool = False
+    recomputed: bool = False  # whether it recomputes the value of a forward op in the backward pass
 
     @property
     def unsharded(self) -> Origin:
@@ -183,17 +179,11 @@ class Origin(NamedTuple):
 
 
 class MergedOp(NamedTuple):
-    """An op that a pass merged into another one.
-
-    Attributes:
-        type: type of the merged op.
-        name: name of the merged op in the logical graph.
-        line: the user's line, if known.
-    """
+    """An op that a pass merged into another one."""
 
     type: str
-    name: str
-    line: SourceLine | None
+    name: str  # name of the merged op in the logical graph
+    line: SourceLine | None  # the user's line, if known
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,9 +325,7 @@ def rebuild(graph: Graph, ops: Iterable[Op], **changes: Any) -> Graph:
     """Return ``graph`` with other ops; its side tables keep the entries of these ops.
 
     Args:
-        graph: the old graph.
         ops: the new ops, in topological order.
-        changes: other values of the graph's attributes.
     """
     by_name = {op.name: op for op in ops}
     types = changes.pop("types", graph.types)
@@ -359,7 +347,6 @@ def verify(graph: Graph, before: Graph | None = None, specs: Mapping[str, Any] =
     """Check the invariants of a graph; raise `GraphError` naming the op and the rule.
 
     Args:
-        graph: the graph.
         before: a verified graph from which a pass made this one; only its new ops are checked in
             full, and for the others, that their inputs exist.
         specs: the specs of all ops by type, with which types and attributes of ops must agree;

@@ -74,19 +74,13 @@ class _Kind:
 
 
 def generate(
-    attr: Sequence[Any],
+    attr: Sequence[Any],  # literal ``(kind, *params)``
     shape: Sequence[int],
     dtype: DType | str,
-    seed: int,
-    region: Region | None = None,
+    seed: int,  # any 64-bit number; the same seed gives the same numbers
+    region: Region | None = None,  # the part; None for the whole variable
 ) -> np.ndarray[Any, Any]:
     """Return the initial value of a variable, or of a part of it.
-
-    Args:
-        attr: literal ``(kind, *params)``.
-        shape: logical shape.
-        seed: any 64-bit number; the same seed gives the same numbers.
-        region: the part; None for the whole variable.
 
     Returns:
         A new C-contiguous array.

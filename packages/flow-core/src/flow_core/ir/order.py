@@ -49,7 +49,6 @@ def topological_order(
 
     Args:
         before: the distinct predecessors of each node.
-        rank: a number per node.
 
     Returns:
         The order, and the nodes that it omits: nodes on a cycle, or that depend on one.

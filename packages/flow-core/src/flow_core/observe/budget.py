@@ -39,32 +39,22 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The budget of a job.
+    """The budget of a job."""
 
-    Attributes:
-        devices: the devices of the plan, as text.
-        numbers: the largest numbers allowed.
-    """
-
-    devices: str
-    numbers: Numbers
+    devices: str  # the devices of the plan, as text
+    numbers: Numbers  # the largest numbers allowed
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A number that differs from the budget.
-
-    Attributes:
-        job, section, name: the number.
-        allowed, found: its budget, and the number of the plan.
-        causes: for a number that is too large, its largest new parts with their source lines.
-    """
+    """A number that differs from the budget."""
 
     job: str
     section: str
     name: str
-    allowed: float
-    found: float
+    allowed: float  # the budget
+    found: float  # the number of the plan
+    # For a number that is too large, its largest new parts with their source lines.
     causes: tuple[str, ...] = ()
 
     @property
@@ -150,8 +140,7 @@ def _key(text: str) -> str:
 def read_budgets(path: Path) -> dict[str, Budget]:
     """Read the budgets of jobs.
 
-    Raises:
-        PlanError: the file does not exist, or is not a file of budgets.
+    Raises `PlanError` if the file does not exist, or is not a file of budgets.
     """
     hint = "write it from the present plans: flow plan --check FILE --update SCRIPT.PY"
     try:
@@ -184,10 +173,7 @@ def compare(doc: PlanDocument, budget: Budget) -> Iterator[Change]:
     """Yield the numbers of a plan that differ from a budget.
 
     Sections and numbers that the file does not have are not compared, except for new collectives
-    and classes of ops, whose budget is 0.
-
-    Raises:
-        PlanError: the plan is for other devices.
+    and classes of ops, whose budget is 0.  Raises `PlanError` if the plan is for other devices.
     """
     found = budget_of(doc)
     if found.devices != budget.devices:
@@ -263,8 +249,6 @@ def change_table(changes: Sequence[Change], excess: bool, separator: str = "\n")
     """Return a table of the numbers that are larger than their budgets, or smaller.
 
     Args:
-        changes: the differences.
-        excess: whether to show those that are larger.
         separator: the text between causes; with a line feed, each cause has a row of its own.
     """
     rows: list[Row] = []

@@ -20,18 +20,13 @@ CAST = "cast_to_mirrored"
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A device's own copy of a variable.
-
-    Attributes:
-        device: the device that holds the copy.
-        name: name of the separate variable that represents the copy when one device runs the graph.
-        window: the part of the variable that the copy holds.
-    """
+    """A device's own copy of a variable."""
 
     variable: str
-    device: Device
+    device: Device  # that holds the copy
+    # Name of the separate variable that represents the copy when one device runs the graph.
     name: str
-    window: tuple[slice, ...]
+    window: tuple[slice, ...]  # the part of the variable that the copy holds
 
 
 def overwritten_copies(graph: Graph, specs: Mapping[str, OpSpec]) -> dict[Value, Copy]:

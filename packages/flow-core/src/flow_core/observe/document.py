@@ -31,89 +31,57 @@ FORMAT = "flow plan 1"
 
 @dataclass(frozen=True, slots=True)
 class OpRow:
-    """A logical op.
+    """A logical op."""
 
-    Attributes:
-        name: the op's unique name.
-        type: the op's type; for a fused group, the types of its members.
-        inputs: the values that the op reads.
-        wants: for each input, the text form of the SBP in which the op reads the input.
-        outputs: the types of the outputs, as text.
-        placement: the text form of the op's devices.
-        sbp: for each output, the text form of its SBP.
-        line: the source line of the user's program, empty if unknown.
-    """
-
-    name: str
-    type: str
-    inputs: tuple[Value, ...]
+    name: str  # unique
+    type: str  # for a fused group, the types of its members
+    inputs: tuple[Value, ...]  # that the op reads
+    # For each input, the text form of the SBP in which the op reads the input.
     wants: tuple[str, ...]
-    outputs: tuple[str, ...]
-    placement: str
-    sbp: tuple[str, ...]
-    line: str
+    outputs: tuple[str, ...]  # the types of the outputs, as text
+    placement: str  # as text
+    sbp: tuple[str, ...]  # for each output, the text form of its SBP
+    line: str  # the source line of the user's program, empty if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class PassRow:
-    """A pass or stage of compilation.
+    """A pass or stage of compilation."""
 
-    Attributes:
-        name: the name of the pass or stage.
-        before: the number of ops before it.
-        after: the number of ops after it.
-        seconds: the time it took.
-        stage: the stage of a pass; "idle" follows if the job does not run the pass.
-        plugin: the plugin that registered a pass.
-        changes: the numbers of added (+), removed (-) and rewritten (~) ops, by type.
-        options: the options of a pass that differ from their defaults.
-        order: why a pass does not run earlier in its stage; empty if registration alone decides.
-    """
-
-    name: str
-    before: int
-    after: int
+    name: str  # of the pass or stage
+    before: int  # the number of ops before it
+    after: int  # the number of ops after it
     seconds: float
-    stage: str = ""
-    plugin: str = ""
+    stage: str = ""  # the stage of a pass; "idle" follows if the job does not run the pass
+    plugin: str = ""  # that registered a pass
+    # The numbers of added (+), removed (-) and rewritten (~) ops, by type.
     changes: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # the options of a pass that differ from their defaults
+    # Why a pass does not run earlier in its stage; empty if registration alone decides.
     order: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDocument:
-    """All reportable data of a compiled job.
-
-    Attributes:
-        job, kind, line: the job's name, "train" or "predict", and the line of the job's definition.
-        traced: the number of traced ops.
-        ops: the logical ops.
-        origins: maps the op of each task to its logical op.
-        passes: the passes and stages of compilation, in order.
-        plan: the physical plan.
-        selection: the report on how signatures were selected for several devices, as pairs of
-            texts.
-        hints: for each evaluated SBP hint of the program: the request, the plan's cost without the
-            hint, the saving, and the additional memory.
-        notes: sentences about layers that are model parallel without a hint.
-        warnings: texts of the warnings that were issued while the job was compiled.
-        fast: the 16-bit type whose products are fast on the devices of the job; empty for none.
-    """
+    """All reportable data of a compiled job."""
 
     job: str
-    kind: str
-    line: str
-    traced: int
+    kind: str  # "train" or "predict"
+    line: str  # of the job's definition
+    traced: int  # the number of traced ops
     ops: tuple[OpRow, ...]
-    origins: Mapping[str, str]
-    passes: tuple[PassRow, ...]
+    origins: Mapping[str, str]  # maps the op of each task to its logical op
+    passes: tuple[PassRow, ...]  # the passes and stages of compilation, in order
     plan: Plan
+    # The report on how signatures were selected for several devices, as pairs of texts.
     selection: tuple[tuple[str, ...], ...] = ()
+    # For each evaluated SBP hint of the program: the request, the plan's cost without the hint, the
+    # saving, and the additional memory.
     hints: tuple[tuple[str, ...], ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # sentences about layers that are model parallel without a hint
+    # Texts of the warnings that were issued while the job was compiled.
     warnings: tuple[str, ...] = ()
-    fast: str = ""
+    fast: str = ""  # 16-bit type whose products are fast on the devices of the job; empty for none
 
     def to_json(self) -> str:
         """Encode the document as JSON, which `from_json` decodes."""
@@ -135,11 +103,7 @@ class PlanDocument:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> PlanDocument:
-        """Decode a document from JSON.
-
-        Raises:
-            PlanError: the text is not a document.
-        """
+        """Decode a document from JSON; raise `PlanError` if the text is not a document."""
         try:
             doc: PlanDocument = _DECODER.decode(cls, _content(parsed(text)))
             _check_ops(doc.ops)
@@ -151,8 +115,7 @@ class PlanDocument:
     def read(cls, path: Path) -> PlanDocument:
         """Read a document from a file.
 
-        Raises:
-            PlanError: the path does not name a regular file, or the file is not a document.
+        Raises `PlanError` if the path does not name a regular file, or the file is not a document.
         """
         try:
             with open_regular(path) as file:

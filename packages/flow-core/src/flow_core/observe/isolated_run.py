@@ -31,17 +31,13 @@ class Variables:
 
     Args:
         session: the session whose drivers allocate the parts.
-        values: the logical values of the variables, by name.
-
-    Attributes:
-        writes: counts the writes to the variables.
     """
 
     def __init__(self, session: Session, values: Mapping[str, Array]) -> None:
         self._session = session
         self._values = dict(values)
         self._parts: dict[tuple[str, Device], Part] = {}
-        self.writes = VariableWrites()
+        self.writes = VariableWrites()  # counts the writes to the variables
 
     def part(self, name: str, device: Device, region: Region | None, shape: Shape) -> Any:
         """Return a device's array for a variable or for a region of it, viewed in a shape."""
@@ -83,16 +79,11 @@ class Variables:
 
 @dataclass(slots=True)
 class IsolatedRun:
-    """A plan with its own variables.
-
-    Attributes:
-        executable: the bound plan.
-        shown: the values that `run` returns, in the order of the plan's results.
-    """
+    """A plan with its own variables."""
 
     executable: Executable
     variables: Variables
-    shown: tuple[Value, ...]
+    shown: tuple[Value, ...]  # the values that `run` returns, in the order of the plan's results
 
     def run(self, feeds: Sequence[Any], step: int = 0) -> dict[Value, Any]:
         """Run one step with the given step number, and return the shown values."""
@@ -151,22 +142,15 @@ def simulate_graph(
 
 
 class SingleOp:
-    """A graph of one op, whose inputs are fed values and the variables that the op overwrites.
-
-    Args:
-        session: the session with the kernels.
-        options: how the op is compiled.
-        op: the op, with the placement on which it is to run.
-        origin: the op of which it is a copy, on which random numbers depend.
-    """
+    """A graph of one op, whose inputs are fed values and the variables that the op overwrites."""
 
     def __init__(
         self,
         session: Session,
         options: CompileOptions,
-        op: Op,
+        op: Op,  # the op, with the placement on which it is to run
         types: tuple[TensorType, ...],
-        origin: Origin,
+        origin: Origin,  # the op of which it is a copy, on which random numbers depend
     ) -> None:
         self.session, self.options, self.op, self.types = session, options, op, types
         self.spec, self.origin = session.registry.ops[op.type], origin

@@ -34,24 +34,15 @@ PHASES = ("forward", "backward", "update")
 
 @dataclass(slots=True)
 class Node:
-    """An op or a scope.
+    """An op or a scope."""
 
-    Attributes:
-        label: the last part of the node's name.
-        op: number of the op, or -1 for a scope.
-        children: numbers of the child nodes, in graph order.
-        parent: number of the enclosing scope, or -1 for the outermost scope.
-        layer, order: the node's position in the enclosing scope.
-        first: number of the node's first op.
-    """
-
-    label: str
-    op: int = -1
-    children: list[int] = field(default_factory=list)
-    parent: int = -1
-    layer: int = 0
-    order: int = 0
-    first: int = 0
+    label: str  # the last part of the node's name
+    op: int = -1  # number of the op, or -1 for a scope
+    children: list[int] = field(default_factory=list)  # numbers of the child nodes, in graph order
+    parent: int = -1  # number of the enclosing scope, or -1 for the outermost scope
+    layer: int = 0  # position in the enclosing scope
+    order: int = 0  # position in the layer
+    first: int = 0  # number of the node's first op
 
 
 @dataclass(slots=True)
@@ -79,7 +70,6 @@ def layout(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> list[Node]
     """Return the tree of scopes and ops, the outermost scope first, with layers and orders.
 
     Args:
-        names: names of the ops, in graph order.
         edges: (from, to) pairs of op numbers.
 
     >>> nodes = layout(["a/x", "a/y", "b"], [(0, 1), (1, 2)])

@@ -28,16 +28,11 @@ SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time span of one task in a step in which each task has its median duration.
+    """The time span of one task in a step in which each task has its median duration."""
 
-    Attributes:
-        task: the task's position in `Plan.tasks`.
-        start, stop: seconds since the step began.
-    """
-
-    task: int
-    start: float
-    stop: float
+    task: int  # the task's position in `Plan.tasks`
+    start: float  # seconds since the step began
+    stop: float  # likewise
 
     @property
     def seconds(self) -> float:
@@ -47,17 +42,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measured steps of a job.
+    """The measured steps of a job."""
 
-    Attributes:
-        spans: the tasks, by start time.
-        steps: how many steps were measured.
-        seconds: the median duration of a step.
-    """
-
-    spans: tuple[Span, ...] = ()
-    steps: int = 0
-    seconds: float = 0.0
+    spans: tuple[Span, ...] = ()  # the tasks, by start time
+    steps: int = 0  # how many steps were measured
+    seconds: float = 0.0  # the median duration of a step
 
 
 NOT_MEASURED = Measured()

@@ -28,11 +28,7 @@ def install(shell: Any) -> None:
 
 
 class ProgressBar:
-    """A bar in the output of a cell while a job is traced, compiled and bound.
-
-    Args:
-        shell: the shell of the notebook.
-    """
+    """A bar in the output of a cell while a job is traced, compiled and bound."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -79,11 +75,7 @@ def _show(
 
 
 class ShortError:
-    """An error as notebooks and terminals show it.
-
-    Attributes:
-        lines: the text of the error, with the line of the program.
-    """
+    """An error as notebooks and terminals show it."""
 
     MORE = "(%tb shows everything)"
 
@@ -91,7 +83,7 @@ class ShortError:
         line = raising_line(error)
         text = visible(f"{type(error).__name__}: {error}").splitlines()
         at = [] if line is None or str(line) in text[0] else [f"  at:      {line}"]
-        self.lines = [text[0], *at, *text[1:]]
+        self.lines = [text[0], *at, *text[1:]]  # text of the error, with the line of the program
         self._trace = visible("".join(traceback.format_exception(type(error), error, trace)))
 
     def __repr__(self) -> str:

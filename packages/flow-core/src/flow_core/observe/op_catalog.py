@@ -49,36 +49,26 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class KernelEntry:
-    """A kernel of an op on a device type.
-
-    Attributes:
-        plugin: the plugin that registered the kernel.
-        selective: whether the kernel accepts only some types or attributes.
-    """
+    """A kernel of an op on a device type."""
 
     name: str
-    plugin: str
+    plugin: str  # that registered the kernel
     priority: int
-    selective: bool
+    selective: bool  # whether the kernel accepts only some types or attributes
 
 
 @dataclass(frozen=True, slots=True)
 class RuleCase:
-    """The SBP rules of an op for the attributes, shapes and element types of a sample.
+    """The SBP rules of an op for the attributes, shapes and element types of a sample."""
 
-    Attributes:
-        attributes: all attributes of the op.
-        ranges: the least and greatest finite number of each input, None for truth values and for
-            inputs without elements; the op may refuse other numbers.
-        overwrites: the inputs that the op overwrites.
-        rules: the rules that hold on any number of devices, besides B for all inputs and outputs.
-    """
-
-    attributes: Mapping[str, AttrValue]
+    attributes: Mapping[str, AttrValue]  # all attributes of the op
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
+    # The least and greatest finite number of each input, None for truth values and for inputs
+    # without elements; the op may refuse other numbers.
     ranges: tuple[tuple[float, float] | None, ...]
-    overwrites: tuple[int, ...]
+    overwrites: tuple[int, ...]  # the inputs that the op overwrites
+    # The rules that hold on any number of devices, besides B for all inputs and outputs.
     rules: Signatures
 
     def to_json(self) -> dict[str, object]:
@@ -97,35 +87,24 @@ class RuleCase:
 
 @dataclass(frozen=True, slots=True)
 class OpEntry:
-    """An op type.
-
-    Attributes:
-        doc: what the op computes, where its name does not tell.
-        inputs, outputs: names of inputs and outputs; ``?`` marks an optional one, and ``*`` a name
-            that stands for any number of them.
-        attrs: the default of each attribute as text, or "required" if the attribute has none.
-        types: the element types that the floating point inputs of the op's samples may have; the
-            types of the samples themselves if none is floating point; empty for an op without
-            samples.
-        gradient: whether the op has a gradient.
-        cases: the SBP rules of the op's samples.
-        internal: whether only passes create the op.
-        host: whether the op always runs on the CPU.
-        view: whether the op returns a view of an input, so that it needs no kernel.
-        kernels: the op's kernels by device type, in the order in which they are tried.
-    """
+    """An op type."""
 
     type: str
-    doc: str
+    doc: str  # what the op computes, where its name does not tell
+    # Names; ``?`` marks an optional one, ``*`` one that stands for any number.
     inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    outputs: tuple[str, ...]  # likewise
+    # The default of each attribute as text, or "required" if the attribute has none.
     attrs: Mapping[str, str]
+    # The element types that the floating point inputs of the op's samples may have; the types of
+    # the samples themselves if none is floating point; empty for an op without samples.
     types: tuple[str, ...]
-    gradient: bool
-    cases: tuple[RuleCase, ...]
-    internal: bool
-    host: bool
-    view: bool
+    gradient: bool  # whether it has one
+    cases: tuple[RuleCase, ...]  # the SBP rules of the op's samples
+    internal: bool  # whether only passes create the op
+    host: bool  # whether the op always runs on the CPU
+    view: bool  # whether the op returns a view of an input, so that it needs no kernel
+    # The op's kernels by device type, in the order in which they are tried.
     kernels: Mapping[str, tuple[KernelEntry, ...]]
 
     def to_json(self) -> dict[str, object]:

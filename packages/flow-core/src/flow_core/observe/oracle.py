@@ -103,43 +103,27 @@ def verify(
 
 @dataclass(slots=True)
 class Oracle:
-    """The simulations of a job on one and on several devices, and their comparison so far.
-
-    Attributes:
-        graph: its graph before it is distributed.
-        physical: the graph of all devices.
-        inputs: the names of the fed values.
-        options: options of the plans that are simulated.
-        values: the logical values of the variables at the first step.
-        rng: draws the feeds.
-        spread: whether the job is placed on one device, and `physical` moves it to several.
-        feeds: the arrays of each step; None to draw them.
-        copies: the copies of variables that devices overwrite separately, by the op's result.
-        found: the verdicts so far, by op.
-        differing: the ops and variables whose bits differ from those of one device.
-        repeatable: whether a second run has given the same bits.
-        as_planned: whether the job's plan computes what the observed one does.
-        drift: the largest relative difference between these two.
-        moved: how far roundings alone move the results.
-    """
+    """The simulations of a job on one and on several devices, and their comparison so far."""
 
     job: AnyJob
     session: Session
-    graph: Graph
-    physical: Physical
-    inputs: tuple[str, ...]
-    options: CompileOptions
-    values: dict[str, Any]
-    rng: np.random.Generator
-    spread: bool
-    feeds: Sequence[Sequence[Any]] | None = None
+    graph: Graph  # before it is distributed
+    physical: Physical  # of all devices
+    inputs: tuple[str, ...]  # the names of the fed values
+    options: CompileOptions  # of the plans that are simulated
+    values: dict[str, Any]  # the logical values of the variables at the first step
+    rng: np.random.Generator  # draws the feeds
+    spread: bool  # whether the job is placed on one device, and `physical` moves it to several
+    feeds: Sequence[Sequence[Any]] | None = None  # the arrays of each step; None to draw them
+    # The copies of variables that devices overwrite separately, by the op's result.
     copies: Mapping[Value, Copy] = field(default_factory=dict)
-    found: dict[str, OpVerdict] = field(default_factory=dict)
+    found: dict[str, OpVerdict] = field(default_factory=dict)  # the verdicts so far, by op
+    # The ops and variables whose bits differ from those of one device.
     differing: set[str] = field(default_factory=set)
-    repeatable: bool = True
-    as_planned: bool = True
-    drift: float = 0.0
-    moved: float = 0.0
+    repeatable: bool = True  # whether a second run has given the same bits
+    as_planned: bool = True  # whether the job's plan computes what the observed one does
+    drift: float = 0.0  # the largest relative difference between these two
+    moved: float = 0.0  # how far roundings alone move the results
 
     @classmethod
     def of(

@@ -33,11 +33,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 
 def page(doc: PlanDocument, measured: Measured = NOT_MEASURED) -> str:
-    """Return the HTML text of the page for a plan.
-
-    Args:
-        measured: the measured steps, if any.
-    """
+    """Return the HTML text of the page for a plan."""
     title = f"{doc.kind} job {doc.job}"
     style, *parts = [(ASSETS / name).read_text(encoding="utf-8") for name in (STYLE, *SCRIPTS)]
     script = "\n".join(('"use strict";', "{", *parts, "}"))

@@ -19,23 +19,18 @@ REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A logical value assembled from its parts.
+    """A logical value assembled from its parts."""
 
-    Attributes:
-        array: the logical value.
-        size: for each element, the magnitude of the terms that were added up to it; larger than
-            the element's own magnitude if partial sums cancel.
-        exact: the value in float64, without the rounding to its type, which is missing if the op is
-            fused with its reader; other values than floating-point numbers are unchanged.
-        disagreeing: ranks of the first two devices whose replicas differ, if any.
-        unit: the largest unit of rounding on the way to the value that `exact` leaves out.
-    """
-
-    array: Any
+    array: Any  # the logical value
+    # For each element, the magnitude of the terms that were added up to it; larger than the
+    # element's own magnitude if partial sums cancel.
     size: Any
+    # The value in float64, without the rounding to its type, which is missing if the op is fused
+    # with its reader; other values than floating-point numbers are unchanged.
     exact: Any
+    # Ranks of the first two devices whose replicas differ, if any.
     disagreeing: tuple[int, int] | None = None
-    unit: float = 0.0
+    unit: float = 0.0  # largest unit of rounding on the way to the value that `exact` leaves out
 
     @classmethod
     def of(cls, array: Any) -> Whole:

@@ -140,7 +140,6 @@ def disturb(array: Array, size: Any, rng: np.random.Generator) -> Any:
 
     Args:
         size: for each element, the magnitude of the terms that were added up to it.
-        rng: the random generator for the perturbation.
     """
     if not is_float(array):
         return array

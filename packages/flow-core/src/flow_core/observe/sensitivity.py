@@ -31,19 +31,14 @@ ROUNDINGS = 4
 
 
 def moved(
+    # Function that returns a run of the program on given weights.
     simulated: Callable[[Mapping[str, Any]], IsolatedRun],
     values: Mapping[str, Array],
-    feeds: Sequence[Sequence[Array]],
-    results: Collection[Value],
-    roundings: float = ROUNDINGS,
+    feeds: Sequence[Sequence[Array]],  # the inputs of each step
+    results: Collection[Value],  # the results to compare, in addition to the variables
+    roundings: float = ROUNDINGS,  # size of a perturbation, in roundings of the arrays' own types
 ) -> float:
     """Measure the change of results and variables when weights and inputs are perturbed.
-
-    Args:
-        simulated: function that returns a run of the program on given weights.
-        feeds: the inputs of each step.
-        results: the results to compare, in addition to the variables.
-        roundings: the size of a perturbation, in roundings of the arrays' own types.
 
     Returns:
         The largest drift of any step; see `flow_core.observe.rounding.drift`.

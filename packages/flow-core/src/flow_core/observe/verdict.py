@@ -15,31 +15,23 @@ KINDS = (EQUAL, INHERITED, ROUNDING, WRONG_RULE, WRONG_BOXING)
 
 @dataclass(frozen=True, slots=True)
 class OpVerdict:
-    """The result of comparing one op on several devices with the op on one device, over all steps.
-
-    Attributes:
-        op, type, line: name, type and source line of the logical op.
-        signature: the SBP of the op's inputs and outputs.
-        verdict: "equal" (bitwise), "inherited" (the op's inputs already differ), "rounding"
-            (rounding explains the op's own error), "wrong rule" (the op's result differs for the
-            same inputs) or "wrong boxing" (boxing changed the inputs between producer and op).
-        error: the largest difference from the result on one device, relative to the largest
-            element.
-        own: the op's own error, in units of its bound: the error on the inputs that the op
-            received, divided by the largest error that rounding explains.
-        step: the first step at which the op differs, or -1 if it never does.
-        note: description of the problem, or empty.
-    """
+    """The comparison of an op on several devices with the op on one device, over all steps."""
 
     op: str
     type: str
-    line: str
-    signature: str
+    line: str  # the source line of the op
+    signature: str  # of its inputs and outputs
+    # "equal" (bitwise), "inherited" (the op's inputs already differ), "rounding" (rounding explains
+    # the op's own error), "wrong rule" (the op's result differs for the same inputs) or "wrong
+    # boxing" (boxing changed the inputs between producer and op).
     verdict: str = EQUAL
+    # The largest difference from the result on one device, relative to the largest element.
     error: float = 0.0
+    # The op's own error, in units of its bound: the error on the inputs that the op received,
+    # divided by the largest error that rounding explains.
     own: float = 0.0
-    step: int = -1
-    note: str = ""
+    step: int = -1  # the first step at which the op differs, or -1 if it never does
+    note: str = ""  # description of the problem, or empty
 
     @property
     def wrong(self) -> bool:
@@ -49,34 +41,26 @@ class OpVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The oracle's verdict on a job.
-
-    Attributes:
-        job, line: name and source line of the job.
-        devices: text forms of the placements that were compared with one device.
-        steps: how many steps were run.
-        ops: a verdict for each op, in graph order; the verdict of an update covers its variables.
-        repeatable: whether a second run was bitwise equal.
-        as_planned: whether two conditions hold.  The results of the plan with all passes equal
-            those of the observed plan, without passes (or those of the plan for one device, if the
-            job was distributed for the check), within rounding.  They are bitwise equal with and
-            without memory shared between devices.
-        drift: the largest difference between the results of the plan with passes and of the
-            observed plan, relative to the largest element; 0.0 if they are bitwise equal.
-        moved: the change of the results when weights and inputs are perturbed by a few roundings;
-            measured only if the drift is unusually large, else 0.0.
-        spread: whether the job, written for one device, was distributed over several.
-    """
+    """The oracle's verdict on a job."""
 
     job: str
-    line: str
-    devices: tuple[str, ...]
-    steps: int
+    line: str  # of the job's definition
+    devices: tuple[str, ...]  # text forms of the placements that were compared with one device
+    steps: int  # how many steps were run
+    # A verdict for each op, in graph order; the verdict of an update covers its variables.
     ops: tuple[OpVerdict, ...]
-    repeatable: bool
+    repeatable: bool  # whether a second run was bitwise equal
+    # Whether two conditions hold.  The results of the plan with all passes equal those of the
+    # observed plan, without passes (or those of the plan for one device, if the job was distributed
+    # for the check), within rounding.  They are bitwise equal with and without memory shared
+    # between devices.
     as_planned: bool
-    spread: bool
+    spread: bool  # whether the job, written for one device, was distributed over several
+    # The largest difference between the results of the plan with passes and of the observed plan,
+    # relative to the largest element; 0.0 if they are bitwise equal.
     drift: float = 0.0
+    # The change of the results when weights and inputs are perturbed by a few roundings; measured
+    # only if the drift is unusually large, else 0.0.
     moved: float = 0.0
 
     def to_json(self) -> str:

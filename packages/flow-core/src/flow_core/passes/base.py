@@ -75,24 +75,15 @@ class Pass(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PassTiming:
-    """Statistics of a pass or stage of compilation.
+    """Statistics of a pass or stage of compilation."""
 
-    Attributes:
-        name: the name of the pass or stage.
-        before: the number of ops before it.
-        after: the number of ops after it.
-        seconds: the time it took.
-        added: the number of new ops, by type.
-        removed: the number of removed ops, by type.
-        rewritten: the number of ops with the same name and other contents, by their new type.
-    """
-
-    name: str
-    before: int
-    after: int
+    name: str  # of the pass or stage
+    before: int  # the number of ops before it
+    after: int  # the number of ops after it
     seconds: float
-    added: Mapping[str, int] = field(default_factory=dict)
-    removed: Mapping[str, int] = field(default_factory=dict)
+    added: Mapping[str, int] = field(default_factory=dict)  # numbers of ops, by type
+    removed: Mapping[str, int] = field(default_factory=dict)  # likewise
+    # Ops with the same name and other contents, by new type.
     rewritten: Mapping[str, int] = field(default_factory=dict)
 
 

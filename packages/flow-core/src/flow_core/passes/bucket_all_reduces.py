@@ -61,21 +61,13 @@ class BucketAllReduces:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """An exchange that can move.
+    """An exchange that can move."""
 
-    Attributes:
-        op: the exchange.
-        ready: position of the last op that produces one of the exchange's inputs.
-        needed: position of the first op that reads the exchange's result.
-        nbytes: number of bytes per device.
-        key: the properties that must be equal for all members of a bucket.
-    """
-
-    op: Op
-    ready: int
-    needed: int
-    nbytes: int
-    key: tuple[object, ...]
+    op: Op  # the exchange
+    ready: int  # position of the last op that produces one of the exchange's inputs
+    needed: int  # position of the first op that reads the exchange's result
+    nbytes: int  # number of bytes per device
+    key: tuple[object, ...]  # the properties that must be equal for all members of a bucket
 
 
 @dataclass(slots=True)

@@ -28,15 +28,10 @@ def recomputed_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """A pass that recomputes the segments' activations in the backward pass.
+    """A pass that recomputes the segments' activations in the backward pass."""
 
-    Attributes:
-        segments: for each segment, the names of its ops.
-        forward: names of all ops of the forward pass.
-    """
-
-    segments: tuple[tuple[str, ...], ...]
-    forward: frozenset[str]
+    segments: tuple[tuple[str, ...], ...]  # for each segment, the names of its ops
+    forward: frozenset[str]  # names of all ops of the forward pass
     name: str = "checkpointing"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
@@ -59,7 +54,6 @@ class Checkpointing:
         """Copy the ops of one connected part of a segment for its backward readers.
 
         Args:
-            names: names of the ops of the part.
             again: maps each value to its recomputed copy; this function adds entries.
 
         Returns:

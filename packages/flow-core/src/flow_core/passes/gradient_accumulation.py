@@ -35,16 +35,12 @@ def draws_by_place(op: Op) -> bool:
 
 @dataclass(frozen=True)
 class GradientAccumulation:
-    """A pass that expands a step into several micro-batches.
+    """A pass that expands a step into several micro-batches."""
 
-    Attributes:
-        steps: the number of micro-batches.
-        sums: names of the ``identity`` ops whose inputs are summed over the micro-batches.
-        axes: for each result of the graph, the axis along which it is concatenated; 0 if absent.
-    """
-
-    steps: int
+    steps: int  # the number of micro-batches
+    # Names of the ``identity`` ops whose inputs are summed over the micro-batches.
     sums: tuple[str, ...]
+    # For each result of the graph, the axis along which it is concatenated; 0 if absent.
     axes: tuple[int, ...] = ()
     name: str = "gradient_accumulation"
 
@@ -148,23 +144,15 @@ class GradientAccumulation:
 
 @dataclass(slots=True)
 class _Expansion:
-    """The state of an expansion into micro-batches.
+    """The state of an expansion into micro-batches."""
 
-    Attributes:
-        rewriter: the rewriter of the graph of one micro-batch.
-        emitter: the emitter that adds ops to that graph.
-        copied: names of the ops that are copied for each micro-batch.
-        steps: the number of copies.
-        micro: the copy of each value, by micro-batch index and original value.
-        totals: the running sums over micro-batches, by the name of the ``identity`` op whose input
-            is summed.
-    """
-
-    rewriter: Rewriter
-    emitter: Emitter
-    copied: set[str]
-    steps: int
+    rewriter: Rewriter  # of the graph of one micro-batch
+    emitter: Emitter  # which adds ops to that graph
+    copied: set[str]  # names of the ops that are copied for each micro-batch
+    steps: int  # the number of copies
+    # The copy of each value, by micro-batch index and original value.
     micro: dict[tuple[int, Value], Value] = field(default_factory=dict)
+    # The running sums over micro-batches, by the name of the ``identity`` op whose input is summed.
     totals: dict[str, Value] = field(default_factory=dict)
 
     @property

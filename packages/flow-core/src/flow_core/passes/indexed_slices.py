@@ -20,13 +20,9 @@ from flow_core.passes.rewriting.rewriter import Rewriter
 
 @dataclass(frozen=True)
 class IndexedSlices:
-    """A pass that restricts the updates of some tables to the looked-up rows.
+    """A pass that restricts the updates of some tables to the looked-up rows."""
 
-    Attributes:
-        variables: names of the tables.
-    """
-
-    variables: tuple[str, ...]
+    variables: tuple[str, ...]  # names of the tables
     name: str = "indexed_slices"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
@@ -44,17 +40,11 @@ class IndexedSlices:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """A dense gradient that is a sum of rows.
+    """A dense gradient that is a sum of rows."""
 
-    Attributes:
-        total: the op that sums the rows.
-        scale: the factor by which the sum is multiplied.
-        gone: the ops that the sparse update makes unnecessary.
-    """
-
-    total: Op
-    scale: float
-    gone: tuple[Op, ...]
+    total: Op  # the op that sums the rows
+    scale: float  # the factor by which the sum is multiplied
+    gone: tuple[Op, ...]  # the ops that the sparse update makes unnecessary
 
 
 def _rows(rewriter: Rewriter, update: Op) -> _Rows | None:

@@ -67,17 +67,12 @@ Names = set[str]
 
 @dataclass(frozen=True)
 class MixedPrecision:
-    """A pass that inserts the casts to and from the half type.
+    """A pass that inserts the casts to and from the half type."""
 
-    Attributes:
-        half: name of the half type.
-        backward: names of the ops that compute gradients; only these ops can be trailing.
-        kept: names of ops that stay in float32; see `is_kept`.
-    """
-
-    half: str = "float16"
+    half: str = "float16"  # name of the half type
+    # Names of the ops that compute gradients; only these ops can be trailing.
     backward: frozenset[str] = frozenset()
-    kept: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()  # names of ops that stay in float32; see `is_kept`
     name: str = "mixed_precision"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
@@ -101,12 +96,7 @@ class MixedPrecision:
 def white_ops(
     graph: Graph, able: Callable[[Op], bool], backward: frozenset[str] = frozenset()
 ) -> Names:
-    """Return the names of the ops that compute in the half type.
-
-    Args:
-        able: predicate: whether an op can compute in the half type.
-        backward: names of the ops that compute gradients.
-    """
+    """Return the names of the ops that compute in the half type."""
     can = {op.name: op for op in graph.ops.values() if able(op)}
     readers = _readers(graph)
     white = {name for name, op in can.items() if op.type in WHITE}

@@ -61,17 +61,12 @@ def copy_name(variable: str) -> str:
 
 @dataclass(frozen=True)
 class OptimizerPlacement:
-    """A pass that assigns owners to data-parallel weights and their optimizer states.
+    """A pass that assigns owners to data-parallel weights and their optimizer states."""
 
-    Attributes:
-        mode: "non_distributed" or "distributed_split".
-        threshold: minimum number of elements per device.
-        ahead: the number of weights that are gathered ahead of their readers; None to gather each
-            weight once per step.
-    """
-
-    mode: str
-    threshold: int = THRESHOLD
+    mode: str  # "non_distributed" or "distributed_split"
+    threshold: int = THRESHOLD  # minimum number of elements per device
+    # The number of weights that are gathered ahead of their readers; None to gather each weight
+    # once per step.
     ahead: int | None = None
     name: str = "optimizer_placement"
 
@@ -195,19 +190,13 @@ class SharedPlacement:
 
 def _rewritten(
     graph: Graph,
-    moved: Mapping[str, Owned],
-    kept: Mapping[str, Owned],
-    copied: Set[str],
+    moved: Mapping[str, Owned],  # owners of the updates, by name
+    kept: Mapping[str, Owned],  # owners of the variables, by name
+    copied: Set[str],  # names of the variables to gather for their readers
+    # The number of weights that are gathered ahead of their readers; None for all.
     ahead: int | None = None,
 ) -> Graph:
-    """Return the graph with updates and variables on owners.
-
-    Args:
-        moved: owners of the updates, by name.
-        kept: owners of the variables, by name.
-        copied: names of the variables to gather for their readers.
-        ahead: the number of weights that are gathered ahead of their readers; None for all.
-    """
+    """Return the graph with updates and variables on owners."""
     rewriter = Rewriter(graph)
     later = {} if ahead is None else _later_gathers(graph, copied, ahead, moved)
     copies: dict[Value, Value] = {}

@@ -16,17 +16,12 @@ _OPTION = "flow_core.option"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The declaration of an option of a pass.
+    """The declaration of an option of a pass."""
 
-    Attributes:
-        name: the name of the field that holds the option.
-        doc: the option's effect.
-        setting: the name of the job's setting that sets the option; empty for the setting
-            ``PASS.OPTION``, named after the pass and the option.
-    """
-
-    name: str
-    doc: str
+    name: str  # of the field that holds the option
+    doc: str  # the option's effect
+    # The name of the job's setting that sets the option; empty for the setting ``PASS.OPTION``,
+    # named after the pass and the option.
     setting: str
 
 
@@ -62,7 +57,6 @@ def configured(item: P, settings: Mapping[str, Any], attempted: str) -> P:
 
     Args:
         settings: the values of all settings that passes may read, by name.
-        attempted: what needs the options, for the error.
 
     Raises:
         PluginResultError: an option names a setting that does not exist.

@@ -148,11 +148,11 @@ def _rules(kind: Kind) -> Iterable[tuple[str, Callable[[object], object], str]]:
     for field in kind.calls:
         yield field, callable, "a callable"
     for field in kind.optional_calls:
-        yield field, _is_optional_call, "a callable or None"
+        yield field, lambda value: value is None or callable(value), "a callable or None"
     for field in kind.tuples:
         yield field, _is_names, "a tuple of texts"
     if kind.spec is KernelSpec:
-        yield "priority", _is_whole, "an integer"
+        yield "priority", lambda value: isinstance(value, int), "an integer"
     for field in kind.alignments:
         yield field, _is_alignment, f"a power of two, at least {ALIGNMENT}"
     if kind.spec is FormatSpec:
@@ -171,14 +171,6 @@ def _is_name(value: object) -> bool:
 
 def _is_names(value: object) -> bool:
     return isinstance(value, tuple | list) and all(isinstance(name, str) for name in value)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int)
-
-
-def _is_optional_call(value: object) -> bool:
-    return value is None or callable(value)
 
 
 def _is_optional_file(value: object) -> bool:

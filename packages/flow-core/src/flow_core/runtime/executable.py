@@ -44,35 +44,9 @@ the part's region (None for the whole variable) and the array's shape."""
 
 
 class Executable:
-    """A loaded plan.  Its tasks are bound once, when it is created; `run` only calls launches.
+    """A loaded plan.  Its tasks are bound once, when it is created; `run` only calls launches."""
 
-    Args:
-        variable: the function that returns the session's arrays of variables.
-        finished: observers, which are called after each step with the step's number and statistics
-            (job and seconds).
-        step: the step counter, an int64 scalar that the plans of a job share; None for a new one.
-        comm: a function that creates the communicator (comm) between the plan's devices.  Tasks of
-            the comm's local devices are bound and run here; other processes run the other tasks.
-        world: the processes that run the plan together, None for a single process.  With several
-            processes, ``variable`` is called for the variables of all devices, in the order of the
-            plan, and may return None for those of other processes, unless the plan has only some
-            devices; every process gets all results.
-        sync_launches: whether each launch on an asynchronous device is followed by a wait for its
-            work, so that an error names its op.
-        writes: counts the writes to the variables; None if nothing else overwrites them.
-        overlap: whether exchanges with other processes have a thread of their own in long steps.
-
-    Attributes:
-        step: number of the next step, a 0-d array.
-        comm: the comm, None for a plan without exchanges.
-        arenas: memory of the local devices.
-        feeds, fetches: arrays of (parts of) parameters and of results, None for those that
-            another process holds.
-        sync_always: whether launches are followed by waits regardless of ``sync_launches``.
-        windows: the regions of fed arrays that this process copies to devices in each step, as
-            (index of the parameter, slices); other parts of the arrays are not read.
-    """
-
+    # Whether launches are followed by waits regardless of ``sync_launches``.
     sync_always: ClassVar[bool] = False
 
     def __init__(
@@ -80,19 +54,33 @@ class Executable:
         plan: Plan,
         kernels: KernelSource,
         driver: Callable[[Device], Driver],
-        variable: VariableSource,
+        variable: VariableSource,  # the function that returns the session's arrays of variables
         *,
+        # Observers, which are called after each step with the step's number and statistics (job and
+        # seconds).
         finished: Sequence[Callable[[int, Mapping[str, Any]], object]] = (),
+        # A function that creates the communicator (comm) between the plan's devices.  Tasks of the
+        # comm's local devices are bound and run here; other processes run the other tasks.
         comm: Callable[[Sequence[Device]], Comm] | None = None,
+        # The step counter, an int64 scalar that the plans of a job share; None for a new one.
         step: Array | None = None,
+        # The processes that run the plan together, None for a single process.  With several
+        # processes, ``variable`` is called for the variables of all devices, in the order of the
+        # plan, and may return None for those of other processes, unless the plan has only some
+        # devices; every process gets all results.
         world: World | None = None,
+        # Whether each launch on an asynchronous device is followed by a wait for its work, so that
+        # an error names its op.
         sync_launches: bool = False,
+        # Counts the writes to the variables; None if nothing else overwrites them.
         writes: VariableWrites | None = None,
+        # Whether exchanges with other processes have a thread of their own in long steps.
         overlap: bool = True,
     ) -> None:
         # First, since a plan whose steps do not end must not allocate memory or connect processes.
         check_liveness(plan, world.owner if world else None)
         self.plan = plan
+        # Number of the next step, a 0-d array.
         self.step = np.zeros((), np.int64) if step is None else step
         # arithmetic on the view takes a twentieth of the time of that on the array
         self._counter = memoryview(self.step.data)
@@ -104,6 +92,7 @@ class Executable:
         self._sync_launches = sync_launches or self.sync_always
         self._writes = writes or VariableWrites()
         self._overwrites = any(kernels.ops[task.type].overwrites(task.attrs) for task in plan.tasks)
+        # None for a plan without exchanges.
         self.comm = comm(devices) if comm and (world or _has_exchanges(plan)) else None
         self._blame = Blame(plan, kernels, self.comm.name if self.comm else "")
         if self.comm is not None:
@@ -111,10 +100,14 @@ class Executable:
         self._local = frozenset(self.comm.local if self.comm else devices)
         arenas = [a for a in plan.arenas if a.device in self._local]
         self._order = LaunchOrder(plan, [a.device for a in arenas], driver, kernels)
+        # Memory of the local devices.
         self.arenas = {a.device: self._arena(a, driver(a.device)) for a in arenas}
         self._arrays = [self._array(b, variable) for b in plan.buffers]
+        # None for those that another process holds.
         self.feeds = tuple(self._arrays[i] for i in plan.feeds)
         self.fetches = tuple(self._arrays[i] for i in plan.fetches)
+        # The regions of fed arrays that this process copies to devices in each step, as (index of
+        # the parameter, slices); other parts of the arrays are not read.
         self.windows = tuple(self._windows())
         fed = [i for i, array in enumerate(self.feeds) if array is not None]
         copies = [self._copy_in(i, driver) for i in fed]
@@ -245,7 +238,6 @@ class Executable:
         """Return the launches of a task of a step; subclasses add launches that observe the task.
 
         Args:
-            position: position of the task in the plan.
             launches: the launches of the task; none for a task of other processes.
         """
         return launches
@@ -356,7 +348,7 @@ class Executable:
         """Return a function that copies a result to the host, or returns None if it is remote."""
         source, buffer = self.fetches[position], self.plan.buffers[self.plan.fetches[position]]
         if source is None:
-            return _nothing
+            return lambda: None
         if buffer.type.dtype.is_object:
             return partial(_copied, source)
         return partial(driver(buffer.memory).copy_out, source)
@@ -427,10 +419,6 @@ def _not_shared(plan: Plan, buffer: Buffer) -> PlanError:
         allowed="plans whose devices share no memory, or all of their devices in one process",
         hint="compile the job with function_config.share_replicas(False)",
     )
-
-
-def _nothing() -> None:
-    return None
 
 
 def _copied(source: Array) -> Array:

@@ -78,8 +78,7 @@ def allocated(driver: Driver, device: Device, nbytes: int, source: KernelSource)
 def stream_of(driver: Driver, device: Device, name: str, source: KernelSource) -> Stream:
     """Return a stream of a device.
 
-    Raises:
-        PluginError: the driver fails, or does not return a stream.
+    Raises `PluginError` if the driver fails, or does not return a stream.
     """
     origin = source.origins.get(("devices", device.type))
     attempted = f"calling `stream({name!r})` of the driver of {device}, {origin}"
@@ -96,8 +95,7 @@ def compiled(
 ) -> Launch:
     """Return one callable that runs launches of a device.
 
-    Raises:
-        PluginError: the driver fails, or does not return a callable.
+    Raises `PluginError` if the driver fails, or does not return a callable.
     """
     origin = source.origins.get(("devices", device.type))
     attempted = f"calling `compile` of the driver of {device}, {origin}"
@@ -113,8 +111,7 @@ def viewed(
 ) -> DeviceArray:
     """Return an array in an arena.
 
-    Raises:
-        PluginError: the arena fails, or does not return an array of that shape.
+    Raises `PluginError` if the arena fails, or does not return an array of that shape.
     """
     try:
         array = arena.view(offset, type_.shape, type_.dtype.numpy)
@@ -136,11 +133,7 @@ def _viewing(device: Device, source: KernelSource) -> tuple[str, Origin | None]:
 
 
 class Blame:
-    """Find the task, the kernel and the plugin of an error in a plan's launches.
-
-    Args:
-        comm: name of the plan's comm, or empty.
-    """
+    """Find the task, the kernel and the plugin of an error in a plan's launches."""
 
     def __init__(self, plan: Plan, source: KernelSource, comm: str) -> None:
         self._plan = plan
@@ -215,8 +208,7 @@ class Blame:
     def check_outputs(self, tasks: Sequence[Task], arrays: Sequence[DeviceArray]) -> None:
         """Check, after the first step, that kernels have not replaced or resized their outputs.
 
-        Raises:
-            PluginResultError: an array does not have the shape of its buffer.
+        Raises `PluginResultError` if an array does not have the shape of its buffer.
         """
         for task in tasks:
             for i in task.outputs:

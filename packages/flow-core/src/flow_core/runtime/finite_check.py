@@ -32,25 +32,17 @@ START_HINT = "correct the data or the loaded weights before the first step"
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """The first number of a step that is not finite, as the processes tell each other.
+    """The first number of a step that is not finite, as the processes tell each other."""
 
-    Attributes:
-        position: the position of the task in the plan; -1 for fed arrays and variables.
-        attempted, found, file, line: parts of the error.
-        op, device: attributes of the error.
-        rank: the process.
-        index: the place of the number in the whole tensor.
-    """
-
-    position: int
+    position: int  # the position of the task in the plan; -1 for fed arrays and variables
     attempted: str
     found: str
     file: str = ""
     line: int = 0
     op: str = ""
     device: str = ""
-    rank: int = 0
-    index: Sequence[int] = ()
+    rank: int = 0  # the process
+    index: Sequence[int] = ()  # the place of the number in the whole tensor
 
     def error(self, step: int, allowed: str, replay: str) -> NonFiniteError:
         """Return the error, with what the replay of the step gave."""
@@ -158,7 +150,6 @@ class CheckedExecutable(ReplayableExecutable):
         """Return the region of the logical value in a buffer; None for the whole value.
 
         Args:
-            buffer: the buffer, in which a task may have overwritten another value.
             task: the task, if the value may be a result of it.
         """
         if task is not None and buffer in task.outputs:

@@ -29,19 +29,12 @@ COMPUTE = "compute"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompileGroup:
-    """Devices whose launches one driver compiles.
+    """Devices whose launches one driver compiles."""
 
-    Attributes:
-        device: the first device of the group.
-        driver: the driver of that device.
-        stream: the compute stream of that device.
-        asynchronous: whether launches of the group only enqueue work.
-    """
-
-    device: Device
-    driver: Driver
-    stream: Stream
-    asynchronous: bool
+    device: Device  # the first device of the group
+    driver: Driver  # of that device
+    stream: Stream  # of that device
+    asynchronous: bool  # whether launches of the group only enqueue work
     source: KernelSource
 
     def compile(self, launches: Sequence[Launch]) -> Launch:
@@ -111,9 +104,6 @@ class Calls:
 class LaunchOrder:
     """Compiles the launches of a plan's tasks.
 
-    Args:
-        local: the devices of this process, in the order of the plan.
-
     Attributes:
         streams: the compute stream of each local device.
         asynchronous: whether any of the drivers is asynchronous.
@@ -122,7 +112,7 @@ class LaunchOrder:
     def __init__(
         self,
         plan: Plan,
-        local: Sequence[Device],
+        local: Sequence[Device],  # the devices of this process, in the order of the plan
         driver: Callable[[Device], Driver],
         source: KernelSource,
     ) -> None:

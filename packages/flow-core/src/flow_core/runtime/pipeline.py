@@ -36,19 +36,14 @@ class Runnable(Protocol):
 
 
 class Credit:
-    """The tokens of one job, which limit its steps in flight.
-
-    Attributes:
-        holders: the steps in flight.
-        peak: the largest number of steps that were in flight at the same time.
-    """
+    """The tokens of one job, which limit its steps in flight."""
 
     __slots__ = ("holders", "peak", "width")
 
     def __init__(self, width: int) -> None:
         self.width = width
-        self.holders: set[Step] = set()
-        self.peak = 0
+        self.holders: set[Step] = set()  # the steps in flight
+        self.peak = 0  # the largest number of steps that were in flight at the same time
 
     @property
     def free(self) -> bool:
@@ -70,20 +65,7 @@ class Credit:
 
 
 class Step:
-    """One step of one job in the pipeline.
-
-    Attributes:
-        feeds: the fed arrays, which must not change until the step has run.
-        credit: the job's tokens.
-        deliver: a function that the callback actor calls with the step; steps keep their order.
-        release: a function that makes `deliver` stop waiting for a callback while another thread
-            waits for the pipeline.
-        slot: number of the step's token, from 0, which is also that of its staging buffers.
-        results: the results, once they are computed.
-        error: the error of the computation or the callback.
-        fed: whether the step has entered the pipeline; until then, it can be cancelled.
-        done: whether the step has been delivered.
-    """
+    """One step of one job in the pipeline."""
 
     __slots__ = (
         "credit", "deliver", "done", "error", "executable", "fed", "feeds", "release", "results",
@@ -99,14 +81,19 @@ class Step:
         release: Callable[[], object] | None = None,
     ) -> None:
         self.executable = executable
-        self.feeds = feeds
-        self.credit = credit
+        self.feeds = feeds  # the fed arrays, which must not change until the step has run
+        self.credit = credit  # the job's tokens
+        # A function that the callback actor calls with the step; steps keep their order.
         self.deliver = deliver
+        # A function that makes `deliver` stop waiting for a callback while another thread waits for
+        # the pipeline.
         self.release = release
         self.results: tuple[Any, ...] | None = None
-        self.error: BaseException | None = None
+        self.error: BaseException | None = None  # the error of the computation or the callback
+        # Whether the step has entered the pipeline; until then, it can be cancelled.
         self.fed = False
-        self.done = False
+        self.done = False  # whether the step has been delivered
+        # Number of the step's token, from 0, which is also that of its staging buffers.
         self.slot = 0
 
     def run(self, device: AbstractContextManager[object]) -> None:
@@ -139,13 +126,7 @@ class Step:
 
 
 class Pipeline:
-    """The pipeline of a session, which computes and delivers the steps of all jobs in order.
-
-    Attributes:
-        process: the id of the process that owns the threads.
-        one_caller: whether only one thread at a time may call jobs, because other processes must
-            run the same steps in the same order.
-    """
+    """The pipeline of a session, which computes and delivers the steps of all jobs in order."""
 
     def __init__(self) -> None:
         self._fed = Register("fed", [COMPUTE], 1)
@@ -158,7 +139,9 @@ class Pipeline:
         self._threads: dict[str, threading.Thread] = {}
         self._errors: list[BaseException] = []
         self._closed = False
-        self.process = os.getpid()
+        self.process = os.getpid()  # the id of the process that owns the threads
+        # Whether only one thread at a time may call jobs, because other processes must run the same
+        # steps in the same order.
         self.one_caller = False
         self._left = False
 
@@ -171,8 +154,7 @@ class Pipeline:
     def check_process(self) -> None:
         """Refuse to wait for actors that run in another process.
 
-        Raises:
-            ForkError: this is a forked process, and the actors belong to its parent.
+        Raises `ForkError` if this is a forked process, and the actors belong to its parent.
         """
         if self._left:
             raise refusal("using results and sessions of another process", self.process)
@@ -326,8 +308,7 @@ class Pipeline:
     def wait_for(self, step: Step) -> None:
         """Block until a step is delivered.
 
-        Raises:
-            JobError: the caller is the callback of an earlier step, which must end first.
+        Raises `JobError` if the caller is the callback of an earlier step, which must end first.
         """
         if self.in_callback and not step.done:
             raise JobError.at_caller(
@@ -394,8 +375,7 @@ class Pipeline:
     def close(self) -> tuple[BaseException, ...]:
         """Deliver pending steps, end the threads, and return the unreported errors.
 
-        Raises:
-            JobError: the caller is a callback.
+        Raises `JobError` if the caller is a callback.
         """
         if self.in_callback or self._in_handler:
             raise JobError.at_caller(

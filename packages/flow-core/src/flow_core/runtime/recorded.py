@@ -19,17 +19,12 @@ LARGE = 1 << 14
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """Memory for the fed arrays of a step, which later steps of an executable use again.
-
-    Attributes:
-        arrays: the fed arrays.
-        free: the executable's list of free slots.
-        launches: the launch of a step that reads this memory, the launches of its tasks, and the
-            copies of fed arrays that remain; None before the first one.
-    """
+    """Memory for the fed arrays of a step, which later steps of an executable use again."""
 
     arrays: list[Array]
-    free: list[Slot]
+    free: list[Slot]  # the executable's list of free slots
+    # The launch of a step that reads this memory, the launches of its tasks, and the copies of fed
+    # arrays that remain; None before the first one.
     launches: tuple[Any, Any, Any] | None = None
 
 
@@ -56,9 +51,6 @@ class RecordedExecutable(Executable):
 
     A step reads large fed arrays in the slot that keeps them, without a copy to the arena: the
     tasks that read them are bound to each slot.
-
-    Args:
-        recorder: what records them.
     """
 
     def __init__(self, *args: Any, recorder: StepRecorder, **kwargs: Any) -> None:

@@ -45,39 +45,27 @@ _log = logging.getLogger("flow_core")
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
-    """The time of an op on a rank.
-
-    Attributes:
-        seconds: the median of its measured times in the window.
-        planned: the seconds that the plan predicts.
-        others: the seconds of equal kernels on the median rank.
-    """
+    """The time of an op on a rank."""
 
     op: str
     type: str
     line: str
-    seconds: float
-    planned: float
-    others: float
+    seconds: float  # the median of its measured times in the window
+    planned: float  # the seconds that the plan predicts
+    others: float  # the seconds of equal kernels on the median rank
 
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """The times of a rank.
-
-    Attributes:
-        seconds: the measured seconds of its tasks in a step, without exchanges.
-        planned: the seconds that the plan predicts for them.
-        ratio: how many times as long as on the median rank the kernels take that other ranks run,
-            too; None if no other rank runs any of them.
-        ops: the ops that lose most time to the median rank.
-    """
+    """The times of a rank."""
 
     rank: int
-    seconds: float
-    planned: float
+    seconds: float  # the measured seconds of its tasks in a step, without exchanges
+    planned: float  # the seconds that the plan predicts for them
+    # How many times as long as on the median rank the kernels take that other ranks run, too; None
+    # if no other rank runs any of them.
     ratio: float | None
-    ops: tuple[OpTime, ...]
+    ops: tuple[OpTime, ...]  # the ops that lose most time to the median rank
 
     @property
     def is_slow(self) -> bool:
@@ -86,15 +74,11 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The ranks of a job in a window of steps.
-
-    Attributes:
-        first, last: the first and the last step of the window, counted from 0.
-    """
+    """The ranks of a job in a window of steps."""
 
     job: str
-    first: int
-    last: int
+    first: int  # step of the window, counted from 0
+    last: int  # step of the window
     ranks: tuple[RankTimes, ...]
 
     @property
@@ -153,20 +137,13 @@ def kernels_of(plan: Plan) -> list[tuple[Any, ...]]:
 
 def compare(
     plan: Plan,
-    kinds: Sequence[tuple[Any, ...]],
+    kinds: Sequence[tuple[Any, ...]],  # what `kernels_of` returns for the plan
     owner: Callable[[Task], int],
     seconds: Mapping[int, float],
-    first: int,
+    first: int,  # the steps of the window
     last: int,
 ) -> Comparison:
-    """Compare the ranks of a plan.
-
-    Args:
-        kinds: what `kernels_of` returns for the plan.
-        owner: returns the rank that runs a task.
-        seconds: the median time of each task, by position.
-        first, last: the steps of the window.
-    """
+    """Compare the ranks of a plan."""
     kernels: dict[Any, dict[int, list[int]]] = {}
     for position in seconds:
         ranks = kernels.setdefault(kinds[position], {})

@@ -28,19 +28,13 @@ from flow_core.plan import Task
 
 @dataclass(slots=True)
 class Segment:
-    """Tasks of one stream that run without waiting.
+    """Tasks of one stream that run without waiting."""
 
-    Attributes:
-        tasks: positions of the tasks in the plan.
-        needs: the number of segments that must finish first.
-        followers: indices of the segments that wait for this one.
-        launch: the function that runs the tasks.
-    """
-
-    tasks: list[int]
-    needs: int = 0
+    tasks: list[int]  # positions of the tasks in the plan
+    needs: int = 0  # the number of segments that must finish first
+    # Indices of the segments that wait for this one.
     followers: list[int] = field(default_factory=list)
-    launch: Launch = lambda: None
+    launch: Launch = lambda: None  # the function that runs the tasks
 
 
 def own_tasks(
@@ -100,21 +94,14 @@ def segments(tasks: Sequence[Task]) -> list[Segment]:
 
 
 class StreamRunner:
-    """Runs the segments of a step on several threads, including the caller's.
-
-    Args:
-        parts: the segments, with their launches.
-        workers: the maximum number of threads that compute at the same time.
-        cores: the plan's division of cores.
-        waiting: the indices of segments that wait for other processes, for which there is one
-            thread more.
-    """
+    """Runs the segments of a step on several threads, including the caller's."""
 
     def __init__(
         self,
         parts: Sequence[Segment],
-        workers: int,
+        workers: int,  # the maximum number of threads that compute at the same time
         cores: Cores = NOT_DIVIDED,
+        # The indices of segments that wait for other processes, for which there is one thread more.
         waiting: Set[int] = frozenset(),
     ) -> None:
         self._parts = tuple(parts)

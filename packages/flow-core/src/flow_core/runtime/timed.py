@@ -13,17 +13,12 @@ from flow_core.runtime.executable import Executable
 
 @dataclass(frozen=True, slots=True)
 class TaskTime:
-    """The time at which a task ran, in seconds of `time.perf_counter`.
-
-    Attributes:
-        task: position of the task in the plan.
-        start, stop: when the first launch of the task began, and when the last one ended.
-    """
+    """The time at which a task ran, in seconds of `time.perf_counter`."""
 
     step: int
-    task: int
-    start: float
-    stop: float
+    task: int  # position of the task in the plan
+    start: float  # of the first launch
+    stop: float  # of the last one
 
     @property
     def seconds(self) -> float:
@@ -34,15 +29,12 @@ class TimedExecutable(Executable):
     """A loaded plan that records the time of each task of this process in each step.
 
     On asynchronous devices, each task ends with a wait for its work.
-
-    Attributes:
-        times: the recorded times, in the order in which the tasks ended.
     """
 
     sync_always: ClassVar[bool] = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.times: list[TaskTime] = []
+        self.times: list[TaskTime] = []  # the recorded times, in the order in which the tasks ended
         super().__init__(*args, **kwargs)
 
     def clock(self) -> float:

@@ -97,11 +97,7 @@ class Trace:
 
 @lru_cache
 def _trace(path: str, rank: int | None) -> Trace:
-    """Return the trace of this process.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
+    """Return the trace of this process; raise `ConfigError` if the file cannot be written."""
     try:
         rank_file(Path(path), rank).open("ab").close()
     except OSError as error:
@@ -116,12 +112,7 @@ def _trace(path: str, rank: int | None) -> Trace:
 
 
 class TracedExecutable(TimedExecutable):
-    """A loaded plan whose steps are recorded in the program's trace.
-
-    Args:
-        file: the file of the trace.
-        args, kwargs: the other arguments of `Executable`.
-    """
+    """A loaded plan whose steps are recorded in the program's trace."""
 
     def __init__(self, plan: Plan, *args: Any, file: str, **kwargs: Any) -> None:
         super().__init__(plan, *args, **kwargs)

@@ -125,16 +125,12 @@ def coordinate_arrays(hierarchy: tuple[int, ...]) -> tuple[Ints, ...]:
 class Strides(Sequence[tuple[int, ...]]):
     """Groups of ranks that differ in their coordinates of some hierarchy dimensions only.
 
-    Attributes:
-        hierarchy: the hierarchy.
-        within: the dimensions in which the members of a group differ.
-
     >>> list(Strides((2, 3), (0,)))
     [(0, 3), (1, 4), (2, 5)]
     """
 
     hierarchy: tuple[int, ...]
-    within: tuple[int, ...]
+    within: tuple[int, ...]  # the dimensions in which the members of a group differ
 
     def array(self) -> Ints:
         """Return the ranks as an array of shape [groups, members], both in ascending order."""

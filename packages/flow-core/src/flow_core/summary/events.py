@@ -224,11 +224,7 @@ def close_writer() -> None:
 
 
 def writer() -> EventsWriter | Unwritten:
-    """Return the process's event writer.
-
-    Raises:
-        DataError: the process has no event writer.
-    """
+    """Return the process's event writer; raise `DataError` if there is none."""
     if not _writers:
         raise DataError(
             "writing a summary",

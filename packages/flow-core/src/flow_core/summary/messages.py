@@ -61,19 +61,12 @@ SCHEMA: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a message.
+    """A field of a message."""
 
-    Attributes:
-        number: the field's number in the wire format.
-        type: name of a scalar type, an enumeration or a message type.
-        many: whether the field is repeated.
-        packed: whether the values of the repeated field are encoded in one block.
-    """
-
-    number: int
-    type: str
-    many: bool = False
-    packed: bool = False
+    number: int  # the field's number in the wire format
+    type: str  # name of a scalar type, an enumeration or a message type
+    many: bool = False  # whether the field is repeated
+    packed: bool = False  # whether the values of the repeated field are encoded in one block
 
 
 def _field(text: str) -> tuple[str, Field]:
@@ -214,8 +207,7 @@ def parsed(type: str, text: str) -> Fields:
     >>> parsed("PluginData", 'plugin_name: "a\101" content: "\000"')
     {'plugin_name': b'aA', 'content': b'\x00'}
 
-    Raises:
-        DataError: the text is not the text form of a message of this type.
+    Raises `DataError` if the text is not the text form of a message of this type.
     """
     tokens = [t for t in _TOKEN.findall(text) if t not in (";", ",")]
     if not _TOKEN.sub("", text).strip() == "":

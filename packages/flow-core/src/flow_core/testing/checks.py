@@ -207,18 +207,14 @@ def check_kernel(
 def check_rig(
     spec: OpSpec,
     rig: Rig,
+    # Inputs of successive launches; the first launch is repeated at the end.
     given: Sequence[Sequence[Array]],
+    # Returns the relative and absolute tolerance for an output's type.
     tolerance: Callable[[DType], Tolerance] = TOLERANCE.__getitem__,
+    # Whether the results of both launches on the first inputs must be bitwise equal.
     repeatable: bool = True,
 ) -> int:
     """Check that the results of a kernel, bound by a `Rig`, agree with the op's reference.
-
-    Args:
-        spec: the op.
-        rig: the bound kernel.
-        given: inputs of successive launches; the first launch is repeated at the end.
-        tolerance: returns the relative and absolute tolerance for an output's type.
-        repeatable: whether the results of both launches on the first inputs must be bitwise equal.
 
     Returns:
         The number of elements compared.

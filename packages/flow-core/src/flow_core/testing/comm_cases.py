@@ -70,17 +70,11 @@ def _pairs(devices: Sequence[Device]) -> Groups:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Exchanges of the same kind in one or several groups of devices.
+    """Exchanges of the same kind in one or several groups of devices."""
 
-    Attributes:
-        draft: returns the exchange of a group of devices.
-        groups: returns the groups, given all devices.
-        least: the smallest number of devices for the case.
-    """
-
-    draft: Draft
-    groups: Callable[[Sequence[Device]], Groups] = _all
-    least: int = 1
+    draft: Draft  # returns the exchange of a group of devices
+    groups: Callable[[Sequence[Device]], Groups] = _all  # returns the groups, given all devices
+    least: int = 1  # the smallest number of devices for the case
 
     def __call__(self, devices: Sequence[Device], dtype: DType) -> list[Exchange]:
         """Return the exchanges between the given devices."""

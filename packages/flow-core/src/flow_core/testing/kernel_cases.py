@@ -31,18 +31,12 @@ from flow_rules.draws import draw
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kernel and its inputs.
-
-    Attributes:
-        spec, kernel: the op and the kernel.
-        asked: the kernel query, which is the op with concrete types.
-        arrays: host arrays for the inputs.
-    """
+    """One kernel and its inputs."""
 
     spec: OpSpec
     kernel: KernelSpec
-    asked: KernelQuery
-    arrays: tuple[Any, ...]
+    asked: KernelQuery  # the kernel query, which is the op with concrete types
+    arrays: tuple[Any, ...]  # host arrays for the inputs
 
     @property
     def types(self) -> tuple[TensorType, ...]:

@@ -151,8 +151,7 @@ def evaluate_parts(
 ) -> tuple[Array, ...]:
     """Compute the results of an op on parts of inputs of the given types.
 
-    Raises:
-        ValueError: the op does not accept the parts.
+    Raises `ValueError` if the op does not accept the parts.
     """
     own = tuple(tensor_type(np.shape(x), t.dtype) for x, t in zip(arrays, types, strict=True))
     try:

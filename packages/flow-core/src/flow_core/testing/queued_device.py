@@ -50,20 +50,13 @@ def _refuse(self: object, *_: object, **__: object) -> NoReturn:
 
 
 class QueuedArray:
-    """An array that only kernels of its device can read and write.
-
-    Args:
-        hidden: the elements.
-
-    Attributes:
-        shape, dtype: as in numpy.
-    """
+    """An array that only kernels of its device can read and write."""
 
     __slots__ = ("_hidden", "dtype", "shape")
 
     def __init__(self, hidden: Array) -> None:
         self._hidden = hidden
-        self.shape: tuple[int, ...] = hidden.shape
+        self.shape: tuple[int, ...] = hidden.shape  # as in numpy
         self.dtype: NumpyType = hidden.dtype
 
     __array_interface__ = __array_struct__ = property(_refuse)
@@ -100,11 +93,7 @@ class QueuedEvent:
 
 
 class QueuedStream:
-    """A thread that runs work in order, each piece after a delay.
-
-    Args:
-        delay: the delay in seconds.
-    """
+    """A thread that runs work in order, each piece after a delay."""
 
     def __init__(self, delay: float) -> None:
         self._delay = delay
@@ -146,21 +135,15 @@ class QueuedStream:
 
 
 class QueuedDriver(Driver):
-    """The driver of a queued device.
-
-    Args:
-        device: the device.
-        delay: seconds before each piece of work.
-        stream: creates a stream, given the delay.
-    """
+    """The driver of a queued device."""
 
     asynchronous = True
 
     def __init__(
         self,
         device: Device,
-        delay: float = DELAY,
-        stream: Callable[[float], QueuedStream] = QueuedStream,
+        delay: float = DELAY,  # seconds before each piece of work
+        stream: Callable[[float], QueuedStream] = QueuedStream,  # creates a stream, given the delay
     ) -> None:
         self.device = device
         self._allocations = 0

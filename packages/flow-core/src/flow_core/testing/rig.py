@@ -44,17 +44,6 @@ class Rig:
     Every buffer is surrounded by at least `ALIGNMENT` guard bytes, and the workspace has exactly
     the size that the kernel requested.
 
-    Args:
-        driver: driver of the device.
-        kernel: the kernel under test.
-        asked: the kernel query, which is the op with its types.
-        mutates: inputs that may be written.
-        inplace: the input whose memory output 0 shares, or None.
-        shift: number of elements by which buffers are offset from their alignment, as in tiles.
-        stretch: inputs of one element, bound as a view of stride 0 (host memory only).
-        host: inputs bound as host arrays, see `flow_core.plugins.specs.DeviceSpec.host_numbers`.
-        seed, step: seed and step of random ops.
-
     >>> from flow_core.builtin.numpy_driver import NumpyDriver
     >>> from flow_core.base.dtypes import float32
     >>> from flow_core.sharding.topology import Device
@@ -75,14 +64,17 @@ class Rig:
         self,
         driver: Driver,
         kernel: KernelSpec,
-        asked: KernelQuery,
+        asked: KernelQuery,  # the kernel query, which is the op with its types
         *,
-        mutates: Collection[int] = (),
-        inplace: int | None = None,
+        mutates: Collection[int] = (),  # inputs that may be written
+        inplace: int | None = None,  # the input whose memory output 0 shares, or None
+        # Number of elements by which buffers are offset from their alignment, as in tiles.
         shift: int = 0,
+        # Inputs of one element, bound as a view of stride 0 (host memory only).
         stretch: Collection[int] = (),
+        # Inputs bound as host arrays, see `flow_core.plugins.specs.DeviceSpec.host_numbers`.
         host: Collection[int] = (),
-        seed: int = 0,
+        seed: int = 0,  # seed and step of random ops
         step: int = 0,
     ) -> None:
         self.driver, self.kernel, self.asked = driver, kernel, asked

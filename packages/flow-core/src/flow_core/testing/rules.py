@@ -23,10 +23,8 @@ def evaluate(
 ) -> Sequence[Array] | None:
     """Return the outputs and the overwritten inputs of an op, as its reference computes them.
 
-    None if no plugin registers the op or if it has no reference.
-
-    Raises:
-        ValueError: the op refuses the inputs.
+    None if no plugin registers the op or if it has no reference.  Raises `ValueError` if the op
+    refuses the inputs.
     """
     spec = default_registry().ops.get(op)
     if spec is None or spec.reference is None:

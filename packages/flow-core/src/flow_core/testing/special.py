@@ -63,17 +63,11 @@ EVERYWHERE = ("nan", "inf", "-inf", "zero", "-zero", "subnormal")
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A special value and its positions.
+    """A special value and its positions."""
 
-    Attributes:
-        value: a key of `FLOATING` or `INTEGERS`, or `MIXED`.
-        index: number of the input; None for all inputs.
-        everywhere: whether all elements have the value, instead of some.
-    """
-
-    value: str
-    index: int | None
-    everywhere: bool = False
+    value: str  # a key of `FLOATING` or `INTEGERS`, or `MIXED`
+    index: int | None  # number of the input; None for all inputs
+    everywhere: bool = False  # whether all elements have the value, instead of some
 
     def __str__(self) -> str:
         where = "all inputs" if self.index is None else f"input {self.index}"
@@ -119,23 +113,14 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference between a kernel and the reference in one aspect of one output.
-
-    Attributes:
-        op: type of the op.
-        dtype: element type of the op's samples.
-        trial: the special values of the inputs.
-        aspect: the first aspect in which kernel and reference differ.
-        output: number of the output; mutated inputs are numbered after the outputs.
-        words: description of the kernel's and the reference's values.
-    """
+    """A difference between a kernel and the reference in one aspect of one output."""
 
     op: str
-    dtype: str
+    dtype: str  # element type of the op's samples
     trial: Trial
-    aspect: Aspect
-    output: int
-    words: str
+    aspect: Aspect  # the first aspect in which kernel and reference differ
+    output: int  # number of the output; mutated inputs are numbered after the outputs
+    words: str  # description of the kernel's and the reference's values
 
     def __str__(self) -> str:
         return f"{self.op} {self.dtype}, {self.trial}: {self.aspect}: {self.words}"
@@ -208,11 +193,8 @@ def difference(
     """Return the first aspect in which a result differs from the reference, and the location.
 
     Args:
-        dtype: element type of the result.
         want: the reference's result, in float64 if floating point.
-        have: the result.
         tolerance: relative and absolute tolerance for numbers that are not special.
-        skipped: aspects not to compare.
     """
     if not dtype.is_floating:
         return _first("finite", np.asarray(want) != have, want, have)

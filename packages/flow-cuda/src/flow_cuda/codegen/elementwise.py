@@ -36,17 +36,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of elementwise ops to compile as one kernel.
-
-    Attributes:
-        stored: indices of the steps that are outputs.
-        shape: the common shape of all results.
-    """
+    """A group of elementwise ops to compile as one kernel."""
 
     steps: tuple[Step, ...]
-    stored: tuple[int, ...]
+    stored: tuple[int, ...]  # indices of the steps that are outputs
     inputs: tuple[TensorType, ...]
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # the common shape of all results
 
     @property
     def forms(self) -> tuple[str, ...]:
@@ -129,17 +124,11 @@ def broadcast_strides(shape: Sequence[int], space: Sequence[int]) -> tuple[int, 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the threads of a kernel traverse the elements of a group.
+    """How the threads of a kernel traverse the elements of a group."""
 
-    Attributes:
-        sizes: the sizes of the collapsed axes.
-        steps: the strides of each broadcast input.
-        width: the number of adjacent elements that a thread reads and writes at once.
-    """
-
-    sizes: tuple[int, ...]
-    steps: tuple[tuple[int, ...], ...]
-    width: int
+    sizes: tuple[int, ...]  # the sizes of the collapsed axes
+    steps: tuple[tuple[int, ...], ...]  # the strides of each broadcast input
+    width: int  # the number of adjacent elements that a thread reads and writes at once
 
     @property
     def size(self) -> int:

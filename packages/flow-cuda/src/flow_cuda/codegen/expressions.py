@@ -13,20 +13,13 @@ from flow_cuda.codegen.program import C_TYPES, Scalars
 
 
 class Element(NamedTuple):
-    """An op on one element.
+    """An op on one element."""
 
-    Attributes:
-        names: the C++ names of the arguments.
-        types: the types of the inputs.
-        out: the type of the output.
-        scalars: the kernel's scalars, to which an expression adds the attributes that it uses.
-    """
-
-    names: Sequence[str]
+    names: Sequence[str]  # the C++ names of the arguments
     attrs: Mapping[str, Any]
-    types: Sequence[TensorType]
-    out: TensorType
-    scalars: Scalars
+    types: Sequence[TensorType]  # the types of the inputs
+    out: TensorType  # the type of the output
+    scalars: Scalars  # kernel's scalars, to which an expression adds the attributes that it uses
 
     def scalar(self, attr: str) -> str:
         """Add an attribute, converted to the computation type of the output; return its name."""

@@ -28,8 +28,7 @@ class NvrtcError(FlowError):
 def library() -> Any:
     """Return the NVRTC bindings.
 
-    Raises:
-        NvrtcError: the bindings or the library are not installed.
+    Raises `NvrtcError` if the bindings or the library are not installed.
     """
     try:
         from cuda.bindings import nvrtc
@@ -60,9 +59,6 @@ def target(architecture: str) -> str:
 
     The driver compiles PTX for a device that is newer than NVRTC.
 
-    Args:
-        architecture: architecture of the device, such as "sm_90".
-
     Raises:
         NvrtcError: the device is older than all architectures of NVRTC.
     """
@@ -87,7 +83,6 @@ def compile_kernels(
 
     Args:
         kernels: the kernels; their names are the symbol names.
-        architecture: the target architecture, such as "sm_90".
         cache: cache of cubins; default: the user's cache directory.
 
     Raises:
@@ -127,8 +122,7 @@ def _log(nvrtc: Any, program: Any) -> str:
 def _check(doing: str, answer: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the results that follow the status code.
 
-    Raises:
-        NvrtcError: the status is an error.
+    Raises `NvrtcError` if the status is an error.
     """
     status, *results = answer
     if int(status):

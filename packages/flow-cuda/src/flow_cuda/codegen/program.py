@@ -30,22 +30,14 @@ C_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A CUDA C++ kernel.
+    """A CUDA C++ kernel."""
 
-    Attributes:
-        name: unique name derived from the content.
-        parameters: (type, name) of each parameter, in order.
-        body: the text between the braces of the function.
-        headers: files of ``source`` that the kernel includes after the prelude.
-        barriers: whether threads of a block synchronize.
-        constants: (name, C++ value) of the parameters whose values are known at compile time.
-    """
-
-    name: str
-    parameters: tuple[tuple[str, str], ...]
-    body: str
-    headers: tuple[str, ...] = ()
-    barriers: bool = False
+    name: str  # unique, derived from the content
+    parameters: tuple[tuple[str, str], ...]  # (type, name) of each parameter, in order
+    body: str  # the text between the braces of the function
+    headers: tuple[str, ...] = ()  # files of ``source`` that the kernel includes after the prelude
+    barriers: bool = False  # whether threads of a block synchronize
+    # (name, C++ value) of the parameters whose values are known at compile time.
     constants: tuple[tuple[str, str], ...] = ()
 
     def text(self) -> str:
@@ -96,18 +88,13 @@ def literal(value: Any) -> str:
 
 
 class Scalars:
-    """Numbers passed to a kernel as parameters, so that the source does not depend on the numbers.
-
-    Attributes:
-        parameters: (type, name) of the parameter for each number.
-        values: the values, in the same order.
-    """
+    """Numbers passed to a kernel as parameters, so that the source does not depend on them."""
 
     __slots__ = ("parameters", "values")
 
     def __init__(self) -> None:
-        self.parameters: list[tuple[str, str]] = []
-        self.values: list[int | float] = []
+        self.parameters: list[tuple[str, str]] = []  # (type, name) of the parameter for each number
+        self.values: list[int | float] = []  # the values, in the same order
 
     def add(self, kind: str, value: int | float) -> str:
         """Add a parameter and return its name.

@@ -37,20 +37,14 @@ def statistic(q: TensorLayout) -> TensorLayout:
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """Operands and attributes common to the forward and the backward pass.
-
-    Attributes:
-        q, k, v, o: the tensors of attention; o is the result.
-        scale: the factor by which the scores are multiplied.
-        mask: the additive mask; None if there is no mask.
-    """
+    """Operands and attributes common to the forward and the backward pass."""
 
     q: TensorLayout
     k: TensorLayout
     v: TensorLayout
     o: TensorLayout
-    scale: float
-    mask: TensorLayout | None = None
+    scale: float  # the factor by which the scores are multiplied
+    mask: TensorLayout | None = None  # the additive mask; None if there is no mask
 
     @property
     def compute(self) -> str:
@@ -76,13 +70,9 @@ class _Operands:
 
 @dataclass(frozen=True, slots=True)
 class Attention(_Operands):
-    """The forward pass of attention.
+    """The forward pass of attention."""
 
-    Attributes:
-        saves: whether the log-sum-exp is an output, for the backward pass.
-    """
-
-    saves: bool = False
+    saves: bool = False  # whether the log-sum-exp is an output, for the backward pass
 
     @property
     def title(self) -> str:
@@ -105,13 +95,9 @@ class Attention(_Operands):
 
 @dataclass(frozen=True, slots=True)
 class AttentionGrad(_Operands):
-    """The gradients of attention with respect to q, k and v.
+    """The gradients of attention with respect to q, k and v."""
 
-    Attributes:
-        deterministic: whether repeated runs must give bitwise equal results.
-    """
-
-    deterministic: bool = False
+    deterministic: bool = False  # whether repeated runs must give bitwise equal results
 
     @property
     def title(self) -> str:

@@ -12,23 +12,14 @@ STATISTICS = ("moving_mean", "moving_variance")
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """The forward pass of batch normalization.
+    """The forward pass of batch normalization."""
 
-    Attributes:
-        x: the input; the result has the same layout.
-        epsilon: the number added to the variance.
-        momentum: decay of the moving statistics.
-        adds: whether a tensor of x's shape is added to the normalized tensor.
-        relu: whether ReLU is applied last.
-        compute: the accumulation type.
-    """
-
-    x: TensorLayout
-    epsilon: float
-    momentum: float
-    adds: bool = False
-    relu: bool = False
-    compute: str = "float32"
+    x: TensorLayout  # the input; the result has the same layout
+    epsilon: float  # the number added to the variance
+    momentum: float  # decay of the moving statistics
+    adds: bool = False  # whether a tensor of x's shape is added to the normalized tensor
+    relu: bool = False  # whether ReLU is applied last
+    compute: str = "float32"  # the accumulation type
 
     @property
     def title(self) -> str:
@@ -70,14 +61,10 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class NormGrad:
-    """The gradients of batch normalization with respect to x, gamma and beta.
-
-    Attributes:
-        compute: the accumulation type.
-    """
+    """The gradients of batch normalization with respect to x, gamma and beta."""
 
     x: TensorLayout
-    compute: str = "float32"
+    compute: str = "float32"  # the accumulation type
 
     @property
     def title(self) -> str:

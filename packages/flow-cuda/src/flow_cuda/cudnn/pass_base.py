@@ -18,15 +18,11 @@ Form = tuple[Op, tuple[Op, ...], Op]
 
 @dataclass(frozen=True)
 class CudnnPass(ABC):
-    """A pass that asks cuDNN for plans.
+    """A pass that asks cuDNN for plans."""
 
-    Attributes:
-        plans: the function that returns the `DnnPlans`, or None if cuDNN is not available.
-        device: the device type whose ops the pass replaces.
-    """
-
+    # The function that returns the `DnnPlans`, or None if cuDNN is not available.
     plans: Callable[[], DnnPlans | None]
-    device: str = "gpu"
+    device: str = "gpu"  # the device type whose ops the pass replaces
     enabled: bool = option(True, "whether ops are replaced by cuDNN's", "enable_cudnn")
     workspace_mb: int = option(
         1024, "the largest workspace of a plan, in megabytes", "cudnn_buf_limit_mbyte"

@@ -45,13 +45,9 @@ class DnnError(FlowError):
 
 
 class Bench(Protocol):
-    """Times plans on scratch memory.
+    """Times plans on scratch memory."""
 
-    Attributes:
-        stream: the stream on which runs must be queued.
-    """
-
-    stream: int
+    stream: int  # the stream on which runs must be queued
 
     def seconds(self, run: Callable[[Sequence[int]], None], nbytes: Sequence[int]) -> float:
         """Return the run time of a function in seconds.
@@ -62,18 +58,12 @@ class Bench(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A graph with a plan that is ready to execute.
-
-    Attributes:
-        index: index of the plan in the graph.
-        workspace: workspace size in bytes.
-        numbers: scalars of the problem, in host memory that does not move.
-    """
+    """A graph with a plan that is ready to execute."""
 
     graph: Any
-    index: int
-    workspace: int
-    numbers: Any
+    index: int  # index of the plan in the graph
+    workspace: int  # workspace size in bytes
+    numbers: Any  # scalars of the problem, in host memory that does not move
 
     def execute(self, handle: Any, addresses: Sequence[int], workspace: int) -> None:
         """Queue the plan, given the addresses of inputs and outputs."""
@@ -91,25 +81,18 @@ def _planned_at(problem: Problem, graph: LibraryGraph, index: int) -> Planned:
 
 
 class DnnPlans:
-    """A planner that chooses plans, builds these and queues them on one device.
-
-    Args:
-        library: the package ``cudnn``.
-        architecture: architecture of the device; a part of the key of cached choices.
-        bench: the object that times plans.
-        cache: cache of choices; without a cache, each process chooses plans again.
-        compiled: cache of serialized plans.
-        within: calls a function with the device current, so that plans are loaded on that device.
-    """
+    """A planner that chooses plans, builds these and queues them on one device."""
 
     def __init__(
         self,
         library: Any,
-        architecture: str,
+        architecture: str,  # architecture of the device; a part of the key of cached choices
         bench: Bench,
+        # Cache of choices; without a cache, each process chooses plans again.
         cache: DiskCache | None = None,
+        # Calls a function with the device current, so that plans are loaded on that device.
         within: Callable[[Callable[[], Any]], Any] = lambda call: call(),
-        compiled: DiskCache | None = None,
+        compiled: DiskCache | None = None,  # cache of serialized plans
     ) -> None:
         self.library = library
         self._within = within
@@ -214,8 +197,7 @@ class DnnPlans:
     def planned(self, problem: Problem, plan: str) -> Planned:
         """Return a chosen plan, ready to execute.
 
-        Raises:
-            DnnError: the library on this machine does not provide the plan.
+        Raises `DnnError` if the library on this machine does not provide the plan.
         """
         found: Planned | None = self._planned.get((problem, plan))
         if found is None:

@@ -26,15 +26,10 @@ Tensors = Mapping[str, LibraryTensor]
 
 @dataclass(frozen=True, slots=True)
 class TensorLayout:
-    """The shape, strides and element type of a tensor in the library's terms.
+    """The shape, strides and element type of a tensor in the library's terms."""
 
-    Attributes:
-        sizes: sizes of the batch, channel and spatial axes.
-        steps: strides of these axes, in elements.
-    """
-
-    sizes: Ints
-    steps: Ints
+    sizes: Ints  # sizes of the batch, channel and spatial axes
+    steps: Ints  # strides of these axes, in elements
     dtype: str
 
     @property
@@ -107,29 +102,21 @@ class Problem(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution, or a gradient of one.
+    """A convolution, or a gradient of one."""
 
-    Attributes:
-        kind: "forward", "data_grad" or "filter_grad".
-        x, w, y: input, weights and output; ``kind`` says which one is computed from the others.
-        before, after, strides, dilation: padding, strides and dilation per spatial axis.
-        bias: whether a bias, one element per channel, is added to the output.
-        adds: whether a tensor of the output's shape is added next.
-        relu: whether ReLU is applied last.
-    """
-
-    kind: str
+    kind: str  # "forward", "data_grad" or "filter_grad"
+    # Input, weights and output; ``kind`` says which one is computed from the others.
     x: TensorLayout
     w: TensorLayout
     y: TensorLayout
-    before: Ints
+    before: Ints  # padding, strides and dilation per spatial axis
     after: Ints
     strides: Ints
     dilation: Ints
     compute: str
-    bias: bool = False
-    relu: bool = False
-    adds: bool = False
+    bias: bool = False  # whether a bias, one element per channel, is added to the output
+    relu: bool = False  # whether ReLU is applied last
+    adds: bool = False  # whether a tensor of the output's shape is added next
 
     @property
     def title(self) -> str:
@@ -177,23 +164,16 @@ class Convolution:
 
 
 def convolution(
-    kind: str,
-    types: tuple[TensorType, TensorType, TensorType],
+    kind: str,  # "forward", "data_grad" or "filter_grad"
+    types: tuple[TensorType, TensorType, TensorType],  # types of x, w and y
+    # The op's ``data_format``, ``strides``, ``padding_before``, ``dilation_rate``, and ``compute``.
     attrs: Mapping[str, Any],
     *,
-    bias: bool = False,
+    bias: bool = False,  # fused operations, as in `Convolution`
     relu: bool = False,
     adds: bool = False,
 ) -> Convolution:
-    """Return the problem that a convolution op computes.
-
-    Args:
-        types: types of x, w and y.
-        kind: "forward", "data_grad" or "filter_grad".
-        attrs: the op's ``data_format``, ``strides``, ``padding_before``, ``dilation_rate``, and
-            ``compute``.
-        bias, relu, adds: fused operations, as in `Convolution`.
-    """
+    """Return the problem that a convolution op computes."""
     x, w, y = (tensor_layout(t, attrs["data_format"]) for t in types)
     before, strides, dilation = (
         _pad_to_two(attrs[name], default)
@@ -216,34 +196,23 @@ def _pad_to_two(values: Sequence[int], default: int) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The allowed plans, and how to select one.
+    """The allowed plans, and how to select one."""
 
-    Attributes:
-        measured: whether to time all plans; otherwise, the first plan of the heuristics is used.
-        deterministic: whether repeated runs must give bitwise equal results.
-        tf32: whether float32 may be rounded to TF32 (10 mantissa bits) for the tensor cores.
-        limit: maximum workspace in bytes.
-        family: required family of plans, a name of `FAMILIES`; empty for any.
-    """
-
+    # Whether to time all plans; otherwise, the first plan of the heuristics is used.
     measured: bool = False
-    deterministic: bool = False
+    deterministic: bool = False  # whether repeated runs must give bitwise equal results
+    # Whether float32 may be rounded to TF32 (10 mantissa bits) for the tensor cores.
     tf32: bool = False
-    limit: int = 1 << 30
-    family: str = ""
+    limit: int = 1 << 30  # maximum workspace in bytes
+    family: str = ""  # required family of plans, a name of `FAMILIES`; empty for any
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A chosen plan.
+    """A chosen plan."""
 
-    Attributes:
-        plan: the library's name of engine and knobs, which identifies the plan.
-        workspace: required workspace in bytes.
-    """
-
-    plan: str
-    workspace: int
+    plan: str  # the library's name of engine and knobs, which identifies the plan
+    workspace: int  # required workspace in bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,14 +220,10 @@ class Family:
     """A family of convolution plans that OneFlow's settings can select.
 
     Behavior notes define the family.
-
-    Attributes:
-        needs: notes that a plan must have.
-        refuses: notes that a plan must not have.
     """
 
-    needs: tuple[str, ...] = ()
-    refuses: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # notes that a plan must have
+    refuses: tuple[str, ...] = ()  # notes that a plan must not have
 
 
 FAMILIES: Mapping[str, Family] = {

@@ -14,16 +14,10 @@ from flow_cuda.device.hardware import Hardware, Memory
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceArray:
-    """A C-contiguous array in device memory.
+    """A C-contiguous array in device memory."""
 
-    Attributes:
-        memory: the allocation, which the array keeps alive.
-        address: address of the first element.
-        shape, dtype: as in NumPy.
-    """
-
-    memory: Memory
-    address: int
+    memory: Memory  # the allocation, which the array keeps alive
+    address: int  # address of the first element
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     hardware: Hardware

@@ -15,7 +15,7 @@ import numpy as np
 from flow_core.authoring.backends import Launch
 from flow_cuda.codegen.program import Kernel, make_kernel
 from flow_cuda.device.arrays import DeviceArray
-from flow_cuda.device.hardware import Access, Hardware, Span
+from flow_cuda.device.hardware import Access, Hardware
 from flow_cuda.device.launch import Arguments, KernelLaunch, MergeableCall, Queued
 
 ITEMS = 4
@@ -69,11 +69,7 @@ def _conflict(a: Launch, b: KernelLaunch) -> bool:
 
 
 def _writes_overlap(a: Access, b: Access) -> bool:
-    return any(_overlap(x, y) for x in a.writes for y in (*b.reads, *b.writes))
-
-
-def _overlap(a: Span, b: Span) -> bool:
-    return a[0] < b[1] and b[0] < a[1]
+    return any(x[0] < y[1] and y[0] < x[1] for x in a.writes for y in (*b.reads, *b.writes))
 
 
 def _merge(group: Sequence[Any]) -> KernelLaunch:

@@ -15,19 +15,15 @@ TENSOR_FLOAT_32 = "enable_tensor_float_32_compute"
 
 @dataclass(frozen=True, slots=True)
 class CudaSettings:
-    """Kernel settings from environment variables.
+    """Kernel settings from environment variables."""
 
-    Attributes:
-        tanh_gelu: whether matrix products may fuse GELU in its tanh approximation, the only form
-            that cuBLASLt has; it differs from the exact form by up to 5e-4.
-        layout: "nhwc" or "nchw" for all convolutions; "auto" to choose according to the element
-            type.
-        synchronous: whether the host waits for each launch before the next one, and no graphs are
-            captured, so that an error names the launch that failed.
-    """
-
+    # Whether matrix products may fuse GELU in its tanh approximation, the only form that cuBLASLt
+    # has; it differs from the exact form by up to 5e-4.
     tanh_gelu: bool = False
+    # "nhwc" or "nchw" for all convolutions; "auto" to choose according to the element type.
     layout: str = LAYOUTS[0]
+    # Whether the host waits for each launch before the next one, and no graphs are captured, so
+    # that an error names the launch that failed.
     synchronous: bool = False
 
 

@@ -57,34 +57,24 @@ class Function(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A batch of matrix products ``c = alpha op(a) op(b)`` of C-contiguous matrices.
+    """A batch of matrix products ``c = alpha op(a) op(b)`` of C-contiguous matrices."""
 
-    Attributes:
-        m, n, k: rows of c, columns of c, and the reduction dimension.
-        transpose_a, transpose_b: whether a is stored as (k, m), and whether b is stored as (n, k).
-        batch: number of products.
-        dtype: element type of a and b; 16-bit types are accumulated in float32.
-        alpha: scale factor.
-        strides: elements between consecutive matrices of the batch, for a, b and c; 0 broadcasts.
-        tf32: whether float32 may be rounded to TF32 (10 mantissa bits) for the tensor cores.
-        leads: leading dimensions (elements between consecutive rows) of a, b and c; 0 for
-            contiguous rows.
-        epilogue: the operation fused into the product; one of `EPILOGUES`.
-        wide: whether c has the type in which products are accumulated, instead of ``dtype``.
-    """
-
-    m: int
-    n: int
-    k: int
-    transpose_a: bool
-    transpose_b: bool
-    dtype: str
-    batch: int = 1
-    alpha: float = 1.0
+    m: int  # rows of c
+    n: int  # columns of c
+    k: int  # the reduction dimension
+    transpose_a: bool  # whether a is stored as (k, m)
+    transpose_b: bool  # whether b is stored as (n, k)
+    dtype: str  # element type of a and b; 16-bit types are accumulated in float32
+    batch: int = 1  # number of products
+    alpha: float = 1.0  # scale factor
+    # Elements between consecutive matrices of the batch, for a, b and c; 0 broadcasts.
     strides: tuple[int, int, int] = (0, 0, 0)
+    # Whether float32 may be rounded to TF32 (10 mantissa bits) for the tensor cores.
     tf32: bool = False
+    # Leading dimensions (elements between consecutive rows) of a, b and c; 0 for contiguous rows.
     leads: tuple[int, int, int] = (0, 0, 0)
-    epilogue: str = ""
+    epilogue: str = ""  # the operation fused into the product; one of `EPILOGUES`
+    # Whether c has the type in which products are accumulated, instead of ``dtype``.
     wide: bool = False
 
     @property
@@ -104,18 +94,12 @@ k. GELU is the tanh approximation."""
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """Addresses of the operands of a product.
-
-    Attributes:
-        a, b, c: the matrices.
-        bias: the row added to each row of c, or the destination of the epilogue's sum.
-        workspace, workspace_bytes: address and size of the workspace.
-    """
+    """Addresses of the operands of a product."""
 
     a: int
     b: int
     c: int
-    bias: int = 0
+    bias: int = 0  # the row added to each row of c, or the destination of the epilogue's sum
     workspace: int = 0
     workspace_bytes: int = 0
 
@@ -150,18 +134,12 @@ def product_access(p: Product, o: Operands) -> Access:
 
 @dataclass(frozen=True, slots=True)
 class DnnCall:
-    """A cuDNN problem bound to addresses.
+    """A cuDNN problem bound to addresses."""
 
-    Attributes:
-        problem, plan: the computation, and the name of the execution plan.
-        addresses: addresses of the inputs, then of the outputs.
-        workspace: address of a workspace of the size that the plan requires; 0 for none.
-    """
-
-    problem: Problem
-    plan: str
-    addresses: tuple[int, ...]
-    workspace: int
+    problem: Problem  # the computation
+    plan: str  # the name of the execution plan
+    addresses: tuple[int, ...]  # addresses of the inputs, then of the outputs
+    workspace: int  # address of a workspace of the size that the plan requires; 0 for none
 
 
 class Hardware(Protocol):

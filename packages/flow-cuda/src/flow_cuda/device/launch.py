@@ -105,16 +105,12 @@ def _access(kernel: Kernel, values: Sequence[Any]) -> Access:
 
 
 class Queued(ABC):
-    """Work to queue on a stream; a call of this object queues it on the compute stream.
-
-    Attributes:
-        splits: why the work cannot be part of a graph capture; empty if it can.
-        numbers: host numbers that must be up to date on the device before the work runs.
-    """
+    """Work to queue on a stream; a call of this object queues it on the compute stream."""
 
     __slots__ = ()
     hardware: Hardware
-    splits: str = ""
+    splits: str = ""  # why the work cannot be part of a graph capture; empty if it can
+    # Host numbers that must be up to date on the device before the work runs.
     numbers: tuple[HostNumber, ...] = ()
 
     @property
@@ -140,17 +136,12 @@ class HostNumber:
 
     The host increments its own number after each step of a program, and the device increments its
     copy after the last work that reads it.
-
-    Attributes:
-        host: a 0-d array.
-        device: an array of one element.
-        held: the value of the device copy after all queued work; None if it is unknown.
-        reader: the last compiled step to read the number in its first call, and the value it read.
     """
 
-    host: Any
-    device: DeviceArray
-    held: int | None = None
+    host: Any  # a 0-d array
+    device: DeviceArray  # an array of one element
+    held: int | None = None  # value of the device copy after all queued work; None if it is unknown
+    # The last compiled step to read the number in its first call, and the value it read.
     reader: tuple[weakref.ref[Any], int] | None = None
 
     def note_reader(self, step: Any, value: int) -> None:
@@ -167,43 +158,28 @@ class MergeableCall:
     """A call of a device function that can share a launch with others of its kind.
 
     See `flow_cuda.device.batch`.
-
-    Attributes:
-        function: the C++ call without its argument list.
-        headers: headers that the function needs.
-        kinds: C++ types of the arguments.
-        items: number of items to process, one per thread or one per block.
-        blocks: whether one block processes one item.
     """
 
-    function: str
-    headers: tuple[str, ...]
-    kinds: tuple[str, ...]
-    items: int
-    blocks: bool = False
+    function: str  # the C++ call without its argument list
+    headers: tuple[str, ...]  # headers that the function needs
+    kinds: tuple[str, ...]  # C++ types of the arguments
+    items: int  # number of items to process, one per thread or one per block
+    blocks: bool = False  # whether one block processes one item
 
 
 @dataclass(frozen=True, eq=False)
 class KernelLaunch(Queued):
-    """A kernel launch bound to its arguments.
-
-    Attributes:
-        function: the compiled kernel.
-        blocks, threads: grid and block size.
-        access: what the launch reads and writes.
-        kept: arrays that must stay alive as long as the launch.
-        numbers: host numbers that the kernel reads.
-        shared: the call to merge with launches of the same kind; None if it cannot be merged.
-    """
+    """A kernel launch bound to its arguments."""
 
     hardware: Hardware
     function: Function
-    blocks: int
-    threads: int
+    blocks: int  # in the grid
+    threads: int  # per block
     arguments: Arguments
-    access: Access
-    kept: tuple[Any, ...] = ()
-    numbers: tuple[HostNumber, ...] = ()
+    access: Access  # what the launch reads and writes
+    kept: tuple[Any, ...] = ()  # arrays that must stay alive as long as the launch
+    numbers: tuple[HostNumber, ...] = ()  # host numbers that the kernel reads
+    # The call to merge with launches of the same kind; None if it cannot be merged.
     shared: MergeableCall | None = None
 
     @property
@@ -302,19 +278,13 @@ class ProductLaunch(Queued):
 
 @dataclass(frozen=True, eq=False)
 class DnnLaunch(Queued):
-    """A cuDNN graph bound to arrays.
-
-    Attributes:
-        problem, plan: the computation, and the name of the execution plan.
-        reads, writes: arrays, keyed by the names of the problem's tensors.
-        workspace: the plan's workspace.
-    """
+    """A cuDNN graph bound to arrays."""
 
     hardware: Hardware
-    problem: Problem
-    plan: str
-    reads: Mapping[str, DeviceArray]
-    writes: Mapping[str, DeviceArray]
+    problem: Problem  # the computation
+    plan: str  # the name of the execution plan
+    reads: Mapping[str, DeviceArray]  # by the names of the problem's tensors
+    writes: Mapping[str, DeviceArray]  # likewise
     workspace: DeviceArray | None = None
 
     @property
@@ -368,14 +338,10 @@ def launch(
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A read-only kernel argument; its array is None for an absent optional argument.
-
-    Attributes:
-        kind: C++ element type, if it differs from that of the array.
-    """
+    """A read-only kernel argument; its array is None for an absent optional argument."""
 
     array: DeviceArray | None
-    kind: str = ""
+    kind: str = ""  # C++ element type, if it differs from that of the array
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,15 +354,10 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A kernel argument passed by value as a struct of 8-byte numbers.
+    """A kernel argument passed by value as a struct of 8-byte numbers."""
 
-    Attributes:
-        kind: C++ name of the struct.
-        packed: the bytes of the struct, as an array.
-    """
-
-    kind: str
-    packed: Any
+    kind: str  # C++ name of the struct
+    packed: Any  # the bytes of the struct, as an array
 
 
 def _c_argument(value: Any) -> tuple[str, Any]:
@@ -433,25 +394,17 @@ class Bits:
 
 def call(
     function: str,
+    # The header that defines the function, then the headers that this one needs.
     header: str | tuple[str, ...],
-    types: Sequence[str],
-    *values: Any,
-    items: int,
-    blocks: bool = False,
-    numbers: tuple[HostNumber, ...] = (),
+    types: Sequence[str],  # template arguments of the function
+    *values: Any,  # the arguments: arrays to write, `Read`, `Struct`, `Bits`, integers, and floats
+    items: int,  # number of items to process, one per thread or one per block
+    blocks: bool = False,  # whether one block processes one item; its threads then synchronize
+    numbers: tuple[HostNumber, ...] = (),  # host numbers that the kernel reads
+    # Whether the function takes a ``Part``, so that launches can be merged.
     mergeable: bool = False,
 ) -> KernelLaunch:
-    """Build a launch of a function in ``flow_cuda/source``.
-
-    Args:
-        header: the header that defines the function, then the headers that this one needs.
-        types: template arguments of the function.
-        values: the arguments: arrays to write, `Read`, `Struct`, `Bits`, integers, and floats.
-        items: number of items to process, one per thread or one per block.
-        blocks: whether one block processes one item; its threads then synchronize.
-        numbers: host numbers that the kernel reads.
-        mergeable: whether the function takes a ``Part``, so that launches can be merged.
-    """
+    """Build a launch of a function in ``flow_cuda/source``."""
     typed = [_c_argument(value) for value in values]
     parameters = [(kind, f"a{i}") for i, (kind, _) in enumerate(typed)]
     template = f"<{', '.join(types)}>" if types else ""

@@ -39,9 +39,7 @@ class Staging:
     The host reads or writes a buffer only after the last copy through the buffer has completed.
 
     Args:
-        chunk: size of a buffer in bytes.
         stream: the stream for copies; default: a new stream.
-        slots: number of buffers.
     """
 
     def __init__(

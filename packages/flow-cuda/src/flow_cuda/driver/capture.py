@@ -12,17 +12,11 @@ from flow_cuda.device.launch import Queued
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A contiguous section of a step.
+    """A contiguous section of a step."""
 
-    Attributes:
-        queued: device work; either all of it can be captured or none of it.
-        calls: host calls; a part has either these or device work.
-        reason: why the part is not captured; empty if it is captured.
-    """
-
-    queued: tuple[Queued, ...] = ()
-    calls: tuple[Launch, ...] = ()
-    reason: str = ""
+    queued: tuple[Queued, ...] = ()  # device work; either all of it can be captured or none of it
+    calls: tuple[Launch, ...] = ()  # host calls; a part has either these or device work
+    reason: str = ""  # why the part is not captured; empty if it is captured
 
     @property
     def captured(self) -> bool:

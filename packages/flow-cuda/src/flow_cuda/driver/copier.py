@@ -32,20 +32,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class ForeignLaunch(Queued):
-    """Work that another library queues.
-
-    Attributes:
-        function: called with the native stream handle.
-        name: name for reports.
-        access: what the work reads and writes.
-        kept: arrays that must stay alive as long as the launch.
-    """
+    """Work that another library queues."""
 
     hardware: Hardware
-    function: Callable[[int], object]
-    name: str
-    access: Access
-    kept: tuple[Any, ...] = ()
+    function: Callable[[int], object]  # called with the native stream handle
+    name: str  # name for reports
+    access: Access  # what the work reads and writes
+    kept: tuple[Any, ...] = ()  # arrays that must stay alive as long as the launch
 
     @property
     def title(self) -> str:

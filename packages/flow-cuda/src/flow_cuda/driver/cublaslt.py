@@ -41,20 +41,14 @@ RESULT = np.dtype(
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A planned product.
+    """A planned product."""
 
-    Attributes:
-        desc, a, b, c: cuBLASLt descriptors; ``a`` and ``b`` describe cuBLASLt's operands A and B.
-        result: the selected algorithm, as `RESULT`.
-        alpha, beta: scale factors, in host memory.
-    """
-
-    desc: int
+    desc: int  # cuBLASLt descriptors; ``a`` and ``b`` describe cuBLASLt's operands A and B
     a: int
     b: int
     c: int
-    result: Any
-    alpha: Any
+    result: Any  # the selected algorithm, as `RESULT`
+    alpha: Any  # scale factors, in host memory
     beta: Any
 
 

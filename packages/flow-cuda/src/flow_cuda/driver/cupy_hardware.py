@@ -46,11 +46,7 @@ class CupyMemory:
 
 
 class CupyHardware:
-    """One CUDA device.
-
-    Args:
-        index: device number.
-    """
+    """One CUDA device."""
 
     threads = 256
     max_blocks = 4096
@@ -271,11 +267,7 @@ def dnn_plans(index: int) -> DnnPlans | None:
 
 
 class CupyBench:
-    """The `flow_cuda.cudnn.plans.Bench` of a device.
-
-    Args:
-        device: the CuPy device.
-    """
+    """The `flow_cuda.cudnn.plans.Bench` of a device."""
 
     times = 5
 

@@ -72,9 +72,6 @@ class GpuStream:
 class GpuDriver(Driver):
     """`flow_core.device.Driver` of one GPU.
 
-    Args:
-        chunk: size of a staging buffer in bytes.
-
     Attributes:
         asynchronous: True, because launches only enqueue work.
         compile_group: the GPUs of a process form one group, so that one graph can span them.

@@ -21,23 +21,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Function:
-    """A kernel on a device.
-
-    Attributes:
-        pointer: the address of its function; 0 until it is loaded.
-        module: the loaded module, which this object keeps alive.
-    """
+    """A kernel on a device."""
 
     kernel: Kernel
-    pointer: int = 0
-    module: Any = None
+    pointer: int = 0  # the address of its function; 0 until it is loaded
+    module: Any = None  # which this object keeps alive
 
 
 class Modules:
     """The kernels of a device.
 
     Args:
-        architecture: architecture of the device, such as "sm_90".
         load: loads a cubin or PTX; the result has ``get_function(name).ptr``.
     """
 

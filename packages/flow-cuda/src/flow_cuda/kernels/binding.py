@@ -72,23 +72,16 @@ def vector_width(sizes: Sequence[int], arrays: Sequence[DeviceArray]) -> int:
 def call_rows(
     function: str,
     header: str,
+    # The other template arguments behind the element type, which is the first one.
     types: Sequence[str],
+    # Arrays whose rows are read or written in vectors, first those of the element type.
     arrays: Sequence[DeviceArray],
-    *values: Any,
+    *values: Any,  # the arguments; see `flow_cuda.device.launch.call`
+    # The number of rows, the length of a row, and the stride of its elements.
     extent: tuple[int, int, int],
-    sizes: Sequence[int] = (),
+    sizes: Sequence[int] = (),  # other sizes that the width of a vector must divide
 ) -> KernelLaunch:
-    """Build a launch of a function on rows; see `source/row.h`.
-
-    Args:
-        function: the name of the function, whose template begins with an element type, N and W.
-        header: the header that defines the function.
-        types: the other template arguments behind the element type, which is the first one.
-        arrays: arrays whose rows are read or written in vectors, first those of the element type.
-        values: the arguments; see `flow_cuda.device.launch.call`.
-        extent: the number of rows, the length of a row, and the stride of its elements.
-        sizes: other sizes that the width of a vector must divide.
-    """
+    """Build a launch of a function on rows; see `source/row.h`."""
     hardware = arrays[0].hardware
     lanes, (rows, n, inner) = min(WARP, hardware.threads), extent
     width = vector_width((n, *sizes), arrays) if inner == 1 else 1

@@ -27,11 +27,7 @@ STRETCH, MOST_PARTS = 128, 64
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A tensor viewed as a matrix.
-
-    Attributes:
-        rows, columns: number of rows and of columns.
-    """
+    """A tensor viewed as a matrix."""
 
     rows: int
     columns: int
@@ -77,23 +73,16 @@ def leading_matrix(type_: TensorType, axes: Sequence[int]) -> Matrix | None:
 
 
 def column_sums(
-    how: str,
+    how: str,  # "Own", "Times" or "TimesNormal" of `source/columns.h`
     matrix: Matrix,
+    # The matrix and, if ``how`` requires them, a second matrix of the same shape, means of rows,
+    # and inverse standard deviations of rows.
     operands: Sequence[DeviceArray],
-    out: tuple[DeviceArray, TensorType],
+    out: tuple[DeviceArray, TensorType],  # the array for the sums, and its type
     workspace: DeviceArray,
-    n: int = 1,
+    n: int = 1,  # number of elements that share a mean
 ) -> Iterator[Launch]:
-    """Yield launches that sum over rows.
-
-    Args:
-        how: "Own", "Times" or "TimesNormal" of `source/columns.h`.
-        operands: the matrix and, if ``how`` requires them, a second matrix of the same shape, means
-            of rows, and inverse standard deviations of rows.
-        out: the array for the sums, and its type.
-        workspace: memory for the partial sums.
-        n: number of elements that share a mean.
-    """
+    """Yield launches that sum over rows."""
     kind, wide = c_type(matrix.dtype), c_type_of(matrix.wide)
     statistic = c_type_of(operands[2].dtype) if len(operands) > 2 else wide
     kinds = (kind, kind, statistic, statistic)

@@ -40,20 +40,14 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def move_box(
-    source: DeviceArray,
+    source: DeviceArray,  # arrays of the same element size
     target: DeviceArray,
     sizes: Sequence[int],
-    steps: tuple[Sequence[int], Sequence[int]],
+    steps: tuple[Sequence[int], Sequence[int]],  # strides in the source and in the target
+    # Offset of the box in the source and in the target, in elements.
     first: tuple[int, int] = (0, 0),
 ) -> Iterator[Launch]:
-    """Yield a launch that copies a box; yield nothing for an empty box.
-
-    Args:
-        source, target: arrays of the same element size.
-        sizes: shape of the box.
-        steps: strides in the source and in the target.
-        first: offset of the box in the source and in the target, in elements.
-    """
+    """Yield a launch that copies a box; yield nothing for an empty box."""
     if not prod(sizes):
         return
     itemsize = source.itemsize
@@ -66,16 +60,11 @@ def move_box(
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A box to copy, in units of bytes that one instruction moves.
-
-    Attributes:
-        steps: the strides in the source and in the target.
-        nbytes: the size of a unit.
-    """
+    """A box to copy, in units of bytes that one instruction moves."""
 
     sizes: tuple[int, ...]
-    steps: tuple[tuple[int, ...], tuple[int, ...]]
-    nbytes: int
+    steps: tuple[tuple[int, ...], tuple[int, ...]]  # the strides in the source and in the target
+    nbytes: int  # the size of a unit
 
 
 def merged_axes(
@@ -262,17 +251,11 @@ def _axis(ctx: BindContext) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The elements of a slice that a device's part of a tensor contains.
+    """The elements of a slice that a device's part of a tensor contains."""
 
-    Attributes:
-        sizes: number of elements per axis.
-        own: start and step in the local part of the tensor, per axis.
-        part: start in the slice, per axis.
-    """
-
-    sizes: tuple[int, ...]
-    own: tuple[tuple[int, int], ...]
-    part: tuple[int, ...]
+    sizes: tuple[int, ...]  # number of elements per axis
+    own: tuple[tuple[int, int], ...]  # start and step in the local part of the tensor, per axis
+    part: tuple[int, ...]  # start in the slice, per axis
 
     def in_tensor(self, shape: Sequence[int]) -> tuple[int, list[int]]:
         """Return the box's offset and strides in the local part of the tensor."""

@@ -36,17 +36,11 @@ _NUMPY: dict[str, Any] = {"u32": np.uint32, "u64": np.uint64}
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """A stable radix sort of keys.
+    """A stable radix sort of keys."""
 
-    Attributes:
-        n: number of keys.
-        kind: C++ type of the keys.
-        bits: number of significant low bits.
-    """
-
-    n: int
-    kind: str
-    bits: int
+    n: int  # number of keys
+    kind: str  # C++ type of the keys
+    bits: int  # number of significant low bits
 
     @classmethod
     def of(cls, type_: TensorType) -> Sorting:
@@ -65,11 +59,7 @@ class Sorting:
     def order(
         self, x: DeviceArray, dtype: DType, buffers: tuple[DeviceArray, ...]
     ) -> tuple[list[Launch], DeviceArray, DeviceArray]:
-        """Return launches that sort, and the arrays of sorted keys and their original positions.
-
-        Args:
-            buffers: the arrays of `buffers`.
-        """
+        """Return launches that sort, and the arrays of sorted keys and their original positions."""
         keys, order, to_keys, to_order, counts = buffers
         values = (Read(x), Write(keys, self.kind), self.n)
         launches: list[Launch] = [

@@ -70,10 +70,6 @@ def _sums(model: DeviceArray, size: int) -> tuple[DeviceArray, int]:
     return DeviceArray(memory, memory.address, (2 * parts,), WIDE.numpy, hardware), parts
 
 
-def _advance(ctx: BindContext) -> Launch:
-    return call("advance", HEADER, (), ctx.inputs[0], items=1)
-
-
 def _corrected_rate(ctx: BindContext) -> Launch:
     betas = (ctx.attrs["beta1"], ctx.attrs["beta2"])
     values = (*map(Read, ctx.inputs), ctx.outputs[0], *betas)
@@ -105,7 +101,7 @@ def _assign(ctx: BindContext) -> tuple[Launch, ...]:
 
 KERNELS: tuple[KernelSpec, ...] = (
     *(kernel(op, collect_launches(_update)) for op in BY_TYPE),
-    kernel("advance_step", _advance),
+    kernel("advance_step", lambda ctx: call("advance", HEADER, (), ctx.inputs[0], items=1)),
     kernel("adam_bias_correction_learning_rate", _corrected_rate),
     kernel("dynamic_loss_scale_schedule", _adapt_scale),
     kernel("global_norm_clip_factor", _clip_factor),

@@ -34,18 +34,12 @@ Ints = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class WindowLayout:
-    """The sizes and strides of a tensor with batch, channel and spatial axes.
+    """The sizes and strides of a tensor with batch, channel and spatial axes."""
 
-    Attributes:
-        batch, channels: sizes of the batch and channel axes.
-        space: three spatial sizes.
-        steps: strides of batch, channels and spatial axes, in elements.
-    """
-
-    batch: int
+    batch: int  # sizes of the batch and channel axes
     channels: int
-    space: Ints
-    steps: Ints
+    space: Ints  # three spatial sizes
+    steps: Ints  # strides of batch, channels and spatial axes, in elements
 
     @property
     def elements(self) -> Struct:
@@ -154,23 +148,16 @@ def _is_floating(query: KernelQuery) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Conv:
-    """A convolution, computed as matrix products.
+    """A convolution, computed as matrix products."""
 
-    Attributes:
-        x, y: the larger tensor and the smaller one; a transposed convolution computes x from y.
-        kernel: window sizes.
-        last: whether the channel axis is the last one.
-        tf32: whether float32 may be rounded to TF32 (10 mantissa bits).
-    """
-
-    x: WindowLayout
+    x: WindowLayout  # larger tensor and the smaller one; a transposed convolution computes x from y
     y: WindowLayout
     window: Struct
-    kernel: Ints
+    kernel: Ints  # window sizes
     groups: int
-    last: bool
+    last: bool  # whether the channel axis is the last one
     dtype: Any
-    tf32: bool = False
+    tf32: bool = False  # whether float32 may be rounded to TF32 (10 mantissa bits)
 
     @property
     def depth(self) -> int:
@@ -256,21 +243,16 @@ def _part(array: DeviceArray, first: int) -> DeviceArray:
 
 def _products(
     conv: Conv,
-    sizes: tuple[int, int, int],
+    sizes: tuple[int, int, int],  # m, n and k of each product
+    # Whether the first operand and the second operand are transposed.
     transposed: tuple[bool, bool],
-    arrays: tuple[DeviceArray, DeviceArray, DeviceArray],
+    arrays: tuple[DeviceArray, DeviceArray, DeviceArray],  # the two operands and the result
+    # Strides of samples, then of groups, in elements; one stride for each array.
     steps: tuple[Ints, Ints],
+    # Leading dimensions, if the rows are parts of wider rows; 0 otherwise.
     leads: tuple[int, int, int] = (0, 0, 0),
 ) -> Iterator[Launch]:
-    """Yield one matrix product for each group, batched over the samples.
-
-    Args:
-        sizes: m, n and k of each product.
-        transposed: whether the first operand and the second operand are transposed.
-        arrays: the two operands and the result.
-        steps: strides of samples, then of groups, in elements; one stride for each array.
-        leads: leading dimensions, if the rows are parts of wider rows; 0 otherwise.
-    """
+    """Yield one matrix product for each group, batched over the samples."""
     product = Product(
         *sizes, *transposed, conv.dtype.name, conv.x.batch, 1.0, steps[0], conv.tf32,  # type: ignore[arg-type]
         leads, wide=arrays[2].itemsize > arrays[0].itemsize,

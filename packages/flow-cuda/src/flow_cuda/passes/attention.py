@@ -28,25 +28,15 @@ HALF = ("float16", "bfloat16")
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The ops of one attention.
+    """The ops of one attention."""
 
-    Attributes:
-        product: the product of queries and keys.
-        between: the ops that apply the factor and the mask, if there are any.
-        softmax: the op that computes the probabilities.
-        out: the product of the probabilities and the values.
-        scale: the factor by which the scores are multiplied.
-        mask: the tensor added to the scores; None if there is no mask.
-        back: the ops that compute the gradients, in order; empty without a backward pass.
-    """
-
-    product: Op
-    between: tuple[Op, ...]
-    softmax: Op
-    out: Op
-    scale: float
-    mask: Value | None
-    back: tuple[Op, ...]
+    product: Op  # the product of queries and keys
+    between: tuple[Op, ...]  # the ops that apply the factor and the mask, if there are any
+    softmax: Op  # the op that computes the probabilities
+    out: Op  # the product of the probabilities and the values
+    scale: float  # the factor by which the scores are multiplied
+    mask: Value | None  # the tensor added to the scores; None if there is no mask
+    back: tuple[Op, ...]  # ops that compute the gradients, in order; empty without a backward pass
 
     @property
     def operands(self) -> tuple[Value, ...]:
@@ -191,16 +181,11 @@ def _steps(match: Match) -> list[tuple[Op, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """Rewriter of single attention patterns.
-
-    Attributes:
-        plans: the planner that chooses plans.
-        search: the plans that the job allows.
-    """
+    """Rewriter of single attention patterns."""
 
     rewriter: Rewriter
     plans: DnnPlans
-    search: Search
+    search: Search  # that the job allows
 
     @property
     def graph(self) -> Graph:

@@ -64,17 +64,11 @@ class Convolutions(CudnnPass):
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """Rewriter of single convolutions.
-
-    Attributes:
-        plans: the planner that chooses plans.
-        options: the pass, with its options.
-        tf32: whether float32 may be rounded to TF32.
-    """
+    """Rewriter of single convolutions."""
 
     plans: DnnPlans
     options: Convolutions
-    tf32: bool
+    tf32: bool  # whether float32 may be rounded to TF32
 
     def rewrite(self, rewriter: Rewriter, op: Op) -> None:
         """Replace an op by the first fused form for which cuDNN has a plan."""
@@ -128,8 +122,7 @@ class _Planner:
     def _check_forced(self, graph: Graph, op: Op, new: Op) -> None:
         """Check that the program does not force an algorithm for which cuDNN has no plan.
 
-        Raises:
-            DnnError: the program forces an algorithm for which cuDNN has no plan.
+        Raises `DnnError` if the program forces an algorithm for which cuDNN has no plan.
         """
         kind = NEW[new.type]
         number = self._forced(kind)

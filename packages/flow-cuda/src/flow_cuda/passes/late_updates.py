@@ -14,12 +14,9 @@ class LateUpdates:
     """The pass that adds control edges from the last gradient to all updates with one update rule.
 
     As a result, the gradients of all variables are in memory at the same time.
-
-    Attributes:
-        device: the device type whose updates are delayed.
     """
 
-    device: str = "gpu"
+    device: str = "gpu"  # the device type whose updates are delayed
     name: str = "cuda_late_updates"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:

@@ -43,15 +43,10 @@ Wants = Callable[[TensorType], bool]
 
 @dataclass(frozen=True)
 class CudaLayout:
-    """The pass that assigns layouts for GPUs.
+    """The pass that assigns layouts for GPUs."""
 
-    Attributes:
-        choice: "auto", or "nhwc" or "nchw" for all convolutions.
-        device: the device type whose ops are converted.
-    """
-
-    choice: str = "auto"
-    device: str = "gpu"
+    choice: str = "auto"  # "auto", or "nhwc" or "nchw" for all convolutions
+    device: str = "gpu"  # the device type whose ops are converted
     enabled: bool = option(True, "whether cuDNN computes convolutions", "enable_cudnn")
     name: str = "cuda_layout"
 

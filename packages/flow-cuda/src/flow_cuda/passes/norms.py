@@ -47,18 +47,12 @@ class Norms(CudnnPass):
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """Rewriter of single norms.
-
-    Attributes:
-        plans: the planner that chooses plans.
-        search: the plans that the job allows.
-        adds: whether additions may be fused.
-    """
+    """Rewriter of single norms."""
 
     rewriter: Rewriter
     plans: DnnPlans
-    search: Search
-    adds: bool
+    search: Search  # that the job allows
+    adds: bool  # whether additions may be fused
 
     def rewrite(self, op: Op) -> None:
         """Replace an op by the first form with a plan, at the place of the last fused op.

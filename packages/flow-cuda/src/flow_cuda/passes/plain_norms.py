@@ -14,13 +14,9 @@ from flow_core.authoring.specs import Graph
 
 @dataclass(frozen=True)
 class PlainNorms:
-    """The pass that replaces inference norms that could not be folded into convolutions.
+    """The pass that replaces inference norms that could not be folded into convolutions."""
 
-    Attributes:
-        device: the device type whose ops are replaced.
-    """
-
-    device: str = "gpu"
+    device: str = "gpu"  # the device type whose ops are replaced
     name: str = "cuda_plain_norms"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:

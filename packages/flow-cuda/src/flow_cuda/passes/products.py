@@ -20,15 +20,10 @@ from flow_cuda.kernels.matmul import can_finish
 
 @dataclass(frozen=True)
 class FuseProducts:
-    """The pass that fuses matrix products with the ops that follow them.
+    """The pass that fuses matrix products with the ops that follow them."""
 
-    Attributes:
-        activations: op types of the activations to fuse.
-        device: the device type whose ops are fused.
-    """
-
-    activations: tuple[str, ...] = ("relu",)
-    device: str = "gpu"
+    activations: tuple[str, ...] = ("relu",)  # op types of the activations to fuse
+    device: str = "gpu"  # the device type whose ops are fused
     name: str = "cuda_products"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
@@ -46,14 +41,10 @@ class FuseProducts:
 
 @dataclass(frozen=True, slots=True)
 class _Joins:
-    """The rewriter of single products.
-
-    Attributes:
-        activations: op types of the activations to fuse.
-    """
+    """The rewriter of single products."""
 
     rewriter: Rewriter
-    activations: tuple[str, ...]
+    activations: tuple[str, ...]  # op types of the activations to fuse
 
     # ------------------------------------------------------------------------- queries
 

@@ -25,13 +25,9 @@ SUFFIX_LENGTH = 5
 
 
 class Samples(Protocol):
-    """A data set with random access.
+    """A data set with random access."""
 
-    Attributes:
-        classes: the names of the classes of its samples; none if it has no classes.
-    """
-
-    classes: Sequence[str] = ()
+    classes: Sequence[str] = ()  # names of the classes of its samples; none if it has no classes
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -139,8 +135,7 @@ class NpzSamples(Samples):
 def open_samples(source: str) -> Samples:
     """Open a folder of images, a .csv or an .npz file.
 
-    Raises:
-        DataError: the source is none of these, or cannot be read.
+    Raises `DataError` if the source is none of these, or cannot be read.
     """
     if os.path.isdir(source):
         return FolderSamples(source)
@@ -157,24 +152,16 @@ def open_samples(source: str) -> Samples:
 
 def convert(
     samples: Samples,
-    target: str,
+    target: str,  # the folder, which must not exist or must be empty
     parts: int,
     *,
     workers: int = 2,
-    seed: int | None = None,
-    progress: Callable[[], object] = lambda: None,
+    seed: int | None = None,  # seed with which to shuffle the samples; None to keep their order
+    progress: Callable[[], object] = lambda: None,  # called after each sample
 ) -> list[str]:
     """Write samples as OFRecord part files ``part-00000`` ... in a new folder.
 
     The folder appears only when it is complete; a failure leaves no files behind.
-
-    Args:
-        samples: the data set.
-        target: the folder, which must not exist or must be empty.
-        parts: number of files.
-        workers: number of threads.
-        seed: seed with which to shuffle the samples; None to keep their order.
-        progress: called after each sample.
 
     Returns:
         The paths of the files.

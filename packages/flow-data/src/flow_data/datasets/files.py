@@ -49,17 +49,12 @@ class DataSet(NamedTuple):
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a data set in one of its forms.
+    """The files of a data set in one of its forms."""
 
-    Attributes:
-        digests: the digest of each file, "kind:hexadecimal"; empty if none is published.
-        layouts: the sub-folders in which programs keep them.
-        url: where they can be downloaded; empty if nowhere.
-    """
-
+    # The digest of each file, "kind:hexadecimal"; empty if none is published.
     digests: Mapping[str, str]
-    layouts: Sequence[str] = ("",)
-    url: str = ""
+    layouts: Sequence[str] = ("",)  # the sub-folders in which programs keep them
+    url: str = ""  # where they can be downloaded; empty if nowhere
 
     def find(self, roots: Sequence[Path]) -> Path | None:
         """Return the first folder that has all files, after a comparison of their digests."""
@@ -100,8 +95,7 @@ def located(
 ) -> tuple[Files, Path]:
     """Return the form and the folder in which a data set is found.
 
-    Raises:
-        DataError: it is found nowhere, or a file differs from the published one.
+    Raises `DataError` if it is found nowhere, or a file differs from the published one.
     """
     roots = roots_of(what, folder)
     for form in forms:

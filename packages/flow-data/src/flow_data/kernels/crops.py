@@ -18,17 +18,11 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class CropLimits:
-    """The limits of random crops.
+    """The limits of random crops."""
 
-    Attributes:
-        area: minimum and maximum fraction of the image's area.
-        ratio: minimum and maximum ratio of width to height.
-        attempts: number of random draws before the largest valid crop is used.
-    """
-
-    area: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (0.75, 4 / 3)
-    attempts: int = 10
+    area: tuple[float, float] = (0.08, 1.0)  # minimum and maximum fraction of the image's area
+    ratio: tuple[float, float] = (0.75, 4 / 3)  # minimum and maximum ratio of width to height
+    attempts: int = 10  # number of random draws before the largest valid crop is used
 
     @property
     def draws(self) -> int:
@@ -78,7 +72,6 @@ class RowDraws:
 
     Args:
         ctx: context of an op with attributes ``seed``, ``has_seed`` and ``region``.
-        count: number of rows.
         draws: number of random numbers per row.
     """
 

@@ -224,12 +224,8 @@ def _tensor_of(record: Record, attrs: Mapping[str, AttrValue]) -> Array:
 Step = tuple[Any, ...]
 
 
-def _resize(x: Array, width: int, height: int) -> Array:
-    return codec.resize(x, width, height, "bilinear")
-
-
 _IMAGE_STEPS: dict[str, Callable[..., Array]] = {
-    "resize": _resize,
+    "resize": lambda x, width, height: codec.resize(x, width, height, "bilinear"),
     "bgr2rgb": lambda x: x[..., ::-1],
     "mirror": lambda x: x[:, ::-1],
 }

@@ -30,19 +30,13 @@ Slot = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An op of a loader.
-
-    Attributes:
-        name: name of the op.
-        logical: the name that the op's parts on all devices share, so that they draw the same
-            numbers.
-        inputs: outputs of earlier members.
-    """
+    """An op of a loader."""
 
     name: str
+    # The name that the op's parts on all devices share, so that they draw the same numbers.
     logical: str
     type: str
-    inputs: tuple[Slot, ...]
+    inputs: tuple[Slot, ...]  # outputs of earlier members
     attrs: Mapping[str, AttrValue]
     outputs: tuple[TensorType, ...]
 

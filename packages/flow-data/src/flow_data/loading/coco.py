@@ -42,8 +42,6 @@ class CocoAnnotations:
     more than a pixel wide and high; COCO has such boxes.
 
     Args:
-        path: the JSON file.
-        image_dir: folder of the images.
         only_annotated: omit images without a valid object.
     """
 
@@ -164,12 +162,7 @@ def _corners(box: Sequence[float], height: int, width: int) -> tuple[float, ...]
 
 
 class _Shard:
-    """The batches of one shard, which reads every n-th image or contiguous ranges of images.
-
-    Args:
-        known: the annotations of the data set.
-        number: index of the shard.
-    """
+    """The batches of one shard, which reads every n-th image or contiguous ranges of images."""
 
     def __init__(self, known: CocoAnnotations, attrs: Mapping[str, AttrValue], number: int) -> None:
         self._known = known

@@ -35,24 +35,15 @@ log = logging.getLogger("flow_data")
 
 
 class Slot:
-    """The buffers of a batch, and the launches that fill these buffers.
-
-    Args:
-        members: the loader's ops.
-        ctx: the context of the loader.
-        sources: the sources of the loader's readers, by index of the member.
-        kept: the members' outputs that steps consume.
-        stop: an event that is set when the loader is deleted.
-        stats: the loader's counters.
-    """
+    """The buffers of a batch, and the launches that fill these buffers."""
 
     def __init__(
         self,
         members: Sequence[Member],
         ctx: BindContext,
-        sources: dict[int, Source],
-        kept: Sequence[tuple[int, int]],
-        stop: threading.Event,
+        sources: dict[int, Source],  # the sources of the loader's readers, by index of the member
+        kept: Sequence[tuple[int, int]],  # the members' outputs that steps consume
+        stop: threading.Event,  # an event that is set when the loader is deleted
         stats: LoaderStats,
     ) -> None:
         self.step = np.zeros((), np.int64)

@@ -24,15 +24,10 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A launch of a loader's op.
+    """A launch of a loader's op."""
 
-    Attributes:
-        member: index of the op.
-        name: name of the op.
-    """
-
-    member: int
-    name: str
+    member: int  # index of the op
+    name: str  # of the op
     launch: Launch
 
     def run(self, stop: threading.Event, seconds: dict[str, float]) -> None:
@@ -46,17 +41,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class FusedRows:
-    """Consecutive stages that are all applied to a row before the next row.
+    """Consecutive stages that are all applied to a row before the next row."""
 
-    Attributes:
-        names: names of the ops.
-        works: the ops' functions that process a row.
-        temporaries: buffers of instances that only the fused ops read.
-    """
-
-    names: tuple[str, ...]
-    works: tuple[RowWork, ...]
-    temporaries: tuple[Any, ...]
+    names: tuple[str, ...]  # of the ops
+    works: tuple[RowWork, ...]  # the ops' functions that process a row
+    temporaries: tuple[Any, ...]  # buffers of instances that only the fused ops read
 
     def run(self, stop: threading.Event, seconds: dict[str, float]) -> None:
         """Process all rows, and add the time of each stage to ``seconds``."""
@@ -78,19 +67,12 @@ Link = tuple[Stage, RowWork]
 
 
 def fuse_rows(
-    stages: Sequence[Stage],
+    stages: Sequence[Stage],  # the stages in the order of the ops
     members: Sequence[Member],
-    arrays: Sequence[Sequence[Any]],
-    kept: Sequence[Slot],
+    arrays: Sequence[Sequence[Any]],  # the buffers of the outputs of each op
+    kept: Sequence[Slot],  # the members' outputs that steps consume
 ) -> list[Stage | FusedRows]:
-    """Fuse stages that work row by row, and move other stages before these where possible.
-
-    Args:
-        stages: the stages in the order of the ops.
-        members: the loader's ops.
-        arrays: the buffers of the outputs of each op.
-        kept: the members' outputs that steps consume.
-    """
+    """Fuse stages that work row by row, and move other stages before these where possible."""
     parts: list[Stage | FusedRows] = []
     chain: list[Link] = []
     for stage in stages:

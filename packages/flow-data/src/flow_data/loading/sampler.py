@@ -26,27 +26,16 @@ Ref = tuple[int, int, Any]
 
 @dataclass(frozen=True, slots=True)
 class SamplerOptions:
-    """Shuffle options.
+    """Shuffle options."""
 
-    Attributes:
-        buffer: size of the shuffle buffer in runs of records; 0 for no shuffle.
-        parts: whether each epoch after the first reads the files in another order.
-        seed: seed of both shuffles, of records and of files.
-        run: number of consecutive records that stay together.
-    """
-
-    buffer: int = 0
-    parts: bool = False
-    seed: int = 0
-    run: int = 1
+    buffer: int = 0  # size of the shuffle buffer in runs of records; 0 for no shuffle
+    parts: bool = False  # whether each epoch after the first reads the files in another order
+    seed: int = 0  # seed of both shuffles, of records and of files
+    run: int = 1  # number of consecutive records that stay together
 
 
 class Sampler:
-    """The sequence of the samples in files.
-
-    Args:
-        options: shuffle options.
-    """
+    """The sequence of the samples in files."""
 
     def __init__(self, files: Files, options: SamplerOptions) -> None:
         self.files = files
@@ -77,8 +66,7 @@ class Sampler:
     def count(self) -> int:
         """Return the number of records; the first call scans all files.
 
-        Raises:
-            DataError: the files contain no record.
+        Raises `DataError` if the files contain no record.
         """
         if self._count is None:
             self._count = sum(1 for _ in self._stored(0))
@@ -129,7 +117,6 @@ class BatchSampler:
     """The records of each batch; several threads may request batches in any order.
 
     Args:
-        sampler: the sequence of samples.
         size: number of samples in a batch, over all devices.
         window: the range of a batch's samples that this device reads.
     """

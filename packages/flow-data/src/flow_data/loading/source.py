@@ -136,7 +136,6 @@ def open_source(op_type: str, attrs: Attrs, seed: int, rows: int) -> Source:
 
     Args:
         op_type: one of `READERS`.
-        seed: seed of the op.
         rows: number of samples that the op reads per batch.
     """
     return _KINDS[op_type](attrs, seed, rows)

@@ -11,34 +11,23 @@ from flow_data.loading.workers import WorkerLimits
 
 @dataclass(slots=True)
 class LoaderStats:
-    """Counters of one loader.
+    """Counters of one loader."""
 
-    Attributes:
-        name: name of the loader's reader.
-        slots: maximum number of batches that are ready or being filled.
-        limits: maximum number of batches being filled at once; None if it is unknown.
-        batches: number of batches that steps consumed.
-        waited: seconds that all steps except the first waited for batches.
-        first: seconds that the first step waited for its batch.
-        copied: seconds that steps spent copying batches.
-        stages: seconds of work of each op, summed over all threads.
-        levels: for each number of ready batches, the number of steps that started with it.
-        skipped: number of corrupt samples that were skipped.
-        messages: messages about the first of these samples.
-        broken: messages about files that were truncated at a corrupt frame.
-    """
-
-    name: str
-    slots: int
-    batches: int = 0
-    waited: float = 0.0
-    first: float = 0.0
-    copied: float = 0.0
+    name: str  # name of the loader's reader
+    slots: int  # maximum number of batches that are ready or being filled
+    batches: int = 0  # number of batches that steps consumed
+    waited: float = 0.0  # seconds that all steps except the first waited for batches
+    first: float = 0.0  # seconds that the first step waited for its batch
+    copied: float = 0.0  # seconds that steps spent copying batches
+    # Seconds of work of each op, summed over all threads.
     stages: dict[str, float] = field(default_factory=dict)
+    # For each number of ready batches, the number of steps that started with it.
     levels: dict[int, int] = field(default_factory=dict)
-    skipped: int = 0
-    messages: list[str] = field(default_factory=list)
+    skipped: int = 0  # number of corrupt samples that were skipped
+    messages: list[str] = field(default_factory=list)  # messages about the first of these samples
+    # Messages about files that were truncated at a corrupt frame.
     broken: list[str] = field(default_factory=list)
+    # Maximum number of batches being filled at once; None if it is unknown.
     limits: WorkerLimits | None = None
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 

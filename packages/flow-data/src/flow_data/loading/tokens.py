@@ -28,8 +28,6 @@ class TokenOrder:
 
     Args:
         lengths: number of tokens of each sequence of the data set.
-        first: the first sequence to use.
-        count: number of sequences to use.
         length: number of tokens from one sample to the next.
         samples: number of samples that are needed at least.
         seed: seed of the shuffles; None for no shuffle.
@@ -84,8 +82,6 @@ def part_of(sizes: Sequence[int], index: int, count: int) -> tuple[int, int]:
 
     Args:
         sizes: relative sizes of the parts.
-        index: number of the part.
-        count: number of sequences.
 
     >>> [part_of((969, 30, 1), i, 1000) for i in range(3)]
     [(0, 969), (969, 30), (999, 1)]
@@ -127,8 +123,7 @@ class TokenSource:
     def refs(self, step: int) -> list[int]:
         """Return the numbers of the samples of a step.
 
-        Raises:
-            DataError: the data set has been prepared for fewer samples.
+        Raises `DataError` if the data set has been prepared for fewer samples.
         """
         first, most = step * self._batch, self._order.samples
         if first + self._batch > most:

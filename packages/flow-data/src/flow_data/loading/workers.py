@@ -33,17 +33,11 @@ def setting(name: str, default: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """The maximum number of batches that the loaders of a plan fill at once.
+    """The maximum number of batches that the loaders of a plan fill at once."""
 
-    Attributes:
-        computing: the limit while a step computes.
-        waiting: the limit while a step waits for a batch.
-        source: what determines the limits, for reports.
-    """
-
-    computing: int
-    waiting: int
-    source: str
+    computing: int  # the limit while a step computes
+    waiting: int  # the limit while a step waits for a batch
+    source: str  # what determines the limits, for reports
 
     @classmethod
     def from_cores(cls, cores: Cores) -> WorkerLimits:
@@ -115,8 +109,7 @@ class Job:
     def result(self) -> None:
         """Wait for the job, and raise its error if it failed.
 
-        Raises:
-            CancelledError: the job was cancelled.
+        Raises `CancelledError` if the job was cancelled.
         """
         self.wait()
         if self.cancelled():
@@ -130,9 +123,6 @@ class Workers:
 
     The threads are daemon threads, for which the interpreter does not wait at exit; `stop` ends
     them.
-
-    Attributes:
-        active: number of running jobs.
     """
 
     def __init__(self) -> None:
@@ -141,7 +131,7 @@ class Workers:
         self._changes = Changes()
         self._waiting: set[object] = set()
         self._stopped = False
-        self.active = 0
+        self.active = 0  # number of running jobs
 
     def submit(self, work: Callable[[], None], limits: WorkerLimits) -> Job:
         job = Job(work, limits, self._changes)

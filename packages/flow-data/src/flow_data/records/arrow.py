@@ -46,27 +46,16 @@ class _Block:
 
 @dataclass(frozen=True)
 class Batch:
-    """A record batch of a file.
-
-    Attributes:
-        rows: the number of its rows.
-        block: its place.
-        dictionaries: for each number of a dictionary, the places of its pieces.
-    """
+    """A record batch of a file."""
 
     rows: int
     block: _Block
+    # For each number of a dictionary, the places of its pieces.
     dictionaries: Mapping[int, tuple[_Block, ...]]
 
 
 class ArrowFile:
     """An Arrow IPC file or stream.
-
-    Args:
-        library: pyarrow.
-
-    Attributes:
-        batches: the record batches.
 
     Raises:
         OSError: the path does not name a regular file, or the file cannot be opened.

@@ -28,25 +28,17 @@ VIEWS = ("BinaryView", "Utf8View")
 
 @dataclass(frozen=True)
 class Column:
-    """A column, or a part of one.
-
-    Attributes:
-        kind: Arrow's name of its type.
-        buffers: the number of its buffers in a record batch, apart from those of its parts.
-        made: the function that returns its type, given those of its parts; None if columns of this
-            type are not read.
-        parts: the parts of a nested column.
-        index: the type of the indices of a column that is stored as indices in a dictionary.
-        dictionary: the number of that dictionary.
-    """
+    """A column, or a part of one."""
 
     name: str
-    kind: str
-    buffers: int
+    kind: str  # Arrow's name of its type
+    buffers: int  # the number of its buffers in a record batch, apart from those of its parts
+    # The function that returns its type, given those of its parts; None if columns of this type are
+    # not read.
     made: Callable[[Sequence[Any]], Any] | None
-    parts: tuple[Column, ...] = ()
-    index: Any = None
-    dictionary: int | None = None
+    parts: tuple[Column, ...] = ()  # of a nested column
+    index: Any = None  # type of the indices of a column that is stored as indices in a dictionary
+    dictionary: int | None = None  # the number of that dictionary
 
     @property
     def refused(self) -> str:
@@ -59,8 +51,7 @@ class Column:
 def columns(schema: Table, library: Any) -> tuple[Column, ...]:
     """Return the columns of a schema, given pyarrow.
 
-    Raises:
-        ValueError: the schema is malformed, or its numbers are big-endian.
+    Raises `ValueError` if the schema is malformed, or its numbers are big-endian.
     """
     if schema.GetSlot(4, 0, numbers.Int16Flags):
         raise ValueError("numbers in big-endian byte order")

@@ -16,10 +16,8 @@ def image_files(folder: str) -> tuple[list[str], list[tuple[str, int]]]:
     """Return the classes of a folder of images, and the image files with their class indices.
 
     The sub-folders are the classes, in the order of their names; without sub-folders, all images
-    have class 0. The files are in the order of their classes, then of their names.
-
-    Raises:
-        DataError: the folder is missing, or contains no image.
+    have class 0. The files are in the order of their classes, then of their names.  Raises
+    `DataError` if the folder is missing, or contains no image.
     """
     if not os.path.isdir(folder):
         raise DataError(f"reading images from {folder!r}", found="no such folder")

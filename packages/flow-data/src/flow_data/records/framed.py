@@ -84,9 +84,6 @@ class FramedFiles:
         parse: the function that returns the fields of a payload.
         skip: whether to add a message to `broken` at a corrupt frame and continue with the next
             file.
-
-    Attributes:
-        broken: messages about corrupt frames that were skipped.
     """
 
     def __init__(
@@ -97,7 +94,7 @@ class FramedFiles:
         skip: bool = False,
     ) -> None:
         self.paths = tuple(paths)
-        self.broken: list[str] = []
+        self.broken: list[str] = []  # messages about corrupt frames that were skipped
         self._frame = frame
         self._parse = parse
         self._skip = skip

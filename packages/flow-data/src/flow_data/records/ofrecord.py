@@ -46,8 +46,7 @@ def part_path(folder: str, number: int, prefix: str = "part-", suffix_length: in
 def part_paths(folder: str, count: int, prefix: str, suffix_length: int) -> list[str]:
     """Return the paths of the parts of a data set; all parts must exist.
 
-    Raises:
-        DataError: the folder or a part is missing.
+    Raises `DataError` if the folder or a part is missing.
     """
     paths = [part_path(folder, i, prefix, suffix_length) for i in range(count)]
     absent = [path for path in paths if not os.path.isfile(path)]

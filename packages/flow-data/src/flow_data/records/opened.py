@@ -10,12 +10,7 @@ from flow_core.base.formats.regular_files import AnyPath, open_regular
 class OpenFile:
     """A regular file, which is closed when nothing refers to it; threads may share it.
 
-    Attributes:
-        descriptor: the descriptor of the file.
-        size: the number of bytes that it had when it was opened.
-
-    Raises:
-        OSError: the path does not name a regular file, or the file cannot be opened.
+    Raises `OSError` if the path does not name a regular file, or the file cannot be opened.
     """
 
     __slots__ = ("descriptor", "size")
@@ -23,6 +18,7 @@ class OpenFile:
     def __init__(self, path: AnyPath) -> None:
         with open_regular(path) as file:
             self.descriptor = os.dup(file.fileno())
+        # The number of bytes that it had when it was opened.
         self.size = os.fstat(self.descriptor).st_size
 
     def __del__(self) -> None:

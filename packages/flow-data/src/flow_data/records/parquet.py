@@ -37,25 +37,15 @@ _PREFIXED = 7
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A column of a row group.
+    """A column of a row group."""
 
-    Attributes:
-        name: the path of the column in the schema.
-        size: bytes of all its pages after decompression.
-        values: the number of its values.
-        distinct: the number of values in its dictionaries.
-        width: bytes of a value; None for values of different lengths.
-        prefixed: whether values may begin like the value before.
-        nested: whether a row may have several values.
-    """
-
-    name: str
-    size: int
+    name: str  # the path of the column in the schema
+    size: int  # bytes of all its pages after decompression
     values: int
-    distinct: int
-    width: int | None
-    prefixed: bool
-    nested: bool
+    distinct: int  # the number of values in its dictionaries
+    width: int | None  # bytes of a value; None for values of different lengths
+    prefixed: bool  # whether values may begin like the value before
+    nested: bool  # whether a row may have several values
 
     @property
     def repeated(self) -> int:
@@ -71,9 +61,6 @@ class _Chunk:
 
 class ParquetFile:
     """A Parquet file.
-
-    Args:
-        library: pyarrow.
 
     Attributes:
         rows: the number of rows of each row group.

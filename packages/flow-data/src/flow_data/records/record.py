@@ -37,13 +37,9 @@ class Origin:
 
 
 class CorruptRecordError(RowError):
-    """The error for a corrupt or unreadable record or file of records.
+    """The error for a corrupt or unreadable record or file of records."""
 
-    Attributes:
-        origin: position of the record.
-    """
-
-    origin: Origin | None = None
+    origin: Origin | None = None  # of the record
 
 
 def corrupt(

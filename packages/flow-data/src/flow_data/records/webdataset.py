@@ -173,8 +173,7 @@ def _opened(file: BinaryIO) -> tarfile.TarFile:
 def _end(member: tarfile.TarInfo, before: int, file_size: int) -> int:
     """Return the end of a member.
 
-    Raises:
-        tarfile.ReadError: the end precedes the start, or lies beyond the end of the file.
+    Raises `tarfile.ReadError` if the end precedes the start, or lies beyond the end of the file.
     """
     has_bytes = member.isreg() or member.type not in tarfile.SUPPORTED_TYPES
     end = member.offset_data + (member.size if has_bytes else 0)

@@ -20,30 +20,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The facts about an engine.
-
-    Attributes:
-        name: name of the engine.
-        rank, size: required variables; the engine is present if both are set.
-        local_rank, local_size: optional variables for the rank and number of processes on one
-            host; "" if the engine has no such variable.
-        optional: whether a set without `size` is ignored, unless the user selects this engine.
-        restarts: variable with the number of restarts so far; "" if there is none.
-        job: variables that identify a job of the user; equal on all hosts.
-        mpi: variables which show that MPI can exchange its addresses over the engine.
-        error_file: variable with the path of a file that receives the error of a process.
-    """
+    """The facts about an engine."""
 
     name: str
-    rank: str
+    rank: str  # required, as ``size``; the engine is present if both are set
     size: str
-    local_rank: str = ""
-    local_size: str = ""
+    local_rank: str = ""  # optional, for the processes on one host; "" if there is none
+    local_size: str = ""  # likewise
+    # Whether a set without `size` is ignored, unless the user selects this engine.
     optional: bool = False
-    restarts: str = ""
-    job: tuple[str, ...] = ()
+    restarts: str = ""  # variable with the number of restarts so far; "" if there is none
+    job: tuple[str, ...] = ()  # variables that identify a job of the user; equal on all hosts
+    # Variables which show that MPI can exchange its addresses over the engine.
     mpi: tuple[str, ...] = ()
-    error_file: str = ""
+    error_file: str = ""  # variable with the path of a file that receives the error of a process
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -117,7 +107,6 @@ def tell_engine(source: str, message: str, env: Mapping[str, str] | None = None)
 
     Args:
         source: name of the engine, as in `Membership.source`.
-        message: the error.
         env: the environment variables; those of this process if None.
     """
     env = os.environ if env is None else env

@@ -28,28 +28,20 @@ class LaunchError(FlowError):
 class Membership:
     """The rank of a process among the processes of one program.
 
-    Attributes:
-        rank: number of this process, from 0 to size - 1.
-        size: number of processes.
-        local_rank, local_size: rank and number among the processes of this host; None if the
-            launcher does not provide them.
-        source: the engine whose variables were read; "alone" if there are no such variables.
-        master: (address, port) of rank 0, if the launcher provides it.
-        restart: number of restarts so far: those of the engine, and ``FLOW_DIST_RESTART``.
-
     >>> Membership.from_env({"RANK": "1", "WORLD_SIZE": "2", "FLOW_DIST_HOST": "a"})
     Membership(rank=1, size=2, local_rank=None, local_size=None, host='a', source='torchrun', \
 master=None, restart=0)
     """
 
-    rank: int
+    rank: int  # number of this process, from 0 to size - 1
     size: int
-    local_rank: int | None
-    local_size: int | None
+    local_rank: int | None  # on this host; None if the launcher does not provide it
+    local_size: int | None  # likewise
     host: str
+    # The engine whose variables were read; "alone" if there are no such variables.
     source: str = "alone"
-    master: tuple[str, int] | None = None
-    restart: int = 0
+    master: tuple[str, int] | None = None  # (address, port) of rank 0, if the launcher provides it
+    restart: int = 0  # number of restarts so far: those of the engine, and ``FLOW_DIST_RESTART``
 
     def __post_init__(self) -> None:
         _check_place(self.source, "rank", self.rank, self.size)

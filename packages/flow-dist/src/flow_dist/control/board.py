@@ -24,72 +24,49 @@ FIRST_JOB = "all ranks at their first job"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Time limits in seconds.
+    """Time limits in seconds."""
 
-    Attributes:
-        beat: interval between heartbeats.
-        silence: time without a heartbeat after which a rank counts as lost.
-        exchange: maximum duration of one exchange between ranks.
-        start: time within which all ranks must join; if `exchange` is shorter, also the limit of
-            the wait until all ranks reach their first job.
-        settle: time that a contradiction between ranks must last before it counts as a failure.
-        stall: time without a finished step after which all positions are reported; doubled after
-            each report.
-        stall_limit: time without a finished step after which the job is stopped.
-    """
-
-    beat: float = 0.5
-    silence: float = 5.0
-    exchange: float = 300.0
+    beat: float = 0.5  # interval between heartbeats
+    silence: float = 5.0  # time without a heartbeat after which a rank counts as lost
+    exchange: float = 300.0  # maximum duration of one exchange between ranks
+    # Time within which all ranks must join; if `exchange` is shorter, also the limit of the wait
+    # until all ranks reach their first job.
     start: float = 120.0
+    # Time that a contradiction between ranks must last before it counts as a failure.
     settle: float = 1.0
+    # Time without a finished step after which all positions are reported; doubled after each
+    # report.
     stall: float = 60.0
-    stall_limit: float = math.inf
+    stall_limit: float = math.inf  # time without a finished step after which the job is stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The reason why a job is stopped.
+    """The reason why a job is stopped."""
 
-    Attributes:
-        kind: "exception", "status", "died", "silent", "ended", "diverged", "stuck", "missing",
-            "stalled".
-        rank: rank of the process at fault; -1 if it is unknown.
-        host: host of this rank.
-        step: the step that this rank had reached.
-        op: the exchange in which this rank waited, else "".
-        message: the complete text for the user.
-        silent: addresses of hosts whose ranks are all silent.
-        status: exit status of the job: the exit status of this rank, if known.
-    """
-
+    # "exception", "status", "died", "silent", "ended", "diverged", "stuck", "missing", "stalled".
     kind: str
-    rank: int
-    host: str
-    step: int
-    op: str
-    message: str
-    silent: tuple[str, ...] = ()
-    status: int = 1
+    rank: int  # rank of the process at fault; -1 if it is unknown
+    host: str  # host of this rank
+    step: int  # the step that this rank had reached
+    op: str  # the exchange in which this rank waited, else ""
+    message: str  # the complete text for the user
+    silent: tuple[str, ...] = ()  # addresses of hosts whose ranks are all silent
+    status: int = 1  # exit status of the job: the exit status of this rank, if known
 
 
 class Board:
     """The latest reports of all ranks of a job.
 
     Args:
-        size: number of ranks.
         now: the current time, in seconds.
-
-    Attributes:
-        ranks: the ranks that have joined.
-        open: number of ranks that have neither disconnected nor said goodbye.
     """
 
     def __init__(self, size: int, limits: Limits, now: float) -> None:
         self.size = size
         self.limits = limits
-        self.ranks: dict[int, Rank] = {}
-        self.open = 0
+        self.ranks: dict[int, Rank] = {}  # the ranks that have joined
+        self.open = 0  # number of ranks that have neither disconnected nor said goodbye
         self._names = Names(size)
         self._succeeded = 0
         self._began = now
@@ -109,8 +86,7 @@ class Board:
     def beat(self, rank: int, changes: Mapping[str, Any], now: float) -> None:
         """Record a heartbeat of a rank, with the changes of its position.
 
-        Raises:
-            WireError: the changes are invalid.
+        Raises `WireError` if the changes are invalid.
         """
         known = self.ranks[rank]
         if changes:

@@ -55,17 +55,13 @@ def current() -> ControlClient | None:
 
 
 def join(
-    membership: Membership | None = None,
+    membership: Membership | None = None,  # rank and size; read from the environment if None
+    # All-gathers a JSON value; called by all ranks under launchers that do not provide the server's
+    # address.
     gather: Gather | None = None,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,  # the environment variables; those of the process if None
 ) -> ControlClient | None:
     """Join the job, once per process; return None if the program has only one process.
-
-    Args:
-        membership: rank and size; read from the environment if None.
-        gather: all-gathers a JSON value; called by all ranks under launchers that do not provide
-            the server's address.
-        env: the environment variables; those of the process if None.
 
     Raises:
         LaunchError: the server's address is unknown, or the server cannot be reached.
@@ -85,21 +81,14 @@ def join(
 
 
 def join_at_rank_0(
-    membership: Membership,
-    address: str,
+    membership: Membership,  # rank and size of this process
+    address: str,  # address at which rank 0 listens
     port: int,
-    about: Sequence[object],
-    limits: Limits | None = None,
-    env: Mapping[str, str] | None = None,
+    about: Sequence[object],  # identifies the job among the user's jobs; equal in all ranks
+    limits: Limits | None = None,  # time limits; ``start`` also limits the attempts to reach rank 0
+    env: Mapping[str, str] | None = None,  # the environment variables; those of the process if None
 ) -> ControlClient:
     """Join ranks that know the address of rank 0 and that each run in a terminal of their own.
-
-    Args:
-        membership: rank and size of this process.
-        address, port: address at which rank 0 listens.
-        about: identifies the job among the user's jobs; equal in all ranks.
-        limits: time limits; ``start`` also limits the attempts to reach rank 0.
-        env: the environment variables; those of the process if None.
 
     Raises:
         LaunchError: rank 0 cannot be reached, or has another secret.

@@ -67,21 +67,6 @@ class JobStoppedError(FlowError):
 class ControlClient:
     """A rank's connection to the `ControlServer`.
 
-    Args:
-        membership: rank and size of this process.
-        address, port: address of the server.
-        token: the secret of the job.
-        watch: the record of where this process waits; `WATCH` if None.
-        stop: called with a message in the client's thread when the job is stopped; if None, the
-            process is terminated.
-        patience: seconds for which connecting is retried, as the server may start later.
-
-    Attributes:
-        membership: rank and size of this process.
-        hosts: the hosts of all ranks, once all have joined.
-        in_child: whether this is a forked child, whose parent owns the connection.
-        failing: exit status of a process that is failing, and the exception that ends the process.
-
     Raises:
         LaunchError: the server cannot be reached, or rejects this rank.
     """
@@ -89,17 +74,21 @@ class ControlClient:
     def __init__(
         self,
         membership: Membership,
-        address: str,
+        address: str,  # address of the server
         port: int,
-        token: str,
+        token: str,  # the secret of the job
         *,
-        watch: Watch | None = None,
+        watch: Watch | None = None,  # the record of where this process waits; `WATCH` if None
+        # Called with a message in the client's thread when the job is stopped; if None, the process
+        # is terminated.
         stop: Callable[[str], None] | None = None,
+        # Seconds for which connecting is retried, as the server may start later.
         patience: float = 30.0,
     ) -> None:
         self.membership = membership
-        self.hosts: tuple[str, ...] = ()
-        self.in_child = False
+        self.hosts: tuple[str, ...] = ()  # the hosts of all ranks, once all have joined
+        self.in_child = False  # whether this is a forked child, whose parent owns the connection
+        # Exit status of a process that is failing, and the exception that ends the process.
         self.failing: tuple[int, BaseException | None] = 0, None
         self._watch = watch or WATCH
         self._reporter = Reporter(self._watch)
@@ -279,7 +268,6 @@ class ControlClient:
 
         Args:
             key: equal in all ranks.
-            value: the value of this rank.
             seconds: maximum wait; if None, only the limits of the server apply.
 
         Raises:

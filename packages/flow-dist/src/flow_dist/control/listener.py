@@ -44,8 +44,7 @@ _OTHER_FILES = 128
 def allow_connections(count: int) -> None:
     """Raise this process's limit on open files to the number that its connections need.
 
-    Raises:
-        LaunchError: the system does not allow that many open files.
+    Raises `LaunchError` if the system does not allow that many open files.
     """
     needed = count + len(os.listdir("/proc/self/fd")) + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -69,10 +68,6 @@ class Listener:
         serve: handles a connection, and closes it.
         missing: number of ranks that are expected to join.
 
-    Attributes:
-        port: the port on which the listener listens.
-        missing: number of ranks that have not joined; once it is 0, the accept rate is limited.
-
     Raises:
         OSError: the address is not available.
     """
@@ -81,7 +76,8 @@ class Listener:
         family, _, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
         self._socket = socket.create_server(place[:2], family=family, backlog=BACKLOG)
         self._socket.setblocking(False)
-        self.port: int = self._socket.getsockname()[1]
+        self.port: int = self._socket.getsockname()[1]  # the port on which the listener listens
+        # Number of ranks that have not joined; once it is 0, the accept rate is limited.
         self.missing = missing
         self._serve = serve
         self._unauthenticated: dict[asyncio.StreamWriter, str] = {}
@@ -162,14 +158,10 @@ def _finish(future: asyncio.Future[None]) -> None:
 
 
 class DropLog:
-    """A rate-limited log of dropped connections.
-
-    Attributes:
-        unlogged: number of drops without a line of their own.
-    """
+    """A rate-limited log of dropped connections."""
 
     def __init__(self) -> None:
-        self.unlogged = 0
+        self.unlogged = 0  # number of drops without a line of their own
         self._lines = 0
         self._since = 0.0
         self._last = ""

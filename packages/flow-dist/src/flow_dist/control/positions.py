@@ -15,23 +15,15 @@ MAX_LINES = 32
 
 @dataclass(slots=True)
 class Rank:
-    """One rank, according to its last messages.
+    """One rank, according to its last messages."""
 
-    Attributes:
-        host, address: name of the rank's host, and source address of its connection.
-        heard: time of the rank's last message.
-        since: time at which the rank first reported its current position.
-        position: position of the rank, according to its reports.
-        ended: exit status of the rank once it has said goodbye.
-        gone: time at which the rank's connection was lost; None while it is connected.
-    """
-
-    host: str
+    host: str  # name of the rank's host, and source address of its connection
     address: str
-    heard: float
-    since: float
-    position: Position = field(default_factory=Position)
-    ended: int | None = None
+    heard: float  # time of the rank's last message
+    since: float  # time at which the rank first reported its current position
+    position: Position = field(default_factory=Position)  # according to its reports
+    ended: int | None = None  # exit status of the rank once it has said goodbye
+    # Time at which the rank's connection was lost; None while it is connected.
     gone: float | None = None
 
     @property
@@ -62,9 +54,6 @@ def positions(ranks: Mapping[int, Rank], size: int, now: float, quiet: float) ->
     """Return lines that describe the positions of all ranks.
 
     Args:
-        ranks: the ranks that have joined.
-        size: number of all ranks.
-        now: the current time, in seconds.
         quiet: number of seconds without a message from which a line mentions the silence.
     """
     if size <= MAX_LINES:

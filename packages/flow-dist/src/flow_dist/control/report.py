@@ -33,11 +33,7 @@ NOWHERE = -1
 
 
 class Reporter:
-    """A reporter of this process's position to one server.
-
-    Args:
-        watch: the record of where the process waits.
-    """
+    """A reporter of this process's position to one server."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -105,15 +101,10 @@ class Reporter:
 
 @dataclass(slots=True)
 class _Sent:
-    """The data about a group that the server has received.
+    """The data about a group that the server has received."""
 
-    Attributes:
-        number: number of the group in reports.
-        count, keys: the last count sent, and the last count whose keys have been sent.
-    """
-
-    number: int
-    count: int = -1
+    number: int  # number of the group in reports
+    count: int = -1  # the last count sent, and the last count whose keys have been sent
     keys: int = -1
 
 
@@ -122,42 +113,26 @@ class _Sent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Team:
-    """Ranks that exchange with each other in one order; one object serves all members.
+    """Ranks that exchange with each other in one order; one object serves all members."""
 
-    Attributes:
-        ranks: the members, in ascending order.
-        lane: distinguishes independent orders of exchanges.
-        members: the members, in a container with a fast ``in``.
-        text: the members, as a text for messages.
-    """
-
-    ranks: Sequence[int]
-    lane: str
-    members: Collection[int]
-    text: str
+    ranks: Sequence[int]  # the members, in ascending order
+    lane: str  # distinguishes independent orders of exchanges
+    members: Collection[int]  # the members, in a container with a fast ``in``
+    text: str  # the members, as a text for messages
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """A site of the program; one object serves all ranks.
+    """A site of the program; one object serves all ranks."""
 
-    Attributes:
-        op, what, at: see `Watch.site`.
-        team: the ranks that exchange there.
-    """
-
-    op: str
+    op: str  # see `Watch.site`
     what: str
     at: str
-    team: Team
+    team: Team  # the ranks that exchange there
 
 
 class Names:
-    """The teams and places of a job, looked up by their descriptions.
-
-    Args:
-        size: number of ranks.
-    """
+    """The teams and places of a job, looked up by their descriptions."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -194,25 +169,17 @@ FIELDS = frozenset({"step", "finished", "sequence", "line", "teams", "sites", "c
 
 @dataclass(slots=True)
 class Position:
-    """The position of a rank, according to its reports.
+    """The position of a rank, according to its reports."""
 
-    Attributes:
-        step: the step that the rank has reached.
-        finished: number of finished steps.
-        sequence: number of exchanges that the rank has entered.
-        line: the user's source line that the rank's main thread executes.
-        place: where the rank waits for other ranks; None if it does not wait.
-        counts: number of exchanges that the rank has entered, for each team.
-        keys: for each team, the keys of the last exchanges, `KEY_DIGITS` digits each; reported once
-            the count stays the same.
-    """
-
-    step: int = 0
-    finished: int = 0
-    sequence: int = 0
-    line: str = ""
-    place: Place | None = None
+    step: int = 0  # the step that the rank has reached
+    finished: int = 0  # number of finished steps
+    sequence: int = 0  # number of exchanges that the rank has entered
+    line: str = ""  # the user's source line that the rank's main thread executes
+    place: Place | None = None  # where the rank waits for other ranks; None if it does not wait
+    # Number of exchanges that the rank has entered, for each team.
     counts: dict[Team, int] = field(default_factory=dict)
+    # For each team, the keys of the last exchanges, `KEY_DIGITS` digits each; reported once the
+    # count stays the same.
     keys: dict[Team, str] = field(default_factory=dict)
     _teams: dict[int, Team] = field(default_factory=dict)
     _places: dict[int, Place] = field(default_factory=dict)

@@ -35,7 +35,6 @@ def job_token(env: Mapping[str, str], *about: object) -> str:
     """Return a job's token, from the environment or else derived from the user's secret.
 
     Args:
-        env: the environment variables of the process.
         about: identifies the job among the user's jobs; equal in all ranks.
 
     Raises:

@@ -46,16 +46,6 @@ _REPORT_SECONDS = 0.3
 class ControlServer:
     """The control server of a job, which admits the ranks and monitors them.
 
-    Args:
-        size: number of ranks.
-        token: the secret of the job.
-        address: the only address to listen on.
-        port: the port to listen on; 0 selects any free port.
-        report: receives reports about a job that makes no progress; if None, they are printed.
-
-    Attributes:
-        address, port: where the server listens.
-
     Raises:
         LaunchError: the address is not available, or the system does not let this process open one
             file descriptor per rank.
@@ -64,15 +54,16 @@ class ControlServer:
     def __init__(
         self,
         size: int,
-        token: str,
-        address: str = "127.0.0.1",
-        port: int = 0,
+        token: str,  # the secret of the job
+        address: str = "127.0.0.1",  # the only address to listen on
+        port: int = 0,  # the port to listen on; 0 selects any free port
         limits: Limits | None = None,
+        # Receives reports about a job that makes no progress; if None, they are printed.
         report: Callable[[str], object] | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self._report = report or print_report
-        self.address = address
+        self.address = address  # where the server listens
         self._token = token
         self._board = Board(size, self.limits, time.monotonic())
         self._writers: dict[int, asyncio.StreamWriter] = {}

@@ -28,25 +28,15 @@ MAX_CANDIDATES = 16
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why ranks wait.
+    """Why ranks wait."""
 
-    Attributes:
-        rank: a rank at fault.
-        text: a description that names all ranks at fault.
-        is_circle: whether the ranks at fault wait for each other.
-    """
-
-    rank: int
-    text: str
-    is_circle: bool = False
+    rank: int  # a rank at fault
+    text: str  # a description that names all ranks at fault
+    is_circle: bool = False  # whether the ranks at fault wait for each other
 
 
 class WaitGraph:
-    """The graph of waits of a job.
-
-    Args:
-        ranks: the ranks that have joined.
-    """
+    """The graph of waits of a job."""
 
     def __init__(self, ranks: Mapping[int, Rank]) -> None:
         self._ranks = ranks

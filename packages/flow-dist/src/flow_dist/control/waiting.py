@@ -41,19 +41,12 @@ class Verdict:
 
 @dataclass(slots=True)
 class WaitPolicy:
-    """The rules by which a process waits.
+    """The rules by which a process waits."""
 
-    Attributes:
-        spins: number of polls before the process yields its core.
-        home: home core of the process on an oversubscribed host, else None.
-        same_core: the ranks of the other processes with this home core.
-        yields: number of waits in which the process has yielded.
-    """
-
-    spins: int = SPINS
-    home: int | None = None
-    same_core: frozenset[int] = frozenset()
-    yields: int = 0
+    spins: int = SPINS  # number of polls before the process yields its core
+    home: int | None = None  # home core of the process on an oversubscribed host, else None
+    same_core: frozenset[int] = frozenset()  # the ranks of the other processes with this home core
+    yields: int = 0  # number of waits in which the process has yielded
 
     def spins_for(self, rank: int, awaited: Collection[int]) -> int:
         """Return the number of polls for a rank before yielding the core.
@@ -93,7 +86,6 @@ def tune_waits_to_host(rank: int, gather: Callable[[bytes], Sequence[bytes]]) ->
     and make three others, which wait for each other, share one core.
 
     Args:
-        rank: rank of this process.
         gather: all-gathers bytes over all processes, in rank order.
     """
     host = platform.node()

@@ -25,25 +25,19 @@ HISTORY = 32
 
 
 class Group:
-    """A set of ranks that exchange with each other, and the last exchanges that they entered.
-
-    Attributes:
-        lane: distinguishes independent orders of exchanges.
-        count: number of exchanges entered.
-        last: keys of the last exchanges, each at the exchange's number modulo the length.
-        sites: number of sites created; equal in all members at the same point of the program.
-        current: the site at which the process waits, else None.
-    """
+    """A set of ranks that exchange with each other, and the last exchanges that they entered."""
 
     __slots__ = ("count", "current", "lane", "last", "ranks", "sites")
 
     def __init__(self, ranks: tuple[int, ...], lane: str) -> None:
         self.ranks = ranks
-        self.lane = lane
-        self.count = 0
+        self.lane = lane  # distinguishes independent orders of exchanges
+        self.count = 0  # number of exchanges entered
+        # Keys of the last exchanges, each at the exchange's number modulo the length.
         self.last = [0] * HISTORY
+        # Number of sites created; equal in all members at the same point of the program.
         self.sites = 0
-        self.current: Site | None = None
+        self.current: Site | None = None  # the site at which the process waits, else None
 
     def keys(self, count: int) -> list[int]:
         """Return the keys of the last exchanges up to ``count``, the newest last.
@@ -56,18 +50,13 @@ class Group:
 
 
 class Site:
-    """A point of the program at which this process waits for others; see `Watch.site`.
-
-    Attributes:
-        op, what, at, group: see `Watch.site`.
-        count: number of launches so far.
-    """
+    """A point of the program at which this process waits for others; see `Watch.site`."""
 
     __slots__ = ("_key", "at", "count", "group", "op", "what")
 
     def __init__(self, op: str, what: str, at: str, group: Group) -> None:
-        self.count = 0
-        self.op = op
+        self.count = 0  # number of launches so far
+        self.op = op  # see `Watch.site`
         self.what = what
         self.at = at
         self.group = group
@@ -112,11 +101,6 @@ class Site:
 class Watch:
     """A record of the steps of this process and of the sites at which it waits.
 
-    Attributes:
-        steps: number of the running step: an integer, or a 0-d array that the runtime increments
-            and reports read.
-        finished: number of finished steps of all jobs.
-
     >>> watch = Watch()
     >>> site = watch.site("loss", "all_reduce float32[4]", ranks=(0, 1), at="train.py:7")
     >>> site.enter()
@@ -126,29 +110,24 @@ class Watch:
     """
 
     def __init__(self) -> None:
+        # Number of the running step: an integer, or a 0-d array that the runtime increments and
+        # reports read.
         self.steps: Any = 0
-        self.finished = 0
+        self.finished = 0  # number of finished steps of all jobs
         self._groups: dict[tuple[tuple[int, ...], str], Group] = {}
 
     def site(
         self,
         op: str,
-        what: str,
+        what: str,  # collective, element type and shape of the exchange; equal in all ranks
         *,
-        ranks: Iterable[int],
-        at: SourceLine | str | None = None,
+        ranks: Iterable[int],  # the ranks that take part
+        at: SourceLine | str | None = None,  # user's source line; the line of the caller if None
+        # The name of an order of exchanges: all ranks enter the sites of one lane in the same
+        # order, and independent threads use different lanes.
         lane: str = "",
     ) -> Site:
-        """Create a site; all ranks must call this method once per site, in the same order.
-
-        Args:
-            op: name of the op or exchange.
-            what: collective, element type and shape of the exchange; equal in all ranks.
-            ranks: the ranks that take part.
-            at: the user's source line; the line of the caller if None.
-            lane: the name of an order of exchanges: all ranks enter the sites of one lane in the
-                same order, and independent threads use different lanes.
-        """
+        """Create a site; all ranks must call this method once per site, in the same order."""
         members = tuple(sorted(set(ranks)))
         group = self._groups.setdefault((members, lane), Group(members, lane))
         return Site(op, what, str(at or user_line(2) or ""), group)

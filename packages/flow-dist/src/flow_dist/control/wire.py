@@ -57,9 +57,6 @@ def pack(message: Message, limit: int = TO_SERVER) -> bytes:
 class Framing:
     """A decoder that splits a byte stream into messages.
 
-    Args:
-        limit: maximum size in bytes of a message.
-
     >>> framing = Framing(100)
     >>> [list(framing.feed(part)) for part in (pack({"a": 1})[:6], pack({"a": 1})[6:])]
     [[], [{'a': 1}]]
@@ -102,8 +99,7 @@ def _refused(name: str) -> NoReturn:
 def _is_plain(value: Any, depth: int) -> bool:
     """Return whether a value is of bounded depth and range, and can be encoded again.
 
-    Raises:
-        UnicodeEncodeError: a string holds a lone surrogate.
+    Raises `UnicodeEncodeError` if a string holds a lone surrogate.
     """
     if isinstance(value, str):
         return value.isascii() or bool(value.encode())

@@ -21,7 +21,6 @@ def compile_if_missing(ranks: int, seconds: float) -> bool:
     the ranks, which report them.
 
     Args:
-        ranks: the number of ranks to start.
         seconds: the time after which the process is killed, and the ranks compile what is missing.
 
     Returns:

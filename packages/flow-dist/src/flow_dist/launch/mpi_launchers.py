@@ -31,8 +31,7 @@ class Host:
     def parse_all(cls, text: str) -> tuple[Host, ...]:
         """Parse hosts of the form ``a:2,b:2``.
 
-        Raises:
-            LaunchError: the text has another form, or names a host twice.
+        Raises `LaunchError` if the text has another form, or names a host twice.
         """
         hosts = tuple(cls._parse(part, text) for part in text.split(",")) if text else ()
         if len({host.name for host in hosts}) < len(hosts):
@@ -56,22 +55,16 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """An ``mpiexec`` program.
-
-    Attributes:
-        path: the program.
-        kind: "MPICH" or "Open MPI".
-    """
+    """An ``mpiexec`` program."""
 
     path: str
-    kind: str
+    kind: str  # "MPICH" or "Open MPI"
 
     @classmethod
     def find(cls, path: str | None = None) -> Launcher:
         """Return the launcher at a path or, by default, beside this Python or else on PATH.
 
-        Raises:
-            LaunchError: there is no launcher, or its kind is unknown.
+        Raises `LaunchError` if there is no launcher, or its kind is unknown.
         """
         folder = os.path.dirname(sys.executable)
         mpiexec = path or shutil.which("mpiexec", path=folder) or shutil.which("mpiexec")
@@ -92,25 +85,15 @@ class Launcher:
     def command(
         self,
         size: int,
-        hosts: Sequence[Host],
+        hosts: Sequence[Host],  # where to run; this host if empty
         program: Sequence[str],
         *,
-        agent: str | None = None,
-        address: str | None = None,
-        label: bool = False,
-        forwarded: Sequence[str] = (),
+        agent: str | None = None,  # program to use in place of ssh
+        address: str | None = None,  # address of this host that other hosts can reach
+        label: bool = False,  # whether to prefix each line of output with the rank that prints it
+        forwarded: Sequence[str] = (),  # names of environment variables to pass to all ranks
     ) -> list[str]:
-        """Return the command line that runs a program on all ranks.
-
-        Args:
-            size: number of ranks.
-            hosts: where to run; this host if empty.
-            program: the program and its arguments.
-            agent: program to use in place of ssh.
-            address: address of this host that other hosts can reach.
-            label: whether to prefix each line of output with the rank that prints it.
-            forwarded: names of environment variables to pass to all ranks.
-        """
+        """Return the command line that runs a program on all ranks."""
         table = {MPICH: self._mpich, OPEN_MPI: self._open_mpi}
         options = table[self.kind](",".join(map(str, hosts)), agent, address, label, forwarded)
         return [self.path, *options, "-n", str(size), *program]
@@ -139,7 +122,6 @@ class Launcher:
         """Return the environment of the launcher.
 
         Args:
-            env: the environment to extend.
             folder: folder for the files of Open MPI's launcher.  By default, the launcher names the
                 folder after its process id; after a kill, the files would stay in this folder, and
                 the next launcher with the same id would fail.

@@ -48,7 +48,6 @@ def end(process: subprocess.Popen[bytes], grace: float) -> None:
     """Terminate a program and its descendants, and unlink the MPI files of this host's ranks.
 
     Args:
-        process: a process that `start` has returned.
         grace: seconds in which the process can terminate its own children, also on other hosts.
     """
     left = set().union(*[mpi_files(below.pid) for below in _descendants()])

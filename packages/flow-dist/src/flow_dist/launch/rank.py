@@ -24,7 +24,6 @@ def run_rank(argv: Sequence[str], loaded: Collection[str]) -> None:
     """Run a script as a rank; propagate the exception that ends it.
 
     Args:
-        argv: the script and its arguments.
         loaded: names of the modules that Python had loaded at start.
     """
     die_with_parent()

@@ -88,7 +88,6 @@ class Cluster:
 
     Args:
         each: resources to reserve per rank.
-        strategy: see `run`.
 
     Raises:
         LaunchError: Ray or a cluster is not available.
@@ -108,8 +107,7 @@ class Cluster:
     def fit(self, job: Job, failure: Failure | None) -> Job:
         """Return the job with as many ranks as there are resources for; reserve the resources.
 
-        Raises:
-            LaunchError: there are resources for too few ranks.
+        Raises `LaunchError` if there are resources for too few ranks.
         """
         self._release()  # a placement group that lost a node must be created again
         node_address = self._ray.util.get_node_ip_address()
@@ -196,10 +194,8 @@ class Actors:
     """The ranks that one start of a job creates; an actor runs the process of each rank.
 
     Args:
-        ray: the library.
         actors: actors of class `Process`, in any order.
         command: the command of a rank, without the interpreter.
-        env: environment variables for all ranks.
     """
 
     def __init__(

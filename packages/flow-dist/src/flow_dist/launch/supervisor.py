@@ -40,30 +40,21 @@ _VERDICT_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program to run on several ranks.
-
-    Attributes:
-        script, args: the program.
-        size: number of ranks; 0 for one rank per slot of the hosts.
-        hosts: where to run; this host if empty.
-        restarts: maximum number of restarts after failures.
-        least: minimum number of ranks to continue with after hosts are lost.
-        mpiexec, agent, address: see `Launcher`.
-        label: whether each line of output is labeled with its rank; if None, on terminals only.
-        settings: environment variables to set in all ranks.
-    """
+    """A program to run on several ranks."""
 
     script: str
     args: tuple[str, ...] = ()
-    size: int = 0
-    hosts: tuple[Host, ...] = ()
-    restarts: int = 0
-    least: int = 0
-    mpiexec: str | None = None
+    size: int = 0  # number of ranks; 0 for one rank per slot of the hosts
+    hosts: tuple[Host, ...] = ()  # where to run; this host if empty
+    restarts: int = 0  # maximum number of restarts after failures
+    least: int = 0  # minimum number of ranks to continue with after hosts are lost
+    mpiexec: str | None = None  # see `Launcher`
     agent: str | None = None
     address: str | None = None
     limits: Limits = field(default_factory=Limits)
+    # Whether each line of output is labeled with its rank; if None, on terminals only.
     label: bool | None = None
+    # Environment variables to set in all ranks.
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -104,7 +95,6 @@ def supervise(job: Job, starter: Starter | None = None) -> int:
     The status is 0 if all ranks succeeded; otherwise it is the status of the rank at fault, or 1.
 
     Args:
-        job: the job to run.
         starter: the engine that starts the ranks; if None, mpiexec.
 
     Raises:

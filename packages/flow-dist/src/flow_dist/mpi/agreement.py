@@ -53,7 +53,6 @@ def next_full(calls: int, policy: str) -> int:
     """Return the number of the next call of a job whose feeds are compared in full; -1 for none.
 
     Args:
-        calls: number of calls so far.
         policy: one of `flow_core.base.config.CHECK_FEEDS`.
 
     >>> [next_full(calls, "sometimes") for calls in (0, 3, 4, 5, 9, 600, 1024, 1025)]
@@ -96,9 +95,6 @@ class Job:
     """A job whose calls are compared with the calls of the other processes.
 
     Args:
-        log: the event log of steps.
-        name: name of the job.
-        arrays: names of the arrays that are fed to the job.
         policy: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
     """
 
@@ -174,8 +170,6 @@ class Agreement:
     """A comparison of this process's events with those of the other processes.
 
     Args:
-        rank: rank of this process.
-        logs: the event log of each of `LANES`.
         tell: all-gathers descriptions of events after a difference is found.
     """
 
@@ -197,8 +191,7 @@ class Agreement:
     def check(self) -> None:
         """Compare the steps of this process with those of its neighbors, at negligible cost.
 
-        Raises:
-            ProcessesDifferError: a neighbor has run other steps.
+        Raises `ProcessesDifferError` if a neighbor has run other steps.
         """
         if self._steps.quick_difference() is not None:
             self.check_all()
@@ -206,8 +199,7 @@ class Agreement:
     def check_all(self) -> None:
         """Compare all events of this process with those of all other processes.
 
-        Raises:
-            ProcessesDifferError: another process has run other steps or collectives.
+        Raises `ProcessesDifferError` if another process has run other steps or collectives.
         """
         differences = {name: lane.difference() for name, lane in self._lanes.items()}
         if any(number is not None for number in differences.values()):

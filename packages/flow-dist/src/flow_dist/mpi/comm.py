@@ -84,17 +84,14 @@ class MpiComm(Comm):
     Args:
         devices: all devices; `MpiWorld.owner` maps each device to a rank.
         joined: the processes; by default all processes of the program.
-
-    Attributes:
-        devices: all devices that the comm connects.
-        local: the devices of this process, possibly none.
     """
 
     name = "mpi"
 
     def __init__(self, devices: Sequence[Device], joined: MpiWorld | None = None) -> None:
         self._world = joined or world()
-        self.devices = tuple(devices)
+        self.devices = tuple(devices)  # all devices that the comm connects
+        # The devices of this process, possibly none.
         self.local = tuple(d for d in devices if self._world.owner(d) == self._world.rank)
         self._memory = SharedMemory()
         peers = self._world.shared_memory_peers  # a collective of all processes

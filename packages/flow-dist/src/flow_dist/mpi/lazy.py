@@ -14,8 +14,7 @@ def membership() -> Membership:
 def bootstrap() -> Available | Unavailable:
     """Join the processes that a launcher started, if there are several.
 
-    Raises:
-        LaunchError: there are several processes, but MPI cannot join them.
+    Raises `LaunchError` if there are several processes, but MPI cannot join them.
     """
     own = membership()
     if own.alone:

@@ -41,11 +41,9 @@ def joined_by_launcher(env: Mapping[str, str] | None = None) -> bool:
 def start_mpi(client: ControlClient) -> Any:
     """Initialize MPI for the ranks of a control channel; return ``mpi4py.MPI``.
 
-    MPI is finalized when the process ends, before its goodbye on the control channel.
-
-    Raises:
-        LaunchError: the MPI library does not derive from MPICH, has been initialized before, or
-            cannot reach the other ranks.
+    MPI is finalized when the process ends, before its goodbye on the control channel.  Raises
+    `LaunchError` if the MPI library does not derive from MPICH, has been initialized before, or
+    cannot reach the other ranks.
     """
     import mpi4py
 
@@ -117,9 +115,7 @@ class Service:
     """The PMI server of one rank.
 
     Args:
-        size: number of ranks.
         name: distinguishes the shared memory of these ranks from other jobs' on the same host.
-        mapping: see `process_mapping`.
         exchange: called by all ranks at a barrier, with the values put since the previous barrier.
 
     >>> service = Service(1, "job", "", lambda name, values: [values])

@@ -24,18 +24,12 @@ PACK_BELOW = 16384
 
 @dataclass(slots=True)
 class Transport:
-    """The MPI objects and functions that point-to-point messages need.
+    """The MPI objects and functions that point-to-point messages need."""
 
-    Attributes:
-        comm: the MPI communicator.
-        rank: rank of this process.
-        owner: maps a device to the rank that owns it.
-        tags: returns a new tag for messages from one rank to another; both call it equally often.
-    """
-
-    comm: Any
-    rank: int
-    owner: Callable[[Device], int]
+    comm: Any  # the MPI communicator
+    rank: int  # rank of this process
+    owner: Callable[[Device], int]  # maps a device to the rank that owns it
+    # Returns a new tag for messages from one rank to another; both call it equally often.
     tags: Callable[[int, int], int]
 
 

@@ -38,8 +38,6 @@ def connect(machines: Sequence[str], used: int, port: int | None) -> World | Non
 
     Args:
         machines: addresses or names, the first machine first.
-        used: number of machines that the program uses.
-        port: port of the first machine.
 
     Raises:
         LaunchError: this host is an unused machine, or several machines but not all, or the other
@@ -80,7 +78,6 @@ def own_place(machines: Sequence[str], own: Iterable[str]) -> int | None:
     """Return the index of this host among the machines; None if it is no machine, or every machine.
 
     Args:
-        machines: addresses or names.
         own: addresses and name of this host, without loopback.
 
     Raises:

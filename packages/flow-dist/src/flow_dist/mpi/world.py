@@ -47,8 +47,7 @@ TAGS = 1 << 20
 def world() -> MpiWorld:
     """Join the processes of the program on the first call, and return them.
 
-    Raises:
-        LaunchError: mpi4py or an MPI library is not available.
+    Raises `LaunchError` if mpi4py or an MPI library is not available.
     """
     try:
         joined = MpiWorld(_mpi().COMM_WORLD)
@@ -85,9 +84,6 @@ def _mpi() -> Any:
 class MpiWorld(World):
     """All processes of the program.
 
-    Args:
-        comm: the MPI communicator of the processes.
-
     Attributes:
         rank, size: rank of this process, and number of processes.
         machines: number of machines that the program uses; see `owner`.
@@ -117,8 +113,7 @@ class MpiWorld(World):
     def arrange(self, machines: int) -> None:
         """Set the number of machines that the program uses.
 
-        Raises:
-            LaunchError: the processes cannot be distributed evenly over the machines.
+        Raises `LaunchError` if the processes cannot be distributed evenly over the machines.
         """
         if self.size % machines and machines % self.size:
             raise LaunchError(
@@ -190,7 +185,6 @@ class MpiWorld(World):
         """Return a callable that a job calls with its feeds to compare them among all processes.
 
         Args:
-            arrays: names of the arrays that are fed to the job.
             policy: how often feeds are compared, one of `flow_core.base.config.CHECK_FEEDS`.
         """
         return None if self._agreement is None else self._agreement.job(job, arrays, policy)

@@ -47,10 +47,8 @@ ORDERED = "FLOW_DIST_NCCL_ORDERED"
 def bootstrap() -> Available | Unavailable:
     """Probe NCCL, and join the processes of this program if there are several.
 
-    The first comm loads the library, because a program on one GPU needs neither of them.
-
-    Raises:
-        LaunchError: there are several processes, but MPI cannot join them.
+    The first comm loads the library, because a program on one GPU needs neither of them.  Raises
+    `LaunchError` if there are several processes, but MPI cannot join them.
     """
     probed = probe_nccl()
     if isinstance(probed, Unavailable) or membership().alone:
@@ -77,8 +75,7 @@ def process_communicators() -> Communicators:
 def is_ordered(env: Mapping[str, str] = os.environ) -> bool:
     """Return whether floating-point sums are added in the plan's order.
 
-    Raises:
-        ConfigError: the setting is neither 0 nor 1.
+    Raises `ConfigError` if the setting is neither 0 nor 1.
     """
     text = env.get(ORDERED, "0")
     if text not in ("0", "1", ""):
@@ -87,30 +84,22 @@ def is_ordered(env: Mapping[str, str] = os.environ) -> bool:
 
 
 class NcclComm(Comm):
-    """The connection of a plan's GPUs over all processes of the program.
-
-    Args:
-        devices: all devices; the world's ``owner`` maps each device to a rank.
-        groups: the NCCL communicators; by default those that all plans of this process share.
-        ordered: whether floating-point sums are added in the plan's order; if None, `ORDERED`
-            decides.
-
-    Attributes:
-        devices: all devices that the comm connects.
-        local: the devices of this process, possibly none.
-    """
+    """The connection of a plan's GPUs over all processes of the program."""
 
     name = "nccl"
 
     def __init__(
         self,
-        devices: Sequence[Device],
+        devices: Sequence[Device],  # all devices; the world's ``owner`` maps each device to a rank
+        # The NCCL communicators; by default those that all plans of this process share.
         groups: Communicators | None = None,
+        # Whether floating-point sums are added in the plan's order; if None, `ORDERED` decides.
         ordered: bool | None = None,
     ) -> None:
         self._groups = groups or process_communicators()
         self._ordered = is_ordered() if ordered is None else ordered
-        self.devices = tuple(devices)
+        self.devices = tuple(devices)  # all devices that the comm connects
+        # The devices of this process, possibly none.
         self.local = tuple(d for d in devices if self._groups.owns(d))
         self._meters: list[Meter] = []
         self._scratch: dict[tuple[Device, int], Scratch] = {}
@@ -218,8 +207,7 @@ class NcclComm(Comm):
     def before_step(self) -> None:
         """Mark the start of a step, in which the process may wait for others.
 
-        Raises:
-            FlowError: the communicators were aborted.
+        Raises `FlowError` if the communicators were aborted.
         """
         self._check()
         self._steps.running = True
@@ -228,8 +216,7 @@ class NcclComm(Comm):
     def after_step(self) -> None:
         """Mark the end of a step, once its results are complete.
 
-        Raises:
-            FlowError: the communicators were aborted, so the results are invalid.
+        Raises `FlowError` if the communicators were aborted, so the results are invalid.
         """
         self._check()
         self._steps.done += 1
@@ -299,8 +286,7 @@ class _Batch:
     def queue(self, stream: int) -> None:
         """Enqueue the first device's calls on the given stream, and others on their own streams.
 
-        Raises:
-            NcclError: a call failed; all communicators are aborted.
+        Raises `NcclError` if a call failed; all communicators are aborted.
         """
         copiers = list(self._copiers.values())
         streams = [stream, *(copier.stream() for copier in copiers[1:])]

@@ -68,24 +68,17 @@ def position_of(world: World | None) -> Place:
 
 @dataclass(eq=False)
 class Communicator:
-    """One communicator, with the handles of this process.
+    """One communicator, with the handles of this process."""
 
-    Attributes:
-        devices: the members, in rank order.
-        library: NCCL.
-        ends: handles of the local devices.
-        exchanges: names of the exchanges that use the communicator.
-        error: the reason why the communicator cannot be used any more, else None.
-        freed: whether the reason is that the communicator was freed, which is no failure.
-        busy: a lock that is held during NCCL calls.
-    """
-
-    devices: Devices
+    devices: Devices  # the members, in rank order
     library: Library
-    ends: dict[Device, Any] = field(default_factory=dict)
+    ends: dict[Device, Any] = field(default_factory=dict)  # handles of the local devices
+    # Names of the exchanges that use the communicator.
     exchanges: list[str] = field(default_factory=list)
-    error: FlowError | None = None
+    error: FlowError | None = None  # reason why the communicator cannot be used any more, else None
+    # Whether the reason is that the communicator was freed, which is no failure.
     freed: bool = False
+    # A lock that is held during NCCL calls.
     busy: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -186,11 +179,7 @@ class Communicators:
     """All communicators of a process.
 
     Args:
-        library: NCCL.
         world: all processes; None if there is only one.
-
-    Attributes:
-        library: NCCL.
     """
 
     def __init__(self, library: Library, world: Processes | None) -> None:
@@ -332,7 +321,6 @@ def check_members(what: str, descriptions: Mapping[int, Mapping[str, Any]]) -> N
     """Reject members that NCCL would not connect.
 
     Args:
-        what: the attempted operation.
         descriptions: the description of each process that owns a member, by rank.
 
     Raises:

@@ -23,8 +23,6 @@ ALL_TO_ALL = 22800
 MIN_VERSION = 21800
 """The oldest supported version of NCCL."""
 
-ID_BYTES = 128
-
 PRIMITIVES: Mapping[str, tuple[str, ...]] = {
     "all_reduce": ("send", "receive", "count", "dtype", "op"),
     "reduce_scatter": ("send", "receive", "count", "dtype", "op"),
@@ -63,16 +61,11 @@ class NcclStatus(FlowError):
 
 
 class Library(Protocol):
-    """The functions of NCCL that the comm uses; NCCL communicators are objects of the binding.
+    """The functions of NCCL that the comm uses; NCCL communicators are objects of the binding."""
 
-    Attributes:
-        name: name of the binding, with its version.
-        version: version of NCCL, such as 22803 for 2.28.3.
-        error: the types of the exceptions that its calls raise; see `status_of`.
-    """
-
-    name: str
-    version: int
+    name: str  # name of the binding, with its version
+    version: int  # version of NCCL, such as 22803 for 2.28.3
+    # The types of the exceptions that its calls raise; see `status_of`.
     error: tuple[type[Exception], ...]
 
     def unique_id(self) -> bytes:
@@ -170,12 +163,7 @@ _IN_CUPY = {
 
 
 class Nccl4py:
-    """An implementation of `Library` that calls the flat functions of nccl4py.
-
-    Args:
-        module: ``nccl.bindings.nccl``.
-        release: version of nccl4py.
-    """
+    """An implementation of `Library` that calls the flat functions of nccl4py."""
 
     def __init__(self, module: Any, release: str) -> None:
         self._module = module
@@ -218,12 +206,7 @@ class Nccl4py:
 
 
 class CupyNccl:
-    """An implementation of `Library` that calls CuPy's binding.
-
-    Args:
-        module: ``cupy.cuda.nccl``.
-        release: version of CuPy.
-    """
+    """An implementation of `Library` that calls CuPy's binding."""
 
     def __init__(self, module: Any, release: str) -> None:
         self.name = f"CuPy {release}"
@@ -323,8 +306,7 @@ def _installed(names: Iterable[str]) -> Iterator[str]:
 def load_library() -> Library:
     """Load NCCL through the first binding that works.
 
-    Raises:
-        LaunchError: no binding works (the error states the reasons), or NCCL is too old.
+    Raises `LaunchError` if no binding works (the error states the reasons), or NCCL is too old.
     """
     reasons = []
     for distribution, module, adapter in BINDINGS:

@@ -37,8 +37,7 @@ class MpiStagedComm(StagedComm):
     ) -> tuple[Launch, ...]:
         """Return this process's launches of an exchange; none if the process does not take part.
 
-        Raises:
-            PlanError: the arrays do not match the exchange.
+        Raises `PlanError` if the arrays do not match the exchange.
         """
         if self._direct is not None and self._goes_direct(exchange.devices):
             return tuple(self._direct.bind(exchange, inputs, outputs))

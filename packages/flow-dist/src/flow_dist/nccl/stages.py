@@ -33,54 +33,34 @@ REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An NCCL call of a local device.
+    """An NCCL call of a local device."""
 
-    Attributes:
-        primitive: name of the function in `flow_dist.nccl.library.PRIMITIVES`.
-        device: the device whose communicator handle and stream the call uses.
-        arguments: arguments of the primitive.
-        reads, writes: the arrays that the call accesses.
-        sends: bytes that the device sends to each other device.
-    """
-
-    primitive: str
-    device: Device
-    arguments: tuple[int, ...]
-    reads: tuple[Strided, ...] = ()
+    primitive: str  # name of the function in `flow_dist.nccl.library.PRIMITIVES`
+    device: Device  # whose communicator handle and stream the call uses
+    arguments: tuple[int, ...]  # arguments of the primitive
+    reads: tuple[Strided, ...] = ()  # the arrays that the call accesses
     writes: tuple[Strided, ...] = ()
-    sends: tuple[tuple[Device, int], ...] = ()
+    sends: tuple[tuple[Device, int], ...] = ()  # bytes that the device sends to each other device
 
 
 @dataclass(slots=True)
 class Stage:
-    """One group of calls.
+    """One group of calls."""
 
-    Attributes:
-        before: launches that pack boxes.
-        calls: calls of the local devices.
-        after: launches that unpack and combine boxes.
-    """
-
-    before: list[Launch] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    after: list[Launch] = field(default_factory=list)
+    before: list[Launch] = field(default_factory=list)  # launches that pack boxes
+    calls: list[Call] = field(default_factory=list)  # of the local devices
+    after: list[Launch] = field(default_factory=list)  # launches that unpack and combine boxes
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The devices of an exchange, and the arrays of this process.
+    """The devices of an exchange, and the arrays of this process."""
 
-    Attributes:
-        devices: devices of the exchange, in rank order.
-        copiers: copiers of the local devices.
-        inputs, outputs: the arrays of this process, by position.
-        scratch: allocates a contiguous row of elements on a local device for the exchange.
-    """
-
-    devices: tuple[Device, ...]
-    copiers: Mapping[Device, DeviceCopier]
-    inputs: Mapping[int, Strided]
+    devices: tuple[Device, ...]  # devices of the exchange, in rank order
+    copiers: Mapping[Device, DeviceCopier]  # of the local devices
+    inputs: Mapping[int, Strided]  # the arrays of this process, by position
     outputs: Mapping[int, Strided]
+    # Allocates a contiguous row of elements on a local device for the exchange.
     scratch: Callable[[Device, int, Any], Strided]
 
 
@@ -88,7 +68,6 @@ def stages_of(exchange: Exchange, site: Site, ordered: bool) -> list[Stage]:
     """Return the stages of this process's part of an exchange.
 
     Args:
-        site: its devices and arrays.
         ordered: whether floating-point sums are added in the exchange's order, not in NCCL's.
     """
     first = Stage(before=list(_fills(exchange, site)))
@@ -115,22 +94,14 @@ def _fills(exchange: Exchange, site: Site) -> Iterator[Launch]:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """One member of an exchange: at most one input and one output per device.
+    """One member of an exchange: at most one input and one output per device."""
 
-    Attributes:
-        exchange: the whole exchange.
-        site: devices and arrays.
-        inputs, outputs: positions of inputs and outputs in the member, keyed by device.
-        first: positions of the member's first input and output in the exchange.
-        blocks: the known blocks of the member, keyed by (sender, receiver).
-    """
-
-    exchange: Exchange
+    exchange: Exchange  # the whole exchange
     site: Site
-    inputs: Mapping[Device, int]
+    inputs: Mapping[Device, int]  # positions of inputs and outputs in the member, keyed by device
     outputs: Mapping[Device, int]
-    first: tuple[int, int]
-    blocks: Mapping[DevicePair, Block]
+    first: tuple[int, int]  # positions of the member's first input and output in the exchange
+    blocks: Mapping[DevicePair, Block]  # known blocks of the member, keyed by (sender, receiver)
 
     @property
     def devices(self) -> tuple[Device, ...]:

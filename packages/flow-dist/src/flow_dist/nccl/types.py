@@ -42,8 +42,7 @@ def op_of(combine: str, dtype: DType) -> int:
 def check_types(exchange: Exchange) -> None:
     """Reject exchanges that NCCL cannot transfer.
 
-    Raises:
-        UnsupportedError: the exchange transfers objects, or between devices other than GPUs.
+    Raises `UnsupportedError` if the exchange transfers objects, or between devices other than GPUs.
     """
     foreign = sorted({d for d in exchange.devices if d.type != "gpu"})
     names = {t.dtype.name for t in (*exchange.inputs[:1], *exchange.outputs[:1])} - set(DTYPES)

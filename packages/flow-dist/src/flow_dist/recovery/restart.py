@@ -119,9 +119,7 @@ class Checkpoints:
         """Save all variables as they are before step ``step``; a collective of all processes.
 
         The caller waits for the copy of this process's parts, and for the end of the previous save.
-
-        Raises:
-            CheckpointError: the previous save has failed.
+        Raises `CheckpointError` if the previous save has failed.
         """
         self.wait()
         session, world = default_session(), _world()

@@ -49,41 +49,26 @@ PIECE_BYTES = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A region of a variable in a file.
+    """A region of a variable in a file."""
 
-    Attributes:
-        name: name of the variable.
-        dtype: element type of the variable.
-        shape: shape of the whole variable.
-        region: the region of the variable that this piece holds.
-        offset, nbytes, crc: position, size and CRC-32 of the piece's bytes in the file.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    region: Region
-    offset: int
+    name: str  # of the variable
+    dtype: str  # of the variable
+    shape: tuple[int, ...]  # of the whole variable
+    region: Region  # of the variable
+    offset: int  # of the piece's bytes in the file
     nbytes: int
-    crc: int
+    crc: int  # CRC-32
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The list of contents that one process writes.
+    """The list of contents that one process writes."""
 
-    Attributes:
-        step: number of the step to resume at.
-        rank, of: rank of the process, and number of processes.
-        job: the id of the save, equal in all lists.
-        pieces: the contents of the process's data file.
-    """
-
-    step: int
+    step: int  # number of the step to resume at
     rank: int
-    of: int
-    job: str
-    pieces: tuple[Piece, ...]
+    of: int  # the number of processes
+    job: str  # the id of the save, equal in all lists
+    pieces: tuple[Piece, ...]  # the contents of the process's data file
 
 
 def data_file(folder: Path, rank: int) -> Path:
@@ -97,20 +82,15 @@ def list_file(folder: Path, rank: int) -> Path:
 
 
 def write_part(
-    folder: Path,
-    step: int,
+    folder: Path,  # the folder; created if it does not exist
+    step: int,  # see `Contents`
     rank: int,
     of: int,
     job: str,
+    # For each piece, the name and shape of the variable, and a region with its values.
     arrays: Sequence[tuple[str, tuple[int, ...], Region, Array]],
 ) -> None:
-    """Write one process's part of a checkpoint: first the data file, then the list.
-
-    Args:
-        folder: the folder; created if it does not exist.
-        step, rank, of, job: see `Contents`.
-        arrays: for each piece, the name and shape of the variable, and a region with its values.
-    """
+    """Write one process's part of a checkpoint: first the data file, then the list."""
     folder.mkdir(parents=True, exist_ok=True)
     pieces: list[Piece] = []
     data = data_file(folder, rank)
@@ -189,8 +169,7 @@ def is_own(name: str) -> bool:
 def read_list(path: Path) -> Contents:
     """Read and validate the list of one process.
 
-    Raises:
-        CheckpointError: the list is missing, damaged or invalid, or has another version.
+    Raises `CheckpointError` if the list is missing, damaged or invalid, or has another version.
     """
     try:
         with open_regular(path) as file:
@@ -359,8 +338,7 @@ class Parts(Mapping[str, Array]):
     def read(self, name: str, region: Region) -> Array:
         """Return a region of a variable; only the pieces that overlap it are read.
 
-        Raises:
-            CheckpointError: one of these pieces is damaged.
+        Raises `CheckpointError` if one of these pieces is damaged.
         """
         dtype = self.type_of(name).dtype.numpy
         value = np.empty(region_shape(region), dtype)

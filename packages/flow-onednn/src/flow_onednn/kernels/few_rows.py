@@ -29,15 +29,10 @@ MOST_ROWS, LEAST_COLUMNS = 2, 4
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """A product that the C loop computes, with scale, bias and relu.
+    """A product that the C loop computes, with scale, bias and relu."""
 
-    Attributes:
-        alpha: the scale of the product.
-        relu: whether relu is applied; it propagates NaN.
-    """
-
-    alpha: float
-    relu: bool
+    alpha: float  # the scale of the product
+    relu: bool  # whether relu is applied; it propagates NaN
     workspace: int = 0
     reorders: int = 0
     allocates: bool = False

@@ -44,16 +44,10 @@ TALL = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """An operand, viewed as a matrix or a stack of matrices.
+    """An operand, viewed as a matrix or a stack of matrices."""
 
-    Attributes:
-        shape: logical sizes, after transposition.
-        strides: strides in elements.
-        dtype: name of the element type.
-    """
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    shape: tuple[int, ...]  # logical sizes, after transposition
+    strides: tuple[int, ...]  # in elements
     dtype: str = "float32"
 
     @property

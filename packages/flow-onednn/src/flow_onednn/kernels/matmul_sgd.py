@@ -20,17 +20,11 @@ from flow_onednn.recipes import Implementation, Problem, is_float32, kernel
 
 @dataclass(frozen=True, slots=True)
 class MatmulSgd:
-    """A product of which one operand is first multiplied by the negative learning rate.
+    """A product of which one operand is first multiplied by the negative learning rate."""
 
-    Attributes:
-        product: the product, which accumulates into the weight.
-        which: the position of the scaled operand, 0 or 1.
-        size: the number of elements of the scaled operand.
-    """
-
-    product: Implementation
-    which: int
-    size: int
+    product: Implementation  # the product, which accumulates into the weight
+    which: int  # the position of the scaled operand, 0 or 1
+    size: int  # the number of elements of the scaled operand
 
     @property
     def workspace(self) -> int:

@@ -28,15 +28,11 @@ ACTIVATION = "activation"
 
 @dataclass(frozen=True, slots=True)
 class NanPreserving:
-    """Two implementations of one op, of which each launch selects one.
+    """Two implementations of one op, of which each launch selects one."""
 
-    Attributes:
-        exact: the product without relu, which a loop applies.
-        fast: the product with fused relu, for moderate numbers; None if the check of the operands
-            is more expensive than the loop.
-    """
-
-    exact: Implementation
+    exact: Implementation  # the product without relu, which a loop applies
+    # The product with fused relu, for moderate numbers; None if the check of the operands is more
+    # expensive than the loop.
     fast: Implementation | None
 
     @property
@@ -98,7 +94,6 @@ def preserve_nan(
     """Make implementations with relu propagate NaN.
 
     Args:
-        build: builds the implementations.
         keeps_nan: whether an implementation with relu propagates NaN by itself.
     """
 

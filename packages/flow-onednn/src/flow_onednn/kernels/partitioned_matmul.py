@@ -74,19 +74,14 @@ MIN_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class PartitionedMatmul:
-    """A product that several single-threaded primitives compute concurrently.
+    """A product that several single-threaded primitives compute concurrently."""
 
-    Attributes:
-        parts: one recipe per partition.
-        sums: number of rows and columns of the result for split-K; else None.
-        bias: input position of the bias that is added after split-K; None for no bias.
-        relu: whether relu is applied after split-K.
-    """
-
-    parts: tuple[Recipe, ...]
+    parts: tuple[Recipe, ...]  # one recipe per partition
+    # Number of rows and columns of the result for split-K; else None.
     sums: tuple[int, int] | None = None
+    # Input position of the bias that is added after split-K; None for no bias.
     bias: int | None = None
-    relu: bool = False
+    relu: bool = False  # whether relu is applied after split-K
 
     @property
     def workspace(self) -> int:
@@ -238,7 +233,6 @@ def split_rows(rows: int, part: Callable[..., Recipe | None]) -> PartitionedMatm
     """Split a product along its rows if the library buffers the sums of its half results.
 
     Args:
-        rows: number of rows.
         part: builds the product of a span of rows, with results of the given type if there is one.
     """
     with threads.single_threaded():

@@ -43,22 +43,17 @@ PLAIN = ("l1", "l2", "weight_decay")
 
 @dataclass(frozen=True, slots=True)
 class SummedSgd:
-    """The implementation of ``summed_sgd_update``.
+    """The implementation of ``summed_sgd_update``."""
 
-    Attributes:
-        first, adding, last: primitives of the products: ``first`` writes the sum, ``adding``
-            accumulates into the sum, ``last`` updates the variable.
-        left, right, total: descriptors of the operands and the result of a product.
-        nbytes: size of the sum in bytes.
-    """
-
+    # Primitives of the products: ``first`` writes the sum, ``adding`` accumulates into the sum,
+    # ``last`` updates the variable.
     first: Primitive
     adding: Primitive
     last: Primitive
-    left: Md
+    left: Md  # descriptors of the operands and the result of a product
     right: Md
     total: Md
-    nbytes: int
+    nbytes: int  # size of the sum in bytes
 
     @property
     def workspace(self) -> int:

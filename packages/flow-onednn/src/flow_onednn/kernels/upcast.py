@@ -31,16 +31,11 @@ _LOG = logging.getLogger("flow_onednn")
 
 @dataclass(frozen=True, slots=True)
 class RowLoop:
-    """The C function of a kernel whose result's rows depend on the same rows of its arrays only.
+    """The C function of a kernel whose result's rows depend on the same rows of its arrays only."""
 
-    Attributes:
-        rows: returns the number of rows.
-        counted: position of the argument that is the number of rows.
-        inputs, outputs: positions of the arguments that are the op's first inputs, and its outputs.
-    """
-
-    rows: Callable[[KernelQuery], int]
-    counted: int
+    rows: Callable[[KernelQuery], int]  # returns the number of rows
+    counted: int  # position of the argument that is the number of rows
+    # Positions of the arguments that are the op's first inputs, and its outputs.
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
@@ -64,17 +59,12 @@ class RowLoop:
 def with_upcast(
     spec: KernelSpec,
     takes: Callable[[KernelQuery], bool],
+    # Function that is called when a launch with conversions is bound.
     note: Callable[[], object] = tuple,
+    # The kernel's loop, if it can run on blocks of rows, whose copies stay in the cache.
     rows: RowLoop | None = None,
 ) -> KernelSpec:
-    """Extend a kernel to bfloat16 arrays that it does not accept; it must not mutate these arrays.
-
-    Args:
-        spec: the kernel.
-        takes: the kernel's predicate, which accepts or rejects a query.
-        note: function that is called when a launch with conversions is bound.
-        rows: the kernel's loop, if it can run on blocks of rows, whose copies stay in the cache.
-    """
+    """Extend a kernel to bfloat16 arrays that it does not accept, and that it must not mutate."""
     inner = spec.workspace
 
     def copied(query: KernelQuery) -> KernelQuery:
@@ -108,15 +98,10 @@ def with_upcast(
 def upcast_kernel(
     spec: KernelSpec,
     note: Callable[[], object] = tuple,
+    # Returns whether to reject a query, because it has mutated bfloat16 arrays.
     unless: Callable[[KernelQuery], bool] | None = None,
 ) -> KernelSpec:
-    """Apply `with_upcast` with the kernel's own predicate.
-
-    Args:
-        spec: the kernel.
-        note: see `with_upcast`.
-        unless: returns whether to reject a query, because it has mutated bfloat16 arrays.
-    """
+    """Apply `with_upcast` with the kernel's own predicate."""
     takes = spec.accepts
     if takes is None:
         raise LookupError(f"the kernel of {spec.op} has no predicate")

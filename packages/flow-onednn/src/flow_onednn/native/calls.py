@@ -52,17 +52,12 @@ def _fail_loop(loop: Loop, two: Sequence[Call], status: int) -> None:
 
 
 class Call(partial[Any]):
-    """A launch that calls a C function with fixed arguments.
+    """A launch that calls a C function with fixed arguments."""
 
-    Attributes:
-        thunk: the C function that unpacks the arguments.
-        fail: raises the error of a status that is not 0; None if the function returns nothing.
-        slots: the arguments as a C array, once they are needed.
-    """
-
-    thunk: CData
+    thunk: CData  # the C function that unpacks the arguments
+    # Raises the error of a status that is not 0; None if the function returns nothing.
     fail: Callable[[int], object] | None
-    slots: CData = None
+    slots: CData = None  # the arguments as a C array, once they are needed
     join = staticmethod(joined)
     repeat = staticmethod(repeated)
 
@@ -81,8 +76,6 @@ def call(name: str, *arguments: Any, fail: Callable[[int], object] | None = None
     """Return a launch of a function of `compiler.CDEF`.
 
     Args:
-        name: name of the function.
-        arguments: its arguments; the launch keeps those that own memory alive.
         fail: raises the error of a status that is not 0; it can keep further objects alive.
     """
     native = compiler.native()
@@ -132,7 +125,6 @@ def over_rows(one: Call, counted: int, arrays: Mapping[int, tuple[Array, bool]])
     """Return a launch that runs a loop over float32 rows on arrays of which some are bfloat16.
 
     Args:
-        one: the loop.
         counted: position of the argument that is the number of rows.
         arrays: the arrays that have these rows, and whether the loop writes them, by the position
             of the argument.

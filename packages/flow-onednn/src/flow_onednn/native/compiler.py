@@ -72,17 +72,11 @@ class CompileError(FlowError):
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A working C compiler.
+    """A working C compiler."""
 
-    Attributes:
-        path: the command.
-        version: the first line of the compiler's version text.
-        native: the compiled `FILES`.
-    """
-
-    path: str
-    version: str
-    native: Any
+    path: str  # the command
+    version: str  # the first line of the compiler's version text
+    native: Any  # the compiled `FILES`
 
 
 @functools.cache

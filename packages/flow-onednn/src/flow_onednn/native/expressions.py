@@ -97,19 +97,13 @@ class Loop:
     """The C loop of a group over collapsed axes.
 
     The values of scalars are not included, so that groups that differ only in scalars share code.
-
-    Attributes:
-        steps: the members.
-        outputs: positions of the members whose results are stored.
-        types: C type of each input.
-        results: C type of each output.
-        varies: for each input and axis, whether the input varies along that axis.
     """
 
-    steps: tuple[Step, ...]
-    outputs: tuple[int, ...]
-    types: tuple[str, ...]
-    results: tuple[str, ...]
+    steps: tuple[Step, ...]  # the members
+    outputs: tuple[int, ...]  # positions of the members whose results are stored
+    types: tuple[str, ...]  # C type of each input
+    results: tuple[str, ...]  # C type of each output
+    # For each input and axis, whether the input varies along that axis.
     varies: tuple[tuple[bool, ...], ...]
 
 

@@ -23,15 +23,10 @@ CACHE = 1 << 20
 
 @dataclass(frozen=True)
 class ChainConvs:
-    """The pass that joins convolutions with packed weights.
+    """The pass that joins convolutions with packed weights."""
 
-    Attributes:
-        kernels: the kernels of this backend, by op type.
-        devices: device types whose ops run on the CPU.
-    """
-
-    kernels: Mapping[str, Sequence[KernelSpec]]
-    devices: tuple[str, ...] = ("cpu",)
+    kernels: Mapping[str, Sequence[KernelSpec]]  # the kernels of this backend, by op type
+    devices: tuple[str, ...] = ("cpu",)  # device types whose ops run on the CPU
     name: str = "onednn_chain_convs"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:

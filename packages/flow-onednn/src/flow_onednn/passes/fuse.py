@@ -22,15 +22,10 @@ Rewrite = Callable[[KernelRewriter, Op], bool]
 
 @dataclass(frozen=True)
 class Fusions:
-    """The pass that fuses ops for this backend.
+    """The pass that fuses ops for this backend."""
 
-    Attributes:
-        kernels: the kernels of this backend, by op type.
-        devices: device types whose ops run on the CPU.
-    """
-
-    kernels: Mapping[str, Sequence[KernelSpec]]
-    devices: tuple[str, ...] = ("cpu",)
+    kernels: Mapping[str, Sequence[KernelSpec]]  # the kernels of this backend, by op type
+    devices: tuple[str, ...] = ("cpu",)  # device types whose ops run on the CPU
     math_mode: str = option("float32", "the type to which products may round float32", "math_mode")
     name: str = "onednn_fusions"
 

@@ -34,15 +34,10 @@ TOP = {"int8": 127, "uint8": 255}
 
 @dataclass(frozen=True)
 class Int8:
-    """The pass that computes in int8.
+    """The pass that computes in int8."""
 
-    Attributes:
-        kernels: the kernels of this backend, by op type.
-        devices: device types whose ops run on the CPU.
-    """
-
-    kernels: Mapping[str, Sequence[KernelSpec]]
-    devices: tuple[str, ...] = ("cpu",)
+    kernels: Mapping[str, Sequence[KernelSpec]]  # the kernels of this backend, by op type
+    devices: tuple[str, ...] = ("cpu",)  # device types whose ops run on the CPU
     name: str = "onednn_int8"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
@@ -74,29 +69,20 @@ def _without_unread(graph: Graph) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Levels:
-    """The levels of a dequantized value.
-
-    Attributes:
-        value: the levels.
-        zero: the zero point.
-    """
+    """The levels of a dequantized value."""
 
     value: Value
     scale: Value
-    zero: int
+    zero: int  # the zero point
 
 
 @dataclass(slots=True)
 class _Work:
-    """A graph during the conversion to int8.
-
-    Attributes:
-        once: the names of the ops that do not run in each step.
-        reordered: levels in the layout of a reorder, by the reorder's result.
-    """
+    """A graph during the conversion to int8."""
 
     rewriter: KernelRewriter
-    once: frozenset[str]
+    once: frozenset[str]  # the names of the ops that do not run in each step
+    # Levels in the layout of a reorder, by the reorder's result.
     reordered: dict[Value, Value] = field(default_factory=dict)
 
     def pool(self, op: Op) -> None:

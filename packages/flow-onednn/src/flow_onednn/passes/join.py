@@ -22,15 +22,10 @@ BY_TYPE: Mapping[str, Joined] = {row.rule.type: row for row in JOINED}
 
 @dataclass(frozen=True)
 class JoinUpdates:
-    """The pass that joins updates of small variables.
+    """The pass that joins updates of small variables."""
 
-    Attributes:
-        kernels: the kernels of this backend, by op type.
-        devices: device types whose ops run on the CPU.
-    """
-
-    kernels: Mapping[str, Sequence[KernelSpec]]
-    devices: tuple[str, ...] = ("cpu",)
+    kernels: Mapping[str, Sequence[KernelSpec]]  # the kernels of this backend, by op type
+    devices: tuple[str, ...] = ("cpu",)  # device types whose ops run on the CPU
     name: str = "onednn_join"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:

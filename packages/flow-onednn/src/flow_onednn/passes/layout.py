@@ -18,15 +18,11 @@ from flow_core.authoring.specs import AttrValue, Graph, KernelSpec, Op
 
 @dataclass(frozen=True)
 class NhwcLayout:
-    """The pass that assigns layouts for this backend.
+    """The pass that assigns layouts for this backend."""
 
-    Attributes:
-        kernels: the kernels of this backend, by op type; an op is rewritten if a kernel accepts it.
-        devices: device types whose ops run on the CPU.
-    """
-
+    # The kernels of this backend, by op type; an op is rewritten if a kernel accepts it.
     kernels: Mapping[str, Sequence[KernelSpec]]
-    devices: tuple[str, ...] = ("cpu",)
+    devices: tuple[str, ...] = ("cpu",)  # device types whose ops run on the CPU
     name: str = "onednn_layout"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:

@@ -33,15 +33,10 @@ LARGE = 1 << 18
 
 @dataclass(frozen=True)
 class PackWeights:
-    """The pass that packs weights once for all devices of this process.
+    """The pass that packs weights once for all devices of this process."""
 
-    Attributes:
-        kernels: the kernels of this backend, by op type.
-        devices: device types whose ops run on the CPU.
-    """
-
-    kernels: Mapping[str, Sequence[KernelSpec]]
-    devices: tuple[str, ...] = ("cpu",)
+    kernels: Mapping[str, Sequence[KernelSpec]]  # the kernels of this backend, by op type
+    devices: tuple[str, ...] = ("cpu",)  # device types whose ops run on the CPU
     name: str = "onednn_pack"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:

@@ -26,15 +26,10 @@ CONV = "onednn_conv"
 
 @dataclass(frozen=True)
 class PackConvs:
-    """The pass that packs the weights of convolutions.
+    """The pass that packs the weights of convolutions."""
 
-    Attributes:
-        kernels: the kernels of this backend, by op type.
-        devices: device types whose ops run on the CPU.
-    """
-
-    kernels: Mapping[str, Sequence[KernelSpec]]
-    devices: tuple[str, ...] = ("cpu",)
+    kernels: Mapping[str, Sequence[KernelSpec]]  # the kernels of this backend, by op type
+    devices: tuple[str, ...] = ("cpu",)  # device types whose ops run on the CPU
     name: str = "onednn_pack_convs"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:
@@ -51,17 +46,11 @@ class PackConvs:
 
 @dataclass(slots=True)
 class Chain:
-    """A convolution, and the ops that become a part of it.
+    """A convolution, and the ops that become a part of it."""
 
-    Attributes:
-        ops: the ops, the convolution first.
-        residual: the value that is added to the result; None for none.
-        low, high: the limits of the result.
-    """
-
-    ops: list[Op]
-    residual: Value | None = None
-    low: float = -inf
+    ops: list[Op]  # the ops, the convolution first
+    residual: Value | None = None  # the value that is added to the result; None for none
+    low: float = -inf  # the limits of the result
     high: float = inf
 
     @property
@@ -106,8 +95,6 @@ def _pack(rewriter: KernelRewriter, conv: Op, bounds: dict[Value, Value]) -> Non
     """Replace a convolution by one with packed weights, if a primitive packs them.
 
     Args:
-        rewriter: the rewriter of the graph.
-        conv: the convolution.
         bounds: the bounds that earlier convolutions compute, by their results.
     """
     x, filters, *bias = conv.inputs

@@ -25,15 +25,10 @@ PRODUCTS = ("matmul", "onednn_matmul")
 
 @dataclass(frozen=True)
 class Panels:
-    """The pass that packs weights in panels.
+    """The pass that packs weights in panels."""
 
-    Attributes:
-        kernels: the kernels of this backend, by op type.
-        devices: device types whose ops run on the CPU.
-    """
-
-    kernels: Mapping[str, Sequence[KernelSpec]]
-    devices: tuple[str, ...] = ("cpu",)
+    kernels: Mapping[str, Sequence[KernelSpec]]  # the kernels of this backend, by op type
+    devices: tuple[str, ...] = ("cpu",)  # device types whose ops run on the CPU
     name: str = "onednn_panels"
 
     def apply(self, graph: Graph, context: PassContext) -> Graph:

@@ -41,18 +41,10 @@ def _log1p(e: Emission) -> str:
     return e.node("Where", small, near, far)
 
 
-def _rsqrt(e: Emission) -> str:
-    return e.node("Reciprocal", e.node("Sqrt", e.x))
-
-
 def _reciprocal_no_nan(e: Emission) -> str:
     zero = number(e, 0)
     is_zero = e.node("Equal", e.x, zero)
     return e.node("Where", is_zero, zero, e.node("Reciprocal", e.x))
-
-
-def _log_sigmoid(e: Emission) -> str:
-    return e.node("Neg", e.node("Softplus", e.node("Neg", e.x)))
 
 
 # ------------------------------------------------------------------------------ two inputs
@@ -137,10 +129,6 @@ def _add_n(e: Emission) -> str:
 # ------------------------------------------------------------------------------ comparisons
 
 
-def _equal(e: Emission, x: str, y: str) -> str:
-    return e.node("Equal", x, y)
-
-
 def _or_equal(op_type: str, strict: str) -> Callable[[Emission, str, str], str]:
     """Return the emitter of ``>=`` or ``<=``, which are ONNX operators since opset 12."""
 
@@ -153,7 +141,7 @@ def _or_equal(op_type: str, strict: str) -> Callable[[Emission, str, str], str]:
 
 
 COMPARISONS: Mapping[str, Callable[[Emission, str, str], str]] = {
-    "equal": _equal,
+    "equal": lambda e, x, y: e.node("Equal", x, y),
     "not_equal": lambda e, x, y: e.node("Not", e.node("Equal", x, y)),
     "greater": lambda e, x, y: e.node("Greater", x, y),
     "less": lambda e, x, y: e.node("Less", x, y),
@@ -193,11 +181,11 @@ EMITTERS: Mapping[str, Emit] = {
     **{name: direct(op_type) for name, op_type in {**SAME, **PAIRS}.items()},
     "expm1": _expm1,
     "log1p": _log1p,
-    "rsqrt": _rsqrt,
+    "rsqrt": lambda e: e.node("Reciprocal", e.node("Sqrt", e.x)),
     "square": lambda e: computed_in_int32(e, lambda x: e.node("Mul", x, x)),
     "reciprocal_no_nan": _reciprocal_no_nan,
     "erfc": lambda e: e.node("Sub", number(e, 1), e.node("Erf", e.x)),
-    "log_sigmoid": _log_sigmoid,
+    "log_sigmoid": lambda e: e.node("Neg", e.node("Softplus", e.node("Neg", e.x))),
     "broadcast_maximum": extreme("Max"),
     "elementwise_maximum": extreme("Max"),
     "broadcast_minimum": extreme("Min"),

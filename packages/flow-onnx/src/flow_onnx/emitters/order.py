@@ -24,10 +24,6 @@ def _places(e: Emission, count: int, largest: bool) -> str:
     return e.cast(_ordered(e, count, largest)[1], e.outputs[0].dtype)
 
 
-def _top_k(e: Emission) -> str:
-    return _places(e, e.outputs[0].shape[-1], True)
-
-
 def _is_down(e: Emission) -> bool:
     return bool(e.attr("direction") == "DESCENDING")
 
@@ -37,13 +33,9 @@ def _sort(e: Emission) -> str:
     return values if to_int32(e, e.x, e.dtype) == e.x else e.cast(values, e.dtype)
 
 
-def _arg_sort(e: Emission) -> str:
-    return _places(e, e.shape[-1], _is_down(e))
-
-
 EMITTERS: Mapping[str, Emit] = {
     "argmax": _argmax,
-    "top_k": _top_k,
+    "top_k": lambda e: _places(e, e.outputs[0].shape[-1], True),
     "sort": _sort,
-    "arg_sort": _arg_sort,
+    "arg_sort": lambda e: _places(e, e.shape[-1], _is_down(e)),
 }

@@ -19,17 +19,11 @@ ORDERS: Mapping[str, Sequence[int]] = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
 
 
 class _Product(NamedTuple):
-    """The product ``x W + b`` before a layer.
+    """The product ``x W + b`` before a layer."""
 
-    Attributes:
-        x: a sequence of shape (batch, positions, width).
-        weight: W, of shape (parts * units, width).
-        bias: b, or nothing.
-    """
-
-    x: Value
-    weight: Value
-    bias: Sequence[Value]
+    x: Value  # a sequence of shape (batch, positions, width)
+    weight: Value  # W, of shape (parts * units, width)
+    bias: Sequence[Value]  # b, or nothing
 
 
 def _product(e: Emission) -> _Product | None:

@@ -30,10 +30,6 @@ def _to_and_from_mirrored(e: Emission) -> tuple[str, ...]:
     return e.inputs
 
 
-def _transpose(e: Emission) -> str:
-    return e.node("Transpose", e.x, perm=list(e.attr("perm")))
-
-
 # ------------------------------------------------------------------------------ broadcasts
 
 
@@ -97,10 +93,6 @@ def _ends(size: int, taken: range) -> tuple[int, int]:
     return start, FAR if taken.stop == size else taken.stop
 
 
-def _slice_update(e: Emission) -> str:
-    return _replaced(e, e.x, e.inputs[1], list(sliced_axes(e).items()))
-
-
 def _replaced(e: Emission, x: str, update: str, taken: list[tuple[int, range]]) -> str:
     """Replace a slice of ``x`` by ``update``, with one recursive call per axis.
 
@@ -115,10 +107,6 @@ def _replaced(e: Emission, x: str, update: str, taken: list[tuple[int, range]]) 
     for i, place in enumerate(part):
         order[place] = size + i
     return e.node("Gather", e.node("Concat", x, new, axis=axis), e.ints(order), axis=axis)
-
-
-def _concat(e: Emission) -> str:
-    return e.node("Concat", *e.inputs, axis=e.attr("axis") % e.rank)
 
 
 def _split(e: Emission) -> tuple[str, ...]:
@@ -144,13 +132,13 @@ EMITTERS: Mapping[str, Emitter] = {
     **dict.fromkeys(("parallel_cast", "copy", "tuple_identity"), _passed),
     "cast_to_mirrored": _to_and_from_mirrored,
     "cast_from_mirrored": _to_and_from_mirrored,
-    "transpose": _transpose,
+    "transpose": lambda e: e.node("Transpose", e.x, perm=list(e.attr("perm"))),
     "broadcast_to": _broadcast,
     "broadcast_like": _broadcast,
     "slice": _slice,
     "logical_slice": _slice,
-    "slice_update": _slice_update,
-    "concat": _concat,
+    "slice_update": lambda e: _replaced(e, e.x, e.inputs[1], list(sliced_axes(e).items())),
+    "concat": lambda e: e.node("Concat", *e.inputs, axis=e.attr("axis") % e.rank),
     "split": _split,
     "split_like": _split,
 }

@@ -161,8 +161,6 @@ def _indices(n: Node, index: int, sizes: int | Sequence[int], any_number: bool =
     """Return indices as a blob, in which negative ones are replaced by positions.
 
     Args:
-        n: the node.
-        index: the input.
         sizes: the size of the indexed axis; or that of several axes, to each of which an index of
             the last axis applies.
         any_number: whether indices may be out of range.

@@ -31,12 +31,7 @@ class UnsupportedNode(Exception):
 
 
 class InvalidNode(Exception):
-    """A node violates the definition of its operator.
-
-    Args:
-        found: the attribute or input, and its value.
-        allowed: the permitted values.
-    """
+    """A node violates the definition of its operator."""
 
     def __init__(self, found: str, allowed: str) -> None:
         super().__init__(found)
@@ -45,14 +40,9 @@ class InvalidNode(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """An initializer of a model, which becomes a variable when an op needs it as a blob.
+    """An initializer of a model, which becomes a variable when an op needs it as a blob."""
 
-    Attributes:
-        name: its name in the model.
-        array: its values.
-    """
-
-    name: str
+    name: str  # in the model
     array: Any
 
     @property
@@ -68,13 +58,9 @@ class Weight:
 
 
 class Bodies(Protocol):
-    """Adds the ops of the graphs that are attributes of nodes.
+    """Adds the ops of the graphs that are attributes of nodes."""
 
-    Attributes:
-        tools: what importers use beside `emit`.
-    """
-
-    tools: specs.ImportTools
+    tools: specs.ImportTools  # what importers use beside `emit`
 
     def run(self, graph: GraphProto, inputs: Sequence[tuple[Blob, int]]) -> list[Any]:
         """Add the ops of a graph; return its results as blobs, arrays and `Weight` records.
@@ -92,30 +78,19 @@ class Bodies(Protocol):
 
 @dataclass(slots=True)
 class Node:
-    """One node of a model.
-
-    Attributes:
-        proto: the node.
-        inputs: its inputs: blobs, arrays, `Weight` records, and None for omitted inputs.
-        elements: the element types of the inputs, as ONNX numbers them.
-        opset: the version of ONNX's operators.
-        variable: see `ImportTools`.
-        folder: computes ops on known inputs.
-        bodies: adds the ops of graphs within the model.
-        folds: whether all inputs are known, so that `blob` returns `Known` values.
-        attrs: the attributes that the node sets.
-        unread: names of attributes and numbers of inputs that the importer did not read.
-    """
+    """One node of a model."""
 
     proto: NodeProto
+    # Its inputs: blobs, arrays, `Weight` records, and None for omitted inputs.
     inputs: Sequence[Any]
-    elements: Sequence[int]
-    opset: int
-    variable: Callable[[str, Any, bool], Blob]
-    folder: Folder
-    bodies: Bodies
-    folds: bool = False
-    attrs: Mapping[str, Any] = field(init=False)
+    elements: Sequence[int]  # the element types of the inputs, as ONNX numbers them
+    opset: int  # the version of ONNX's operators
+    variable: Callable[[str, Any, bool], Blob]  # see `ImportTools`
+    folder: Folder  # computes ops on known inputs
+    bodies: Bodies  # adds the ops of graphs within the model
+    folds: bool = False  # whether all inputs are known, so that `blob` returns `Known` values
+    attrs: Mapping[str, Any] = field(init=False)  # the attributes that the node sets
+    # Names of attributes and numbers of inputs that the importer did not read.
     unread: set[str | int] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -149,14 +149,6 @@ def _selu(n: Node) -> Blob:
     return times(emit("elu", n.blob(), alpha=alpha), n.attr("gamma", 1.05070102214813232421875))
 
 
-def _mish(n: Node) -> Blob:
-    return emit("multiply", n.blob(), emit("tanh", emit("softplus", n.blob())))
-
-
-def _softsign(n: Node) -> Blob:
-    return emit("broadcast_div", n.blob(), plus(emit("abs", n.blob()), 1.0))
-
-
 def clipped(x: Blob, low: float | None, high: float | None) -> Blob:
     """Limit a blob to a range; None stands for no limit."""
     attrs: dict[str, Any] = {}
@@ -254,14 +246,14 @@ IMPORTERS: Mapping[str, Importer] = {
     "IsNaN": lambda n: emit("broadcast_not_equal", n.blob(), n.blob()),
     "LeakyRelu": lambda n: emit("leaky_relu", n.blob(), alpha=n.attr("alpha", 0.01)),
     "Mean": _mean,
-    "Mish": _mish,
+    "Mish": lambda n: emit("multiply", n.blob(), emit("tanh", emit("softplus", n.blob()))),
     "Mod": _remainder,
     "Not": lambda n: emit("logical_not", n.blob()),
     "PRelu": _prelu,
     "Pow": _power,
     "Relu": _relu,
     "Selu": _selu,
-    "Softsign": _softsign,
+    "Softsign": lambda n: emit("broadcast_div", n.blob(), plus(emit("abs", n.blob()), 1.0)),
     "Sum": _sum,
     "Where": _where,
 }

@@ -25,15 +25,10 @@ class TooLarge(Exception):
 
 @dataclass(slots=True)
 class Folder:
-    """Computes ops with the references of their specs, after a check of their sizes.
+    """Computes ops with the references of their specs, after a check of their sizes."""
 
-    Attributes:
-        ops: the specs of ops by type.
-        at: the line of the user's program.
-    """
-
-    ops: Mapping[str, OpSpec]
-    at: SourceLine | None = None
+    ops: Mapping[str, OpSpec]  # the specs of ops by type
+    at: SourceLine | None = None  # the line of the user's program
 
     def run(self, op: str, inputs: Sequence[Known], attrs: Mapping[str, Any]) -> Any:
         """Compute an op; returns a `Known`, or a tuple of them if the op has several outputs.
@@ -66,15 +61,10 @@ class Folder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """A value known while the job is defined, which importers treat like a blob.
+    """A value known while the job is defined, which importers treat like a blob."""
 
-    Attributes:
-        array: the value.
-        folder: computes ops on it.
-    """
-
-    array: Any
-    folder: Folder
+    array: Any  # the value
+    folder: Folder  # computes ops on it
 
     @property
     def shape(self) -> Shape:

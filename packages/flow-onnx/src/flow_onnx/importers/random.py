@@ -26,7 +26,6 @@ def _random(kind: str, first: tuple[str, float], last: tuple[str, float], like: 
     """Return the importer of a distribution.
 
     Args:
-        kind: the name of the distribution in flow.
         first, last: the attributes with the parameters, and their defaults.
         like: whether the shape and the element type are those of an input.
     """

@@ -16,19 +16,12 @@ DIRECTIONS: Mapping[str, Sequence[bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A recurrent operator.
+    """A recurrent operator."""
 
-    Attributes:
-        op: the op of one direction.
-        order: the parts of the weights of the op, as numbers of those of the operator.
-        activations: the functions that the op has.
-        states: numbers of the inputs that are the first states.
-    """
-
-    op: str
-    order: Sequence[int]
-    activations: Sequence[str]
-    states: Sequence[int]
+    op: str  # the op of one direction
+    order: Sequence[int]  # the parts of the weights of the op, as numbers of those of the operator
+    activations: Sequence[str]  # the functions that the op has
+    states: Sequence[int]  # numbers of the inputs that are the first states
 
     def __call__(self, n: Node) -> tuple[Blob, ...]:
         """Import a node: the results of all positions, and the last states."""

@@ -35,52 +35,35 @@ CRASH = "a call with parts that do not match ends the process"
 
 @dataclass(frozen=True, slots=True)
 class Discrepancy:
-    """A rule that DTensor declares and that does not hold, or that holds and is not declared.
-
-    Attributes:
-        op: the op.
-        call: the op with its arguments.
-        rule: the rule as text.
-        devices: a number of devices on which a wrong rule does not hold; None for a missing rule.
-        reason: what was found instead; empty for a missing rule.
-    """
+    """A rule that DTensor declares and that does not hold, or that holds and is not declared."""
 
     op: str
-    call: str
-    rule: str
+    call: str  # the op with its arguments
+    rule: str  # the rule as text
+    # A number of devices on which a wrong rule does not hold; None for a missing rule.
     devices: int | None = None
-    reason: str = ""
+    reason: str = ""  # what was found instead; empty for a missing rule
 
 
 @dataclass
 class Totals:
-    """What the check has found.
+    """What the check has found."""
 
-    Attributes:
-        versions: of Python, numpy and PyTorch.
-        registered: number of ops for which DTensor has rules.
-        ops, calls, rules: numbers of ops, calls and rules that were checked.
-        unknown: number of rules with placements that the prover does not know.
-        derived: number of ops whose calls come from related ops or schemas.
-        skipped: the numbers of calls that were not checked, by reason.
-        unchecked: the ops of which no call was checked, with the reason.
-        searched: number of ops of which calls were searched for missing rules.
-        unsearched: the ops of which calls were checked, but none was searched, with the reason.
-        wrong, missing: the discrepancies.
-    """
-
-    versions: Mapping[str, str] = field(default_factory=dict)
-    registered: int = 0
-    ops: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)  # of Python, numpy and PyTorch
+    registered: int = 0  # number of ops for which DTensor has rules
+    ops: int = 0  # numbers of ops, calls and rules that were checked
     calls: int = 0
     rules: int = 0
-    unknown: int = 0
-    derived: int = 0
+    unknown: int = 0  # number of rules with placements that the prover does not know
+    derived: int = 0  # number of ops whose calls come from related ops or schemas
+    # The numbers of calls that were not checked, by reason.
     skipped: dict[str, int] = field(default_factory=dict)
+    # The ops of which no call was checked, with the reason.
     unchecked: dict[str, str] = field(default_factory=dict)
-    searched: int = 0
+    searched: int = 0  # number of ops of which calls were searched for missing rules
+    # The ops of which calls were checked, but none was searched, with the reason.
     unsearched: dict[str, str] = field(default_factory=dict)
-    wrong: list[Discrepancy] = field(default_factory=list)
+    wrong: list[Discrepancy] = field(default_factory=list)  # the discrepancies
     missing: list[Discrepancy] = field(default_factory=list)
 
     def skip(self, reason: str) -> None:
@@ -139,8 +122,7 @@ def check_dtensor(
 def apart(check: Callable[[], Totals], op: str) -> Totals:
     """Run a check in a forked process: some ops of PyTorch crash if shapes do not match.
 
-    Raises:
-        RuntimeError: the check itself has failed.
+    Raises `RuntimeError` if the check itself has failed.
     """
     if not hasattr(os, "fork"):
         return check()

@@ -24,13 +24,7 @@ Known = Mapping[Any, Sequence[Call]]
 
 
 def derived(op: Any, known: Known, most: int) -> tuple[tuple[Call, ...], str]:
-    """Return at most ``most`` calls of an op, and the error of the last call that failed.
-
-    Args:
-        op: the op.
-        known: calls of other ops.
-        most: the largest number of calls.
-    """
+    """Return at most ``most`` calls of an op, and the error of the last call that failed."""
     found: dict[str, Call] = {}
     reason = "no op returns what this one writes"
     for call in _candidates(op, known):

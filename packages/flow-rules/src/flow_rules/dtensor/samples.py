@@ -29,17 +29,12 @@ DTYPES = (torch.float64, torch.int64, torch.bool)
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call of an ATen op.
+    """A call of an ATen op."""
 
-    Attributes:
-        op: the op, an `OpOverload`.
-        leaves, tree: the arguments, with tensors among the leaves.
-        returning: the op that returns new tensors where this one writes into given ones, or None.
-    """
-
-    op: Any
-    leaves: tuple[Any, ...]
+    op: Any  # the op, an `OpOverload`
+    leaves: tuple[Any, ...]  # the arguments, with tensors among the leaves
     tree: TreeSpec
+    # The op that returns new tensors where this one writes into given ones, or None.
     returning: Any = None
 
     @property
@@ -140,8 +135,6 @@ def record(
     """Run PyTorch's samples forward and backward, and return the calls of the given ops.
 
     Args:
-        ops: ATen ops.
-        most: number of calls of each op.
         wanted: whether to run the samples of a function of a name.
     """
     from torch.testing._internal.common_methods_invocations import op_db

@@ -89,15 +89,11 @@ def combinations(types: Sequence[TensorType], parts: int) -> list[tuple[Layout, 
 
 
 class Declared:
-    """The rules that DTensor declares for a call.
-
-    Attributes:
-        unknown: number of rules with placements that the prover does not know.
-    """
+    """The rules that DTensor declares for a call."""
 
     def __init__(self, call: Call, types: Sequence[TensorType], outputs: int) -> None:
         self.call, self.types, self.outputs = call, types, outputs
-        self.unknown = 0
+        self.unknown = 0  # number of rules with placements that the prover does not know
         self._locals: dict[tuple[Rule, int], Any] = {}
         self._meta: Any = UNKNOWN
 

@@ -28,28 +28,18 @@ Values = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """How values of one type are written, and read again.
+    """How values of one type are written, and read again."""
 
-    Attributes:
-        write: returns the JSON of a list of values.
-        read: returns the values from parsed JSON and their number.
-    """
-
-    write: Callable[[Values], Data]
-    read: Callable[[Data, int], Values]
+    write: Callable[[Values], Data]  # returns the JSON of a list of values
+    read: Callable[[Data, int], Values]  # returns the values from parsed JSON and their number
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """How one value of a class is written and read; equal values are written once.
+    """How one value of a class is written and read; equal values are written once."""
 
-    Attributes:
-        write: returns the JSON of a value.
-        read: returns the value from parsed JSON; raises `Mismatch`.
-    """
-
-    write: Callable[[Any], Data]
-    read: Callable[[Data], Any]
+    write: Callable[[Any], Data]  # returns the JSON of a value
+    read: Callable[[Data], Any]  # returns the value from parsed JSON; raises `Mismatch`
 
 
 class Columns:

@@ -15,12 +15,6 @@ def html_table(
 ) -> str:
     """Return a titled table as HTML; all texts are escaped.
 
-    Args:
-        title: the text above the table.
-        rows: the cells of each row.
-        columns: the names of the columns, if any.
-        note: the text below the table, if any.
-
     >>> html_table("<job>", [("steps", 3)]).startswith("<div><b>&lt;job&gt;</b><table>")
     True
     """

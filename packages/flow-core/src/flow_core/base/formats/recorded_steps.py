@@ -25,33 +25,23 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """A step.
-
-    Attributes:
-        step: the number of its step.
-        feeds: the fed arrays, in the order of the job's inputs.
-        results: the results in the order of the plan, None for large ones; None if the step failed.
-    """
+    """A step."""
 
     job: str
     step: int
-    feeds: tuple[Array, ...]
+    feeds: tuple[Array, ...]  # the fed arrays, in the order of the job's inputs
+    # In the order of the plan, None for large ones; None if the step failed.
     results: tuple[Array | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Steps that can be replayed.
+    """Steps that can be replayed."""
 
-    Attributes:
-        count: how many of the steps were asked for; those before lead from the variables to them.
-        steps: the steps, in the order in which they ran.
-        variables: the variables before some steps, by position of the step, with the first one;
-            nothing but recorded steps has changed them from one of these steps to the next.
-    """
-
-    count: int
-    steps: tuple[RecordedStep, ...]
+    count: int  # how many of the steps were asked for; those before lead from the variables to them
+    steps: tuple[RecordedStep, ...]  # in the order in which they ran
+    # Before some steps, by position of the step, with the first one; nothing but recorded steps has
+    # changed them from one of these steps to the next.
     variables: Mapping[int, Mapping[str, Array]]
 
 
@@ -91,11 +81,7 @@ def write_recording(file: Path, recording: Recording) -> None:
 
 
 def read_recording(file: Path) -> Recording:
-    """Read a file.
-
-    Raises:
-        ReplayError: it is no file of recorded steps.
-    """
+    """Read a file; raise `ReplayError` if it is no file of recorded steps."""
     try:
         with zipfile.ZipFile(file) as archive:
             header = json.loads(_member(archive, "header"))

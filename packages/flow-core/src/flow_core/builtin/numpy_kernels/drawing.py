@@ -31,25 +31,16 @@ def scratch_part(shape: Sequence[int], place: Place | None) -> Part:
 
 def drawing(
     generator: Uniform,
-    out: Array,
-    place: Place | None,
-    scratch: Sequence[Array],
+    out: Array,  # C-contiguous array that holds the box
+    place: Place | None,  # position of the box in the logical tensor; None for the whole tensor
+    scratch: Sequence[Array],  # an array for each draw, with the shape that `scratch_part` returns
     step: Array,
-    use: Use,
-    draw: int = 0,
+    use: Use,  # stores the numbers of each chunk in the elements of ``out``
+    draw: int = 0,  # index of the first draw among the draws of the op within a step
 ) -> Launch:
     """Return a launch that draws the numbers of a box for the current step, chunk by chunk.
 
     A box is a device's rectangular part of a logical tensor.
-
-    Args:
-        generator: the generator with the op's key.
-        out: C-contiguous array that holds the box.
-        place: position of the box in the logical tensor; None for the whole tensor.
-        scratch: an array for each draw, with the shape that `scratch_part` returns.
-        step: 0-d array with the step number.
-        use: stores the numbers of each chunk in the elements of ``out``.
-        draw: index of the first draw among the draws of the op within a step.
     """
     flat, fill = out.reshape(-1), generator.fill
     rows = []

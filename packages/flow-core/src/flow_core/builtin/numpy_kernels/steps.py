@@ -51,18 +51,13 @@ class Scratch:
 
 @dataclass
 class Steps:
-    """The object that a body calls: it has the arrays of the op and records NumPy calls.
+    """The object that a body calls: it has the arrays of the op and records NumPy calls."""
 
-    Attributes:
-        inputs: the inputs; those with the output's element type are in the computation type.
-        out: the output, in the computation type.
-        scratch: the allocator of temporaries.
-    """
-
+    # The inputs; those with the output's element type are in the computation type.
     inputs: tuple[Any, ...]
-    out: Any
+    out: Any  # the output, in the computation type
     attrs: Mapping[str, Any]
-    scratch: Scratch
+    scratch: Scratch  # the allocator of temporaries
     launches: list[Launch] = field(default_factory=list)
 
     def __call__(self, function: Callable[..., object], *arguments: Operand, out: Array) -> Array:

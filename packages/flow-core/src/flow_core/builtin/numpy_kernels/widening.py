@@ -33,20 +33,15 @@ Workspace = Callable[[KernelQuery], int]
 
 def widened(
     op: str,
-    bind: Bind,
+    bind: Bind,  # functions of the kernel for float32 and wider types
     *,
     workspace: Workspace | None = None,
     parts: PartsOf | None = None,
+    # Positions of the inputs that the kernel overwrites; their copies are copied back.
     mutates: Sequence[int] = (),
-    batchable: Batchable | None = None,
+    batchable: Batchable | None = None,  # see `KernelSpec.batchable`
 ) -> KernelSpec:
-    """Return a NumPy `KernelSpec` whose ``bind`` and ``workspace`` never see 16-bit types.
-
-    Args:
-        bind, workspace, parts: functions of the kernel for float32 and wider types.
-        mutates: positions of the inputs that the kernel overwrites; their copies are copied back.
-        batchable: see `KernelSpec.batchable`.
-    """
+    """Return a NumPy `KernelSpec` whose ``bind`` and ``workspace`` never see 16-bit types."""
     return kernel(
         op,
         lambda ctx: _bind(ctx, bind, mutates),

@@ -25,18 +25,14 @@ def exchange_op(
     step: ReshardStep,
     group: Group,
     type_: TensorType,
-    values: Mapping[int, Value],
+    values: Mapping[int, Value],  # the local values, by source rank
+    # The devices that have ops; None for all.  If there are some, the attribute ``whole`` of an op
+    # that transfers data describes the whole group.
     kept: Collection[Device] | None = None,
 ) -> tuple[Op, tuple[TensorType, ...], Sequence[int]]:
     """Return the ``boxing`` op of a group, the types of its outputs and their target ranks.
 
     The op has no name yet.
-
-    Args:
-        type_: the type of the logical tensor.
-        values: the local values, by source rank.
-        kept: the devices that have ops; None for all.  If there are some, the attribute ``whole``
-            of an op that transfers data describes the whole group.
     """
     whole = () if kept is None or not group.crosses else _whole(step, group, type_)
     if whole and kept is not None:

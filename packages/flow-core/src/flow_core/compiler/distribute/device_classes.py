@@ -27,13 +27,9 @@ Classes = tuple[tuple[Device, ...], ...]
 
 @dataclass(slots=True)
 class Layouts:
-    """The layouts and reshard steps of a physical graph, from which classes follow.
+    """The layouts and reshard steps of a physical graph, from which classes follow."""
 
-    Attributes:
-        parts: the (shape, layout) of all values, in order.
-    """
-
-    parts: dict[tuple[Shape, TensorLayout], None] = field(default_factory=dict)
+    parts: dict[tuple[Shape, TensorLayout], None] = field(default_factory=dict)  # of all values
     steps: dict[ReshardStep, None] = field(default_factory=dict)
 
     def kept(self, wanted: Collection[Device]) -> tuple[Classes, frozenset[Device]]:
@@ -67,21 +63,16 @@ class Layouts:
 
 
 class _Devices:
-    """The devices of a graph, each with the number of its class so far.
-
-    Attributes:
-        number: the position of each device.
-        group: the number of the class of each device.
-    """
+    """The devices of a graph, each with the number of its class so far."""
 
     def __init__(self, placements: Sequence[Placement]) -> None:
         distinct = dict.fromkeys(placements)
         self.all = list(dict.fromkeys(d for p in distinct for d in devices_of(p)))
-        self.number = {device: i for i, device in enumerate(self.all)}
+        self.number = {device: i for i, device in enumerate(self.all)}  # positions in the group
         self._ranks = {
             p: np.array([self.number[d] for d in devices_of(p)], np.int64) for p in distinct
         }
-        self.group = np.zeros(len(self.all), np.int64)
+        self.group = np.zeros(len(self.all), np.int64)  # the number of the class of each device
         self._seen = set[tuple[Placement, bytes]]()
 
     def ranks(self, placement: Placement) -> Ints:
@@ -159,21 +150,15 @@ class _Devices:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """The groups of a step, with the devices at both ends.
+    """The groups of a step, with the devices at both ends."""
 
-    Attributes:
-        key: equal for steps with equal groups.
-        senders, receivers: the position of the device of each rank.
-        rows: the positions of the senders, and those of the receivers, of each group.
-    """
-
-    key: object
+    key: object  # equal for steps with equal groups
     source: Placement
     target: Placement
     groups: Groups
-    senders: Ints
+    senders: Ints  # the position of the device of each rank
     receivers: Ints
-    rows: tuple[Sequence[Ints], Sequence[Ints]]
+    rows: tuple[Sequence[Ints], Sequence[Ints]]  # positions, by group
 
     @classmethod
     def of(cls, step: ReshardStep, devices: _Devices) -> _Ends:

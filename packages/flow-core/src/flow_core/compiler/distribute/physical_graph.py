@@ -43,15 +43,10 @@ Locals = dict[int, Value]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The part of a logical variable that a physical variable holds.
+    """The part of a logical variable that a physical variable holds."""
 
-    Attributes:
-        variable: name of the logical variable.
-        region: the part, as a region of the logical variable.
-    """
-
-    variable: str
-    region: Region
+    variable: str  # name of the logical variable
+    region: Region  # the part, as a region of the logical variable
 
 
 @dataclass(slots=True)
@@ -59,30 +54,19 @@ class Physical:
     """The physical graph, and its relation to the logical graph.
 
     All attributes except ``graph`` keep their defaults if the job runs on a single device.
-
-    Attributes:
-        graph: the physical graph.
-        shards: the parts that physical variables hold, by the variables' names.
-        ledger: all boxing, in order.
-        layouts: the layouts of the logical values.
-        signatures: the signatures of the logical ops.
-        passed: maps each logical value that no physical op produces to the local values of which it
-            consists.
-        report: the report on the selection.
-        classes: the classes of devices; empty if they were not asked for.
-        kept: the devices that have ops, if there are classes.
     """
 
     graph: Graph
-    shards: dict[str, Shard] = field(default_factory=dict)
-    ledger: list[BoxingEntry] = field(default_factory=list)
-    layouts: Mapping[Value, TensorLayout] = field(default_factory=dict)
-    signatures: Mapping[str, NdSignature] = field(default_factory=dict)
+    shards: dict[str, Shard] = field(default_factory=dict)  # by physical variable
+    ledger: list[BoxingEntry] = field(default_factory=list)  # all boxing, in order
+    layouts: Mapping[Value, TensorLayout] = field(default_factory=dict)  # of logical values
+    signatures: Mapping[str, NdSignature] = field(default_factory=dict)  # of logical ops
+    # Maps each logical value that no physical op produces to the local values of which it consists.
     passed: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
-    report: Report | None = None
+    report: Report | None = None  # on the selection
     problem: Problem | None = None
-    classes: Classes = ()
-    kept: frozenset[Device] = frozenset()
+    classes: Classes = ()  # the classes of devices; empty if they were not asked for
+    kept: frozenset[Device] = frozenset()  # the devices that have ops, if there are classes
 
     @property
     def is_part(self) -> bool:
@@ -97,17 +81,11 @@ def to_physical(
     problem: Problem,
     selector: str | Selector = "auto",
     methods: BoxingMethods = NO_PLUGINS,
+    # The devices that the physical graph has ops for, in addition to the devices that stand for
+    # their classes (`flow_core.compiler.distribute.device_classes`); None for all.
     devices: Collection[Device] | None = None,
 ) -> Physical:
-    """Select signatures for a logical graph, and expand the graph to its physical graph.
-
-    Args:
-        problem: the logical graph, and the choices of signatures.
-        selector: the selector of signatures, or its name.
-        methods: the boxing methods of plugins.
-        devices: the devices that the physical graph has ops for, in addition to the devices that
-            stand for their classes (`flow_core.compiler.distribute.device_classes`); None for all.
-    """
+    """Select signatures for a logical graph, and expand the graph to its physical graph."""
     select = SELECTORS[selector] if isinstance(selector, str) else selector
     graph = problem.graph
     placements = {op.placement for op in graph.ops.values()}
@@ -136,15 +114,6 @@ class _Lowering:
 
     A `Rewriter` does not fit here because no op of the logical graph is kept: each op becomes ops
     with other names, types and placements, and values are looked up by layout.
-
-    Attributes:
-        ops, types, lines: the physical graph so far.
-        kept: the devices that have ops; None for all.  Without any, only ``layouts`` are found.
-        local: maps (logical value, layout) to the local values on these devices, by rank.
-        copies: maps each logical op to its physical ops on these devices, by rank.
-        layouts: the layouts and reshard steps of all values.
-        feeds: maps each logical input to the number of layouts in which it is fed.
-        found: the result so far.
     """
 
     problem: Problem
@@ -152,15 +121,19 @@ class _Lowering:
     selection: Selection
     links: LinkModel
     methods: BoxingMethods
+    # The devices that have ops; None for all.  Without any, only ``layouts`` are found.
     kept: frozenset[Device] | None = None
-    ops: dict[str, Op] = field(default_factory=dict)
+    ops: dict[str, Op] = field(default_factory=dict)  # of the physical graph so far
     types: dict[str, tuple[TensorType, ...]] = field(default_factory=dict)
     lines: dict[str, SourceLine] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
+    # Maps (logical value, layout) to the local values on these devices, by rank.
     local: dict[tuple[Value, TensorLayout], Locals] = field(default_factory=dict)
+    # Maps each logical op to its physical ops on these devices, by rank.
     copies: dict[str, dict[int, str]] = field(default_factory=dict)
     layouts: Layouts = field(default_factory=Layouts)
     ranks_of: dict[Placement, Sequence[int]] = field(default_factory=dict)
+    # Maps each logical input to the number of layouts in which it is fed.
     feeds: dict[str, int] = field(default_factory=dict)
     found: Physical = field(default_factory=lambda: Physical(Graph({}, {})))
 
@@ -298,7 +271,6 @@ class _Lowering:
         """Return the local values of a logical value in a layout, and box the value on first use.
 
         Args:
-            value: the logical value.
             reader: the logical op that requires the layout; None for a result of the job.
         """
         known = self.local.get((value, layout))
@@ -427,9 +399,6 @@ def local_origins(
     """Return the origins of a logical op's parts; their text is the parts' names.
 
     Args:
-        graph: the logical graph.
-        name: the name of the logical op.
-        placement: the placement of the op.
         ranks: the ranks of the parts; None for all.
     """
     origin, ranks = graph.origin(name), range(placement.size) if ranks is None else ranks

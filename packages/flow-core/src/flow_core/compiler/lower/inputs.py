@@ -38,66 +38,40 @@ class Kernels(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """The settings of a job that the compiler reads.
-
-    Attributes:
-        width: the number of steps in flight.
-        inplace: whether an output may overwrite an input that no later op reads.
-        reuse: whether memory is reused within a step.
-        memory_limit: the number of bytes that a device has for the plan; None for no limit.
-        is_resident: whether a physical variable already has memory on a device.
-        workers: the number of threads for the streams of several devices; None for as many as pay
-            off.
-        sharing: the replicas that devices with a common memory share.
-        budget: the cores of the process.
-        settings: the settings in kernel queries, which are part of the plan.
-        recording: the device types of the plan whose drivers record steps.
-        alignment: the number of bytes to a multiple of which offsets are aligned, by device type.
-        ahead: the number of weights that are gathered ahead of their readers; None for all.
-        batching: whether one launch may compute the rows of several devices.
-        postpone: whether stages of a pipeline may compute gradients of weights later, which takes
-            memory.
-        classes: the number of devices of each class, by its first device, in a graph that has ops
-            of some devices only; empty for other graphs.
-    """
+    """The settings of a job that the compiler reads."""
 
     seed: int = 0
-    width: int = 4
-    inplace: bool = True
-    reuse: bool = True
-    memory_limit: Limit | None = None
-    is_resident: IsResident = lambda _, __: False
+    width: int = 4  # the number of steps in flight
+    inplace: bool = True  # whether an output may overwrite an input that no later op reads
+    reuse: bool = True  # whether memory is reused within a step
+    memory_limit: Limit | None = None  # the bytes that a device has for the plan
+    is_resident: IsResident = lambda _, __: False  # whether a variable has memory there
+    # The number of threads for the streams of several devices; None for as many as pay off.
     workers: int | None = None
-    sharing: ReplicaDedup = NO_DEDUP
+    sharing: ReplicaDedup = NO_DEDUP  # of devices with a common memory
     budget: Budget = field(default_factory=lambda: find_budget(asked(os.environ)))
-    settings: Mapping[str, AttrValue] = NO_ATTRS
-    recording: frozenset[str] = frozenset()
-    alignment: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, AttrValue] = NO_ATTRS  # in kernel queries, part of the plan
+    recording: frozenset[str] = frozenset()  # device types whose drivers record steps
+    alignment: Mapping[str, int] = field(default_factory=dict)  # of offsets, by device type
     costs: CostModel = DEFAULT
-    ahead: int | None = None
-    batching: bool = True
-    postpone: bool = True
+    ahead: int | None = None  # how many weights are gathered ahead of their readers; None: all
+    batching: bool = True  # whether one launch may compute the rows of several devices
+    postpone: bool = True  # whether stages may compute gradients of weights later, using memory
+    # The number of devices of each class, by its first device, in a graph that has ops of some
+    # devices only; empty for other graphs.
     classes: Mapping[Device, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs of one lowering, from a physical graph to a plan.
+    """The inputs of one lowering, from a physical graph to a plan."""
 
-    Attributes:
-        graph: the physical graph, in which no result is a view of a variable that a step changes.
-        threads: the number of threads of a kernel.
-        constant: names of the ops that do not run in each step.
-        derived: those of them that run again after a variable was overwritten; the others run only
-            once, when the plan is loaded.
-    """
-
-    graph: Graph
+    graph: Graph  # in which no result is a view of a variable that a step changes
     kernels: Kernels
     options: CompileOptions
-    threads: int
-    constant: frozenset[str]
-    derived: frozenset[str] = frozenset()
+    threads: int  # of a kernel
+    constant: frozenset[str]  # names of the ops that do not run in each step
+    derived: frozenset[str] = frozenset()  # those that run again after a variable was overwritten
 
     @property
     def costs(self) -> OpCosts:

@@ -22,15 +22,10 @@ from flow_core.plugins.specs import KernelQuery, KernelSpec
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """The kernels of a plan.
+    """The kernels of a plan."""
 
-    Attributes:
-        kernels: the kernel of each op that has one.
-        workspace: the size of the workspace in bytes, for each op that needs one.
-    """
-
-    kernels: dict[str, KernelSpec] = field(default_factory=dict)
-    workspace: dict[str, int] = field(default_factory=dict)
+    kernels: dict[str, KernelSpec] = field(default_factory=dict)  # by op
+    workspace: dict[str, int] = field(default_factory=dict)  # in bytes, by op that needs one
 
 
 NO_KERNELS = KernelChoice()
@@ -39,8 +34,7 @@ NO_KERNELS = KernelChoice()
 def choose_kernels(inputs: Inputs, order: Order) -> KernelChoice:
     """Find the kernel of every op, with the cores divided as the plan will divide them.
 
-    Raises:
-        KernelNotFoundError: some ops have no kernel; one error lists all of them.
+    Raises `KernelNotFoundError` if some ops have no kernel; one error lists all of them.
     """
     with sized_pools(divide_cores(inputs, order, NO_KERNELS)):
         return _found(inputs, order)

@@ -22,24 +22,17 @@ from flow_core.ir.graph import Op
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The ops in the order in which they start.
-
-    Attributes:
-        ops: all ops of the graph.
-        sharing: the replicas that devices share, with batched ops and in-place sums.
-        table: the timetable of the streams; None if all ops run on a single device.
-    """
+    """The ops in the order in which they start."""
 
     ops: list[Op]
-    sharing: ReplicaDedup
-    table: Timetable | None = None
+    sharing: ReplicaDedup  # with batched ops and in-place sums
+    table: Timetable | None = None  # of the streams; None if all ops run on a single device
 
 
 def order_ops(inputs: Inputs) -> Order:
     """Order ops as one device runs them, or as the streams of several devices start them.
 
-    Raises:
-        GraphError: an op depends on itself.
+    Raises `GraphError` if an op depends on itself.
     """
     graph, specs, options = inputs.graph, inputs.specs, inputs.options
     if len({op.placement for op in graph.ops.values()}) <= 1:

@@ -57,7 +57,6 @@ def lower(
 
     Args:
         graph: the physical graph after all passes, in which each op runs on one device.
-        inputs: names of the ``input`` ops in the order of the job's parameters.
     """
     find_open_mp()
     graph = protected(graph, kernels.ops, options.sharing)
@@ -94,12 +93,7 @@ def _execution(given: Inputs, order: Order) -> Execution:
 
 @dataclass(frozen=True, slots=True)
 class _Phases:
-    """The results of the phases before `lower` emits buffers and tasks.
-
-    Attributes:
-        execution: the ops in their order, as the planner of memory reads them.
-        storage: the storage of the ops' values.
-    """
+    """The results of the phases before `lower` emits buffers and tasks."""
 
     given: Inputs
     order: Order

@@ -43,19 +43,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class ArenaLayout:
-    """The offsets of blocks.
+    """The offsets of blocks."""
 
-    Attributes:
-        offsets: the byte offset of each block.
-        nbytes: the size of the arena.
-        lower_bound: the largest number of bytes that are live at the same time.
-        peak: a task at which that many bytes are live.
-    """
-
-    offsets: tuple[int, ...]
+    offsets: tuple[int, ...]  # in bytes, by block
     nbytes: int
-    lower_bound: int
-    peak: int
+    lower_bound: int  # the largest number of bytes that are live at the same time
+    peak: int  # a task at which that many bytes are live
 
 
 def plan_arena(blocks: Sequence[Block]) -> ArenaLayout:

@@ -25,19 +25,15 @@ Rows = Sequence[tuple[int, str, str]]
 
 @dataclass(slots=True)
 class Buffers:
-    """The buffers of a plan under construction, some of which have blocks in an arena.
-
-    Attributes:
-        blocks: the buffers that have their own memory in an arena.
-        views: maps each view to the buffer in whose memory it is, and to its offset there in bytes.
-        owners: maps a value to the buffer that holds it and the values side by side with it.
-        seen_as: maps a value and a type to the buffer for the view of the value with that type.
-    """
+    """The buffers of a plan under construction, some of which have blocks in an arena."""
 
     items: list[Buffer] = field(default_factory=list)
-    blocks: list[tuple[int, Block]] = field(default_factory=list)
+    blocks: list[tuple[int, Block]] = field(default_factory=list)  # with memory of their own
+    # Maps each view to the buffer in whose memory it is, and to its offset there in bytes.
     views: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # Maps a value to the buffer that holds it and the values side by side with it.
     owners: dict[Value, int] = field(default_factory=dict)
+    # Maps a value and a type to the buffer for the view of the value with that type.
     seen_as: dict[tuple[Value, TensorType], int] = field(default_factory=dict)
 
     def add(self, buffer: Buffer) -> int:
@@ -75,18 +71,13 @@ class Buffers:
 def place(
     buffers: Buffers,
     lines: Mapping[str, SourceLine],
-    limit: Limit | None,
-    is_resident: IsResident,
+    limit: Limit | None,  # the memory that each device has for the plan
+    is_resident: IsResident,  # whether a variable already has memory on a device
+    # The number of bytes to a multiple of which the offsets on a device are aligned; itself a
+    # multiple of `ALIGNMENT`.
     alignment: Callable[[Device], int] = lambda _: ALIGNMENT,
 ) -> tuple[tuple[ArenaPlan, ...], tuple[Buffer, ...]]:
     """Plan the arena of each device; return the arenas, and all buffers with their offsets.
-
-    Args:
-        lines: the source lines of ops, by op name.
-        limit: the memory that each device has for the plan.
-        is_resident: whether a variable already has memory on a device.
-        alignment: the number of bytes to a multiple of which the offsets on a device are aligned;
-            itself a multiple of `ALIGNMENT`.
 
     Raises:
         OutOfMemoryError: an arena and the new variables exceed a device's memory.

@@ -32,16 +32,9 @@ def with_device_batching(
     sharing: ReplicaDedup,
     specs: Mapping[str, OpSpec],
     find: Find,
-    once: Set[str] = frozenset(),
+    once: Set[str] = frozenset(),  # the ops that run when the plan is loaded
 ) -> ReplicaDedup:
-    """Return the replicas that devices share, with the ops that can be batched.
-
-    Args:
-        graph: the physical graph.
-        sharing: the replicas that the graph's devices share.
-        find: the function that looks up a kernel by query and device type.
-        once: the ops that run when the plan is loaded.
-    """
+    """Return the replicas that devices share, with the ops that can be batched."""
     if not sharing.same:
         return sharing
     batching = _Batching(graph, sharing, specs, find, alias_roots(graph, specs, sharing))
@@ -77,25 +70,19 @@ def _groups(graph: Graph) -> Iterator[list[Op]]:
 
 @dataclass(slots=True)
 class _Batching:
-    """The batched ops found so far.
-
-    Attributes:
-        adjacent: as in `ReplicaDedup`.
-        position: maps a value to the first value of its group of adjacent values, and to its number
-            in the group.
-        groups: maps the first op of a batch to all ops of the batch.
-        batched: as in `ReplicaDedup`.
-    """
+    """The batched ops found so far."""
 
     graph: Graph
     sharing: ReplicaDedup
     specs: Mapping[str, OpSpec]
     find: Find
     roots: Mapping[Value, Value]
-    adjacent: dict[Value, Parts] = field(default_factory=dict)
+    adjacent: dict[Value, Parts] = field(default_factory=dict)  # as in `ReplicaDedup`
+    # Maps a value to the first value of its group of adjacent values, and to its number in the
+    # group.
     position: dict[Value, tuple[Value, int]] = field(default_factory=dict)
-    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    batched: dict[str, tuple[bool, ...]] = field(default_factory=dict)
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # all ops, by the first
+    batched: dict[str, tuple[bool, ...]] = field(default_factory=dict)  # as in `ReplicaDedup`
 
     def search(self, ops: Sequence[Op]) -> None:
         """Batch the parts of one logical op if that is possible."""

@@ -39,13 +39,7 @@ HasKernel = Callable[[Op, Form], bool]
 def with_inplace_sums(
     graph: Graph, sharing: ReplicaDedup, specs: Mapping[str, OpSpec], has_kernel: HasKernel
 ) -> ReplicaDedup:
-    """Return the replicas that devices share, with the sums that are computed in place.
-
-    Args:
-        graph: the physical graph.
-        sharing: the replicas that the graph's devices share.
-        has_kernel: tells whether a form of an op that computes a sum in place has a kernel.
-    """
+    """Return the replicas that devices share, with the sums that are computed in place."""
     if not sharing.same:
         return sharing
     roots = alias_roots(graph, specs, sharing)

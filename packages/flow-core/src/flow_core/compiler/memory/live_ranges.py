@@ -23,29 +23,19 @@ from flow_core.sharding.topology import Device
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """The ops of a physical graph in the order in which they start.
-
-    Attributes:
-        graph: the physical graph.
-        ops: all ops of the graph.
-        until: for each op, the position of the last op that starts before it ends; None if each
-            op ends before the next one starts.
-        sharing: the replicas that devices share.
-        constant: names of the ops that do not run in each step.
-        derived: those of them that run again after a variable was overwritten.
-        inplace: whether an output may overwrite an input that no later op reads.
-        reuse: whether memory is reused within a step.
-    """
+    """The ops of a physical graph in the order in which they start."""
 
     graph: Graph
     specs: Mapping[str, OpSpec]
-    ops: Sequence[Op]
+    ops: Sequence[Op]  # in the order in which they start
+    # For each op, the position of the last op that starts before it ends; None if each op ends
+    # before the next one starts.
     until: Sequence[int] | None
     sharing: ReplicaDedup
-    constant: frozenset[str]
-    derived: frozenset[str]
-    inplace: bool
-    reuse: bool
+    constant: frozenset[str]  # names of the ops that do not run in each step
+    derived: frozenset[str]  # those of them that run again after a variable was overwritten
+    inplace: bool  # whether an output may overwrite an input that no later op reads
+    reuse: bool  # whether memory is reused within a step
 
     def end(self, i: int) -> int:
         """Return the position of the last op that starts before the op at position ``i`` ends."""
@@ -54,22 +44,17 @@ class Execution:
 
 @dataclass(slots=True)
 class Storage:
-    """The assignment of values to bytes for an ordered graph.
-
-    Attributes:
-        graph: the physical graph.
-        adjacent: groups of values that are placed side by side, by the first value of each group.
-        base: maps a value to the value in whose bytes it is stored.
-        shift: the offset of a value in bytes from the start of its base, if not 0.
-        first, last: for each owner, the positions of the first and last op that use its bytes.
-    """
+    """The assignment of values to bytes for an ordered graph."""
 
     graph: Graph
+    # Groups of values that are placed side by side, by the first value of each group.
     adjacent: Mapping[Value, tuple[Value, ...]]
-    base: dict[Value, Value]
+    base: dict[Value, Value]  # maps a value to the value in whose bytes it is stored
+    # The offset of a value in bytes from the start of its base, if not 0.
     shift: dict[Value, int] = field(default_factory=dict)
+    # By owner, the position of the first op that uses its bytes.
     first: dict[Value, int] = field(default_factory=dict)
-    last: dict[Value, int] = field(default_factory=dict)
+    last: dict[Value, int] = field(default_factory=dict)  # likewise of the last op
 
     def locate(self, value: Value) -> tuple[Value, int]:
         """Return the owner of a value's bytes, and the value's offset in the owner in bytes."""
@@ -184,20 +169,12 @@ def _store_in_place(
     execution: Execution,
     i: int,
     value: Value,
-    candidates: Sequence[tuple[int, Value]],
-    times: Mapping[Value, int],
+    candidates: Sequence[tuple[int, Value]],  # the numbers of the inputs, with their owners
+    times: Mapping[Value, int],  # how many inputs of the op each owner holds
 ) -> None:
     """Store an output in the bytes of the first candidate input that fits and has no later reader.
 
     The input must have the same size and device, and must not be a variable or a constant.
-
-    Args:
-        storage: the storage so far.
-        execution: the ops in their order.
-        i: the position of the op.
-        value: the output.
-        candidates: the numbers of the inputs, with their owners.
-        times: how many inputs of the op each owner holds.
     """
     if value not in storage.first:
         return

@@ -25,30 +25,26 @@ class ReplicaDedup:
     Invariants: ``same`` maps to earlier values only.  An op that is in ``merged`` or that another
     op executes does not run.  The keys of ``batched`` are keys of ``executes``; the outputs of a
     batched op and of the ops that it executes are ``adjacent``.
-
-    Attributes:
-        same: maps a value to the earlier value, of another device, in whose bytes it is stored.
-        merged: maps an op to the earlier op that computes its results.
-        shared_variables: names of the physical variables that are stored in the memory of another
-            physical variable.
-        accumulated: maps an op to the earlier op to whose result it adds its own result; see
-            `flow_core.compiler.memory.inplace_reduction`.
-        presummed: maps an all-reduce to those of its members whose inputs are already summed.
-        executes: maps an op to the ops whose work it does in addition to its own.
-        batched: maps an op that computes the rows of several devices at once to a flag for each
-            input: whether the op reads the inputs of all devices side by side; see
-            `flow_core.compiler.memory.device_batching`.
-        adjacent: maps the first of several values that are placed side by side to all these values,
-            in order.
     """
 
+    # Maps a value to the earlier value, of another device, in whose bytes it is stored.
     same: Mapping[Value, Value] = field(default_factory=dict)
+    # Maps an op to the earlier op that computes its results.
     merged: Mapping[str, str] = field(default_factory=dict)
+    # Names of the physical variables that are stored in the memory of another physical variable.
     shared_variables: frozenset[str] = frozenset()
+    # Maps an op to the earlier op to whose result it adds its own result; see
+    # `flow_core.compiler.memory.inplace_reduction`.
     accumulated: Mapping[str, str] = field(default_factory=dict)
+    # Maps an all-reduce to those of its members whose inputs are already summed.
     presummed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    # Maps an op to the ops whose work it does in addition to its own.
     executes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Maps an op that computes the rows of several devices at once to a flag for each input: whether
+    # the op reads the inputs of all devices side by side; see
+    # `flow_core.compiler.memory.device_batching`.
     batched: Mapping[str, tuple[bool, ...]] = field(default_factory=dict)
+    # Maps the first of several values that are placed side by side to all these values, in order.
     adjacent: Mapping[Value, tuple[Value, ...]] = field(default_factory=dict)
 
     def idle(self) -> frozenset[str]:
@@ -101,20 +97,14 @@ def find_sharing(
 
 @dataclass(slots=True)
 class _Walk:
-    """One traversal of the graph, under the assumption that some variables are equal.
-
-    Attributes:
-        same, merged: as in `ReplicaDedup`.
-        seen: maps each computation to the first op that does it.
-        updates: maps each variable to the ops that overwrite it.
-    """
+    """One traversal of the graph, under the assumption that some variables are equal."""
 
     graph: Graph
     specs: Mapping[str, OpSpec]
-    same: dict[Value, Value] = field(default_factory=dict)
+    same: dict[Value, Value] = field(default_factory=dict)  # as in `ReplicaDedup`
     merged: dict[str, str] = field(default_factory=dict)
-    seen: dict[object, str] = field(default_factory=dict)
-    updates: dict[Value, list[str]] = field(default_factory=dict)
+    seen: dict[object, str] = field(default_factory=dict)  # maps each computation to its first op
+    updates: dict[Value, list[str]] = field(default_factory=dict)  # ops that overwrite a variable
 
     def run(self) -> None:
         for op in self.graph.ops.values():

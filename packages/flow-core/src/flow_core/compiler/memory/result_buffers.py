@@ -12,12 +12,7 @@ from flow_core.plugins.specs import OpSpec
 
 
 def protected(graph: Graph, specs: Mapping[str, OpSpec], sharing: ReplicaDedup) -> Graph:
-    """Return the graph with copies of results that are views of variables that a step changes.
-
-    Args:
-        graph: the physical graph.
-        sharing: the values that the graph's devices share.
-    """
+    """Return the graph with copies of results that are views of variables that a step changes."""
     roots = alias_roots(graph, specs, sharing)
     changed = {v for op in graph.ops.values() for v in overwritten(op, specs, roots)}
     copies = {v for v in graph.results if roots.get(v, v) in changed}

@@ -22,35 +22,23 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The devices of a step that exchange pieces with each other.
+    """The devices of a step that exchange pieces with each other."""
 
-    Attributes:
-        name: the name of the group's collective.
-        sources, targets: the group's ranks in the source and in the target placement.
-        crosses: whether any piece crosses devices.
-    """
-
-    name: str
-    sources: tuple[int, ...]
-    targets: tuple[int, ...]
-    crosses: bool
+    name: str  # of the collective
+    sources: tuple[int, ...]  # ranks in the source placement
+    targets: tuple[int, ...]  # ranks in the target placement
+    crosses: bool  # whether any piece crosses devices
 
 
 class Groups(Sequence[Group]):
     """The groups of a step, without the targets that already hold their part.
 
     The groups are described by arrays, so that only those that are needed become objects.
-
-    Attributes:
-        sources, targets: the number of the group of each rank in the source and in the target
-            placement; -1 for a rank in no group.
-        filled: whether each target rank has elements that no piece covers.
-        is_single: whether at most one group has several devices.
     """
 
-    sources: Ints
-    targets: Ints
-    filled: BoolArray
+    sources: Ints  # the number of each source rank's group; -1 for a rank in no group
+    targets: Ints  # likewise of the target ranks
+    filled: BoolArray  # whether each target rank has elements that no piece covers
     is_single = False
 
     def names(self) -> Iterable[str]:

@@ -19,17 +19,11 @@ Links = tuple[tuple[Device, Device, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A boxing that was not chosen.
+    """A boxing that was not chosen."""
 
-    Attributes:
-        steps: names of the boxing's steps.
-        through: the layout after each step, as text.
-        nbytes: the number of bytes that cross devices.
-    """
-
-    steps: tuple[str, ...]
-    through: tuple[str, ...]
-    nbytes: int
+    steps: tuple[str, ...]  # names of the boxing's steps
+    through: tuple[str, ...]  # the layout after each step, as text
+    nbytes: int  # the number of bytes that cross devices
     seconds: float
 
     def __str__(self) -> str:
@@ -39,44 +33,25 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class BoxingEntry:
-    """A line of the plan ledger: one reshard step of one value.
+    """A line of the plan ledger: one reshard step of one value."""
 
-    Attributes:
-        value: the logical value.
-        hop: name of the reshard step.
-        source, target: text forms of the layouts.
-        nbytes: the number of bytes that cross devices each time the reshard step runs.
-        line: the source line of the op that reads the value.
-        op: the op that reads the value; empty for a result of the job.
-        why: the layout in which the value is produced, and the layout that the op requires.
-        step, steps: the position of this reshard step in the route from the producer to the op,
-            from 1 on, and the number of reshard steps of that route.
-        runners_up: the alternatives to the whole route, the cheapest first.
-        exchanges: names of the ``boxing`` ops of the reshard step, one for each group of devices.
-        links: the bytes for each pair of devices, each time; empty in a plan of classes.
-        sent: the bytes that the exchanges of the plan send each time, the sum of ``links``.
-        bucket: name of the op into which the exchange was fused; empty if it was not fused.
-        once: whether the reshard step runs once, when the plan is loaded, and not in each step of
-            the job.
-    """
-
-    value: str
-    hop: str
-    source: str
+    value: str  # the logical value
+    hop: str  # the reshard step
+    source: str  # the layouts as text
     target: str
-    nbytes: int
+    nbytes: int  # the number of bytes that cross devices each time the reshard step runs
     seconds: float
-    line: str
-    op: str = ""
-    why: str = ""
-    step: int = 1
-    steps: int = 1
-    runners_up: tuple[Alternative, ...] = ()
-    exchanges: tuple[str, ...] = ()
-    links: Links = ()
-    sent: int = 0
-    bucket: str = ""
-    once: bool = False
+    line: str  # the source line of the op that reads the value
+    op: str = ""  # the op that reads the value; empty for a result of the job
+    why: str = ""  # the layout in which the value is produced, and the layout that the op requires
+    step: int = 1  # of the reshard step in the route from the producer to the op, from 1 on
+    steps: int = 1  # of that route
+    runners_up: tuple[Alternative, ...] = ()  # alternatives to the whole route, the cheapest first
+    exchanges: tuple[str, ...] = ()  # the ``boxing`` ops of the step, one for each group of devices
+    links: Links = ()  # the bytes for each pair of devices, each time; empty in a plan of classes
+    sent: int = 0  # the bytes that the exchanges of the plan send each time, the sum of ``links``
+    bucket: str = ""  # name of the op into which the exchange was fused; empty if it was not fused
+    once: bool = False  # at the loading of the plan, not in each step of the job
 
 
 @lru_cache(maxsize=4096)
@@ -115,16 +90,11 @@ def alternatives(
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """What a member of an exchange in a plan sends.
-
-    Attributes:
-        once: whether the exchange runs once, when the plan is loaded.
-        links: the bytes by (from, to); empty in a plan of classes.
-    """
+    """What a member of an exchange in a plan sends."""
 
     task: str
-    once: bool
-    links: Mapping[DevicePair, int]
+    once: bool  # whether the exchange runs once, when the plan is loaded
+    links: Mapping[DevicePair, int]  # the bytes by (from, to); empty in a plan of classes
 
 
 def completed(
@@ -133,7 +103,6 @@ def completed(
     """Complete the ledger from the finished plan, which determines links, buckets and ``once``.
 
     Args:
-        ledger: the entries.
         is_part: whether the plan has no tasks of some devices.
     """
     found: dict[str, _Sent] = {}

@@ -57,14 +57,10 @@ class BoxingError(GraphError):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A sequence of steps between two layouts.
-
-    Attributes:
-        nbytes: the number of bytes that cross devices.
-    """
+    """A sequence of steps between two layouts."""
 
     reshard_steps: tuple[ReshardStep, ...]
-    nbytes: int
+    nbytes: int  # the number of bytes that cross devices
     seconds: float
 
 
@@ -89,8 +85,7 @@ def plan_boxing(
     >>> [step.name for step in steps]
     ['reduce', 'copy_d2h']
 
-    Raises:
-        BoxingError: no boxing exists.
+    Raises `BoxingError` if no boxing exists.
     """
     source, target = with_common_hierarchy(shape, source, target)
     if source == target:
@@ -171,11 +166,7 @@ class _Search:
     bounds: list[float] = field(default_factory=list)
 
     def run(self) -> list[tuple[ReshardStep, ...]]:
-        """Return the routes, the cheapest first.
-
-        Raises:
-            BoxingError: no route exists.
-        """
+        """Return the routes, the cheapest first; raise `BoxingError` if no route exists."""
         layouts = _candidates(self.shape, self.source, self.target)
         order = count()
         queue: list[tuple[float, int, TensorLayout, tuple[ReshardStep, ...]]] = [

@@ -51,15 +51,10 @@ class _Method:
 
 @dataclass(frozen=True, slots=True)
 class BoxingMethods:
-    """All boxing methods: the routes of the planner and the methods of plugins.
+    """All boxing methods: the routes of the planner and the methods of plugins."""
 
-    Attributes:
-        specs: the methods of plugins.
-        choose: the hook by which plugins choose a method by name; None if no plugin implements it.
-    """
-
-    specs: tuple[BoxingSpec, ...] = ()
-    choose: Choose | None = None
+    specs: tuple[BoxingSpec, ...] = ()  # the methods of plugins
+    choose: Choose | None = None  # by which plugins choose a method; None if no plugin has one
 
     @classmethod
     def of(cls, registry: Registered) -> BoxingMethods:
@@ -71,8 +66,7 @@ class BoxingMethods:
     ) -> tuple[ReshardStep, ...]:
         """Return the steps of the method that a plugin chooses, or else of the fastest method.
 
-        Raises:
-            BoxingError: no boxing exists, or a plugin's method includes an impossible step.
+        Raises `BoxingError` if no boxing exists, or a plugin's method includes an impossible step.
         """
         planned = plan_boxing(tensor.shape, tensor.dtype.itemsize, source, target, links)
         fitting = [spec for spec in self.specs if _fits(spec, source, target)]

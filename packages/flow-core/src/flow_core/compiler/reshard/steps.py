@@ -44,25 +44,16 @@ from flow_core.sharding.topology import Device, Devices, devices_of
 
 @dataclass(frozen=True, slots=True)
 class ReshardStep(HashedOnce):
-    """One step of boxing.
+    """One step of boxing."""
 
-    Attributes:
-        shape: the shape of the logical tensor.
-        source, target: the layouts before and after the step.
-        pieces: the pieces of each target rank, which are computed on first use; empty for an
-            all-reduce.  The other attributes determine them.
-        combine: the operation that combines pieces: "sum", "max" or "min".
-        fill: the operation whose neutral element fills the elements that no piece covers.
-        groups: the groups of ranks of an all-reduce; empty for other steps.
-    """
-
-    shape: Shape
-    source: TensorLayout
-    target: TensorLayout
+    shape: Shape  # of the logical tensor
+    source: TensorLayout  # the layout before the step
+    target: TensorLayout  # the layout after the step
+    # The pieces of each target rank, computed on first use; empty for an all-reduce.
     pieces: Sequence[tuple[Piece, ...]] = field(compare=False, repr=False)
-    combine: str = "sum"
-    fill: str = "sum"
-    groups: Sequence[tuple[int, ...]] = ()
+    combine: str = "sum"  # the operation that combines pieces: "sum", "max" or "min"
+    fill: str = "sum"  # the operation whose neutral element fills the elements that no piece covers
+    groups: Sequence[tuple[int, ...]] = ()  # of ranks of an all-reduce; empty for other steps
     __hash__ = HashedOnce.__hash__
 
     @property

@@ -31,19 +31,14 @@ from flow_core.sharding.topology import Devices
 class Factors:
     """The factors of some devices: the sizes of a balanced split, times the size of each element.
 
-    Attributes:
-        size: the factor of the last device.
-        first: the factor of the first devices, not smaller.
-        longer: the number of the first devices.
-
     >>> Factors.of(7, 3, 10)
     Factors(count=3, size=20, first=30, longer=1)
     """
 
     count: int
-    size: int
-    first: int
-    longer: int
+    size: int  # the factor of the last device
+    first: int  # the factor of the first devices, not smaller
+    longer: int  # the number of the first devices
 
     @classmethod
     def of(cls, n: int, parts: int, each: int = 1) -> Factors:
@@ -64,16 +59,12 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """Transfers from every sender to every receiver other than itself.
+    """Transfers from every sender to every receiver other than itself."""
 
-    Attributes:
-        senders, receivers: the devices; no device occurs twice in one of them.
-        given, taken: a factor for each sender and receiver.  The number of elements of a transfer
-            is the product of its two factors.
-    """
-
-    senders: Devices
-    receivers: Devices
+    senders: Devices  # no device occurs twice
+    receivers: Devices  # no device occurs twice
+    # A factor for each sender and receiver.  The number of elements of a transfer is the product of
+    # its two factors.
     given: Factors
     taken: Factors
 
@@ -91,19 +82,13 @@ class Outer:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Transfers that are listed, as arrays.
-
-    Attributes:
-        senders, receivers: the devices at both ends.
-        given, taken: the position of the sender and of the receiver of each transfer.
-        sizes: the number of elements of each transfer, not 0.
-    """
+    """Transfers that are listed, as arrays."""
 
     senders: Devices
     receivers: Devices
-    given: Ints
-    taken: Ints
-    sizes: Ints
+    given: Ints  # the position of the sender of each transfer
+    taken: Ints  # the position of its receiver
+    sizes: Ints  # the number of elements of each transfer, not 0
 
     @classmethod
     def between(
@@ -135,11 +120,7 @@ class Listed:
 
 
 def _per_byte(devices: Devices, used: Ints, links: LinkModel) -> NDArray[np.float64]:
-    """Return the seconds per byte of each device over each class of links.
-
-    Args:
-        used: the positions of the devices that take part.
-    """
+    """Return the seconds per byte of each device over each class of links."""
     found = np.zeros((len(devices), len(links.classes)))
     taking = np.unique(used)
     kinds, of_device = _distinct_flows(Devices([devices[i] for i in taking.tolist()]), links)
@@ -220,23 +201,17 @@ def _distinct_flows(devices: Devices, links: LinkModel) -> tuple[Sequence[tuple[
 
 
 def _time(
+    # For each class of links, the number of other ends with each factor in the device's group, with
+    # the device itself.
     near: Sequence[Mapping[int, int]],
-    factor: int,
-    itself: int | None,
-    itemsize: int,
+    factor: int,  # the device's factor
+    itself: int | None,  # the device's factor as the other end; None if it is not one
+    itemsize: int,  # the size of an element in bytes
     links: LinkModel,
+    # For each class of links, the number of devices that share the device's uplink.
     flows: Sequence[int],
 ) -> float:
-    """Return the time of one device's transfers; empty transfers do not take place.
-
-    Args:
-        near: for each class of links, the number of other ends with each factor in the device's
-            group, with the device itself.
-        factor: the device's factor.
-        itself: the device's factor as the other end; None if it is not one.
-        itemsize: the size of an element in bytes.
-        flows: for each class of links, the number of devices that share the device's uplink.
-    """
+    """Return the time of one device's transfers; empty transfers do not take place."""
     time = 0.0
     closer: Mapping[int, int] = {} if itself is None else {itself: 1}
     for link, counts, shared in zip(links.classes, near, flows, strict=True):

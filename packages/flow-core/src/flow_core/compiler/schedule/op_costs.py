@@ -15,19 +15,13 @@ from flow_core.sharding.topology import Placement, devices_of
 
 @dataclass(frozen=True, slots=True)
 class OpCosts:
-    """The costs of the ops of a physical graph.
-
-    Attributes:
-        graph: the physical graph.
-        accelerators: device types that do not compute on the cores of the host.
-        threads: the number of threads of a kernel.
-    """
+    """The costs of the ops of a physical graph."""
 
     graph: Graph
     specs: Mapping[str, OpSpec]
     model: CostModel
-    accelerators: Collection[str] = ()
-    threads: int = 1
+    accelerators: Collection[str] = ()  # device types that do not compute on the cores of the host
+    threads: int = 1  # of a kernel
 
     def seconds(self, op: Op) -> float:
         if op.type == BOXING:

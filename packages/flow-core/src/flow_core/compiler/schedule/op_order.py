@@ -24,8 +24,7 @@ TINY = 16
 def schedule(graph: Graph, specs: Mapping[str, OpSpec]) -> list[Op]:
     """Order the ops of one stream: in graph order, but updates right after the ops they wait for.
 
-    Raises:
-        GraphError: an op depends on itself.
+    Raises `GraphError` if an op depends on itself.
     """
     before, rank = constraints(graph, specs)
     order, blocked = topological_order(before, rank)

@@ -44,16 +44,11 @@ def _micro_batch(graph: Graph, op: Op) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The units of a pipeline.
+    """The units of a pipeline."""
 
-    Attributes:
-        units: the unit of each op, in the order in which units start; `ONCE` for ops without one.
-        limits: the largest number of open units, by compute stream.
-        late: the ops on whose results no other stage depends; empty if there is a single stage.
-    """
-
-    units: Mapping[str, int]
-    limits: Mapping[str, int] = field(default_factory=dict)
+    units: Mapping[str, int]  # in the order in which they start, by op; `ONCE` for ops without one
+    limits: Mapping[str, int] = field(default_factory=dict)  # open units, by compute stream
+    # The ops on whose results no other stage depends; empty if there is a single stage.
     late: Collection[str] = frozenset()
 
 
@@ -61,7 +56,6 @@ def find_pipeline(graph: Graph, stream_of: Mapping[str, str]) -> Pipeline:
     """Return the pipeline of a physical graph.
 
     Args:
-        graph: the physical graph.
         stream_of: the compute stream of each op, except exchanges.
     """
     micro = micro_batches(graph)

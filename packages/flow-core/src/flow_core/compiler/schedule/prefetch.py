@@ -28,7 +28,6 @@ def late_gathers(
     results, which free memory that the gather may use.
 
     Args:
-        graph: the physical graph.
         order: the ops of the graph, in an order without these constraints.  The result is not
             circular, because all ops whose end a gather waits for precede its readers there, and
             none is an update, which waits for gathers of its weight.

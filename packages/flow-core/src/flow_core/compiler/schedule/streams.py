@@ -44,54 +44,32 @@ def stream_name(op: Op) -> str:
 
 @dataclass(slots=True)
 class Timetable:
-    """The order of a step's ops by their predicted start.
-
-    Attributes:
-        until: for each op, the position of the last op that starts before the op ends.
-        total: the sum of the predicted seconds of all ops.
-        span: the predicted seconds from the first start to the last end.
-        streams: the number of compute streams.
-        postpones: whether ops on whose results no other stage of a pipeline depends may wait.
-    """
+    """The order of a step's ops by their predicted start."""
 
     order: list[Op]
-    until: list[int]
-    total: float
-    span: float
-    streams: int = 1
-    postpones: bool = False
+    until: list[int]  # for each op, the position of the last op that starts before the op ends
+    total: float  # the sum of the predicted seconds of all ops
+    span: float  # the predicted seconds from the first start to the last end
+    streams: int = 1  # the number of compute streams
+    postpones: bool = False  # whether ops that no other stage of a pipeline waits for may wait
 
 
 @dataclass(slots=True)
 class _Stream:
-    """A stream in the simulation, which starts the ready op of lowest rank.
+    """A stream in the simulation, which starts the ready op of lowest rank."""
 
-    Attributes:
-        rank: the rank of each op.
-        unit: the unit of a pipeline whose start limits an op; empty for no limit.
-        limit: the largest number of open units, or 0 for no limit.
-        late: ops that do not keep their unit open.
-        most: the largest number of units that have started and have unfinished ops of any kind.
-        ready: the ops that may start, as (rank, name), by unit.
-        left, left_late: the number of unfinished ops, by unit.
-        open: the units that have started, and have unfinished ops that keep them open.
-        held: the units that have started and have unfinished ops.
-        later: the units that have not started, in order.
-        patient: whether late ops wait for units that may start.
-    """
-
-    rank: Mapping[str, float]
-    unit: Mapping[str, int]
-    limit: int = 0
-    late: Collection[str] = frozenset()
-    most: int = 0
-    ready: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
-    left: dict[int, int] = field(default_factory=dict)
-    left_late: dict[int, int] = field(default_factory=dict)
-    open: set[int] = field(default_factory=set)
-    held: set[int] = field(default_factory=set)
-    later: list[int] = field(default_factory=list)
-    patient: bool = False
+    rank: Mapping[str, float]  # of each op
+    unit: Mapping[str, int]  # the unit of a pipeline whose start limits an op; empty for no limit
+    limit: int = 0  # the largest number of open units, or 0 for no limit
+    late: Collection[str] = frozenset()  # ops that do not keep their unit open
+    most: int = 0  # the largest number of units that have started and are unfinished
+    ready: dict[int, list[tuple[float, str]]] = field(default_factory=dict)  # by unit: (rank, name)
+    left: dict[int, int] = field(default_factory=dict)  # unfinished ops, by unit
+    left_late: dict[int, int] = field(default_factory=dict)  # likewise of late ops
+    open: set[int] = field(default_factory=set)  # started, with ops that keep them open
+    held: set[int] = field(default_factory=set)  # started, with unfinished ops of any kind
+    later: list[int] = field(default_factory=list)  # the units that have not started, in order
+    patient: bool = False  # whether late ops wait for units that may start
 
     def put(self, name: str) -> None:
         """Add an op whose predecessors have ended."""
@@ -142,26 +120,19 @@ class _Stream:
 def timetable(
     graph: Graph,
     before: Mapping[str, set[str]],
-    rank: Mapping[str, float],
+    rank: Mapping[str, float],  # the rank of each op; a stream starts the ready op of lowest rank
     cost: Callable[[Op], float],
+    # Ops that take no time: views of their inputs, and ops that run once per plan.
     free: Set[str] = frozenset(),
+    # Whether ops on whose results no other stage of a pipeline depends may wait if this makes the
+    # step shorter; stages then hold activations of more micro-batches.
     postpone: bool = True,
+    # The timetable of the same graph from whose order some of the constraints are.  Its choice of
+    # whether such ops wait is kept: in an order of one kind, units of a pipeline start before
+    # others end, which the limits of the other kind may forbid.
     like: Timetable | None = None,
 ) -> Timetable:
-    """Simulate the streams to order the ops by their start.
-
-    Args:
-        graph: the physical graph.
-        before: the predecessors of each op.
-        rank: the rank of each op; a stream starts the ready op of lowest rank.
-        cost: returns the seconds of an op.
-        free: ops that take no time: views of their inputs, and ops that run once per plan.
-        postpone: whether ops on whose results no other stage of a pipeline depends may wait if this
-            makes the step shorter; stages then hold activations of more micro-batches.
-        like: the timetable of the same graph from whose order some of the constraints are.  Its
-            choice of whether such ops wait is kept: in an order of one kind, units of a pipeline
-            start before others end, which the limits of the other kind may forbid.
-    """
+    """Simulate the streams to order the ops by their start."""
     seconds = {
         name: 0.0 if name in free or op.type in _LEAVES else cost(op)
         for name, op in graph.ops.items()
@@ -214,19 +185,12 @@ SHORT = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Simulation:
-    """A graph whose streams are simulated.
-
-    Attributes:
-        graph: the physical graph.
-        before: the predecessors of each op.
-        stream_of: the stream of each op.
-        seconds: the predicted time of each op.
-    """
+    """A graph whose streams are simulated."""
 
     graph: Graph
-    before: Mapping[str, set[str]]
-    stream_of: Mapping[str, str]
-    seconds: Mapping[str, float]
+    before: Mapping[str, set[str]]  # the predecessors of each op
+    stream_of: Mapping[str, str]  # of each op
+    seconds: Mapping[str, float]  # of each op, predicted
 
     def greedy(
         self,
@@ -322,20 +286,14 @@ _LEAVES = ("input", "variable")
 
 def flows(
     graph: Graph,
-    order: Sequence[Op],
+    order: Sequence[Op],  # the ops of the graph, in the order in which the streams start them
     sharing: ReplicaDedup = NO_DEDUP,
-    once: Set[str] = frozenset(),
+    once: Set[str] = frozenset(),  # the ops that run when the plan is loaded, before all streams
 ) -> dict[tuple[str, str], tuple[set[str], int]]:
     """Return the data flow between streams: for each producer and value, its consumers and slots.
 
     A slot is occupied from the op that produces the value to the last op that reads it; a register
     has as many slots as are occupied at the same time.
-
-    Args:
-        graph: the physical graph.
-        order: the ops of the graph, in the order in which the streams start them.
-        sharing: the replicas that devices share.
-        once: the ops that run when the plan is loaded, before all streams.
     """
     position = {op.name: i for i, op in enumerate(order)}
     lives: dict[tuple[str, str], list[tuple[int, int]]] = {}

@@ -35,22 +35,14 @@ class User(Enum):
 def divided(
     costs: OpCosts,
     order: Sequence[Op],
+    # The kernels of the ops; empty before kernels are chosen, when it is not known which kernels
+    # are numpy's.
     found: Mapping[str, KernelSpec],
     budget: Budget,
-    streams: int,
+    streams: int,  # the number of streams of this process that compute at the same time
     kernels: int,
 ) -> Cores:
-    """Divide a budget among the kernels of a plan, its streams and its loaders.
-
-    Args:
-        costs: the costs of the ops of the physical graph.
-        order: the ops of the graph.
-        found: the kernels of the ops; empty before kernels are chosen, when it is not known which
-            kernels are numpy's.
-        budget: the cores of the process.
-        streams: the number of streams of this process that compute at the same time.
-        kernels: the number of threads of a kernel.
-    """
+    """Divide a budget among the kernels of a plan, its streams and its loaders."""
     users = list(_users(costs, order, found))
     products = [op for op, user in users if user is User.BLAS and costs.is_product(op)]
     gain = sum(map(costs.seconds, products))
@@ -68,7 +60,6 @@ def kernel_threads(costs: OpCosts, budget: Budget, classes: Mapping[Device, int]
 
     Args:
         costs: the costs of the ops of the physical graph, with the devices of all processes.
-        budget: the cores of the process.
         classes: the number of devices of each class, by its first device; empty if the graph has
             ops of all devices.
     """

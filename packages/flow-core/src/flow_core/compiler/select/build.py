@@ -34,17 +34,12 @@ Required = Interned[TensorLayout | None]
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The use of a value by one consumer, for all states (signatures) of the consumer.
+    """The use of a value by one consumer, for all states (signatures) of the consumer."""
 
-    Attributes:
-        node: the consumer's node; None if the consumer has only one signature.
-        wanted: for each state, the layouts in which the consumer reads the value.
-        required: for each state, the layout that the value itself must have because the consumer
-            overwrites the value, or None.
-    """
-
-    node: int | None
-    wanted: Wanted
+    node: int | None  # the consumer's node; None if the consumer has only one signature
+    wanted: Wanted  # for each state, the layouts in which the consumer reads the value
+    # For each state, the layout that the value itself must have because the consumer overwrites the
+    # value, or None.
     required: Required
 
     @property
@@ -55,19 +50,14 @@ class Use:
 
 @dataclass(slots=True)
 class ValueTables:
-    """The cost tables of one value; their first axis is that of the producer's states.
+    """The cost tables of one value; their first axis is that of the producer's states."""
 
-    Attributes:
-        producer: the cost for each state of the producer.
-        consumers: pairs of the number of a use, and a table over producer and consumer of the costs
-            that are charged to this use alone.
-        shared: for each layout that several consumers may want: a table over the producer and the
-            node for availability, and pairs of the number of a use and a table over that node and
-            the consumer.
-    """
-
-    producer: Table
+    producer: Table  # the cost for each state of the producer
+    # Pairs of the number of a use, and a table over producer and consumer of the costs that are
+    # charged to this use alone.
     consumers: list[tuple[int, Table]] = field(default_factory=list)
+    # For each layout that several consumers may want: a table over the producer and the node for
+    # availability, and pairs of the number of a use and a table over that node and the consumer.
     shared: list[tuple[Table, list[tuple[int, Table]]]] = field(default_factory=list)
 
 
@@ -75,17 +65,6 @@ class Builder:
     """The builder of the network of a problem.
 
     Values with equal tables, such as those of equal layers, share one set of tables.
-
-    Args:
-        space: the signatures of the problem's ops.
-        costs: the costs of signatures and transitions.
-        known: a selection to improve on, if one exists.
-        free: the only hierarchy dimension in which signatures may differ from the known selection;
-            None for all dimensions.
-
-    Attributes:
-        states: the signatures that each op may take.
-        nodes: the node of each op; None if the op has only one signature.
     """
 
     def __init__(
@@ -93,7 +72,9 @@ class Builder:
         problem: Problem,
         space: Space,
         costs: Costs,
-        known: Selection | None,
+        known: Selection | None,  # a selection to improve on, if one exists
+        # The only hierarchy dimension in which signatures may differ from the known selection; None
+        # for all dimensions.
         free: int | None = None,
     ) -> None:
         self.problem = problem
@@ -102,8 +83,8 @@ class Builder:
         self.known = known
         self.free = free
         self.net = Network()
-        self.states: dict[str, States] = {}
-        self.nodes: dict[str, int | None] = {}
+        self.states: dict[str, States] = {}  # the signatures that each op may take
+        self.nodes: dict[str, int | None] = {}  # None for an op with only one signature
         self._usable: dict[Hashable, States] = {}
         self._op_costs: dict[Hashable, Table] = {}
         self._value_tables: dict[Hashable, ValueTables] = {}

@@ -34,19 +34,12 @@ MOST_LISTED = 40
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A request that constrains the selector.
+    """A request that constrains the selector."""
 
-    Attributes:
-        op: name of the op whose outputs the request constrains.
-        sbp: the requested distribution of each output; None if any distribution will do.
-        line: the source line of the op.
-        earlier: whether the request comes from the layout of another job, not from the program.
-    """
-
-    op: str
-    sbp: tuple[NdSbp | None, ...]
-    line: SourceLine | None
-    earlier: bool = False
+    op: str  # whose outputs the request constrains
+    sbp: tuple[NdSbp | None, ...]  # of each output; None if any distribution will do
+    line: SourceLine | None  # of the op
+    earlier: bool = False  # whether the layout of another job requests it, not the program
 
     def __str__(self) -> str:
         text = ", ".join("any" if nd is None else format_nd_sbp(nd) for nd in self.sbp)

@@ -42,15 +42,10 @@ device read and decode whole batches.
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A transition of a value between two layouts.
+    """A transition of a value between two layouts."""
 
-    Attributes:
-        reshard_steps: the steps of the transition; None if no boxing exists.
-        cost: the cost of all these steps.
-    """
-
-    reshard_steps: tuple[ReshardStep, ...] | None
-    cost: Cost
+    reshard_steps: tuple[ReshardStep, ...] | None  # None if no boxing exists
+    cost: Cost  # of all these steps
 
     @property
     def total(self) -> int:

@@ -15,7 +15,7 @@ from flow_core.compiler.select.conflicts import explain
 from flow_core.compiler.select.costs import Costs
 from flow_core.compiler.select.problem import Problem, Selection, Space, replicated
 from flow_core.compiler.select.report import Report
-from flow_core.ir.graph import Op, Value
+from flow_core.ir.graph import Op
 from flow_core.sharding.sbp import Partial
 
 
@@ -38,7 +38,7 @@ def walk(problem: Problem, space: Space, costs: Costs) -> Selection:
     selection = Selection()
     known: dict[Hashable, NdSignature] = {}  # the choices of equal ops, such as those of layers
     for op in problem.graph.ops.values():
-        arrived = [_arrival(problem, v, selection, op) for v in op.inputs]
+        arrived = [problem.arrival(v, op.placement) or selection.layouts[v] for v in op.inputs]
         key = (
             space.allowed(op), op.type, op.placement, problem.graph.input_types(op),
             *arrived, *(selection.layouts[v] for v in op.inputs), problem.stays(op),
@@ -49,11 +49,6 @@ def walk(problem: Problem, space: Space, costs: Costs) -> Selection:
         known[key] = chosen
         selection.take(problem, op, chosen)
     return selection
-
-
-def _arrival(problem: Problem, value: Value, selection: Selection, op: Op) -> TensorLayout:
-    """Return the layout in which a value is available at no cost."""
-    return problem.arrival(value, op.placement) or selection.layouts[value]
 
 
 def _choose(

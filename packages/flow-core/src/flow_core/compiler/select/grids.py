@@ -27,10 +27,7 @@ def over_grids(problem: Problem) -> Selection:
     """Choose the grid of the devices, and the signatures, of least total cost.
 
     The largest placements become grids.  If the program gives a hierarchy, it is the only one that
-    is searched.
-
-    Raises:
-        SelectionError: no selection meets the requests.
+    is searched.  Raises `SelectionError` if no selection meets the requests.
     """
     started = time.perf_counter()
     found: list[Selection] = []

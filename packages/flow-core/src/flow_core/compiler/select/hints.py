@@ -16,24 +16,16 @@ from flow_core.sharding.sbp import NdSbp, Split
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """The plan without one hint.
+    """The plan without one hint."""
 
-    Attributes:
-        hint: the hint that is left out.
-        more: how many other ops have their hints from the same line, such as the bias of a layer;
-            these are left out, too, as are those of the states that an optimizer has for them.
-        cost: the cost of the plan without the hint.
-        saved: the picoseconds that leaving out the hint saves; at most 0 if it costs nothing.
-        nbytes: how many more bytes of variables a device has without the hint.
-        selection: the signatures of the plan without the hint.
-    """
-
-    hint: Hint
+    hint: Hint  # that is left out
+    # How many other ops have their hints from the same line, such as the bias of a layer; these are
+    # left out, too, as are those of the states that an optimizer has for them.
     more: int
-    cost: Cost
-    saved: int
-    nbytes: int
-    selection: Selection
+    cost: Cost  # of the plan without the hint
+    saved: int  # the picoseconds that leaving out the hint saves; at most 0 if it costs nothing
+    nbytes: int  # how many more bytes of variables a device has without the hint
+    selection: Selection  # of the plan without the hint
 
 
 def relaxations(
@@ -44,7 +36,6 @@ def relaxations(
     Each plan takes another selection, so this is computed on demand only.
 
     Args:
-        problem: the problem with all hints.
         cost: the cost of the selection with all hints, from its report.
         most: the number of lines to try, in graph order.
         written: the ops whose hints the program has; passes add others.  None stands for all ops.

@@ -34,15 +34,10 @@ SCALE = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The solver's result.
+    """The solver's result."""
 
-    Attributes:
-        states: the states of all nodes; None if the solver found no solution.
-        bound: a lower bound on the cost of all choices.
-    """
-
-    states: list[int] | None
-    bound: int
+    states: list[int] | None  # the states of all nodes; None if the solver found no solution
+    bound: int  # a lower bound on the cost of all choices
 
 
 def available() -> bool:
@@ -139,7 +134,6 @@ def solve(net: Network, nodes: Sequence[int]) -> Found:
 
     Args:
         net: the network; its tables cover at most two nodes.
-        nodes: the nodes that have not been eliminated.
 
     Raises:
         Infeasible: every choice is impossible.

@@ -124,8 +124,7 @@ class Network:
     def eliminate(self, nodes: Iterable[int]) -> Iterator[Step]:
         """Eliminate nodes in a given order; yield the steps.
 
-        Raises:
-            Infeasible: every choice is impossible.
+        Raises `Infeasible` if every choice is impossible.
         """
         for node in nodes:
             scope = tuple(sorted(self.neighbors[node]))

@@ -67,8 +67,7 @@ WORTH = 100_000_000
 def optimal(problem: Problem) -> Selection:
     """Choose the signatures of least total cost, or those of `greedy` if the search finds none.
 
-    Raises:
-        SelectionError: no selection meets the requests.
+    Raises `SelectionError` if no selection meets the requests.
     """
     return _select(problem, 0)
 
@@ -78,9 +77,7 @@ def auto(problem: Problem) -> Selection:
 
     Small programs therefore keep OneFlow's distribution, which is data-parallel unless hints say
     otherwise: a predicted saving of microseconds does not justify an unexpected distribution.
-
-    Raises:
-        SelectionError: no selection meets the requests.
+    Raises `SelectionError` if no selection meets the requests.
     """
     return _select(problem, WORTH if problem.memory == 1 else 0)
 
@@ -183,7 +180,6 @@ def search(net: Network, budget: SearchBudget, limit: int = LIMIT) -> Answer:
     """Search for the best states of a network within a budget.
 
     Args:
-        net: the network, whose nodes the search eliminates.
         budget: the budget, from which the search deducts its work.
         limit: the number of entries of the largest table that may be added up.
 

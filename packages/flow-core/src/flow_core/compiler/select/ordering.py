@@ -23,17 +23,11 @@ Turn = tuple[int, int, int]  # the rule's number, the number of neighbors, the n
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """An order of elimination.
+    """An order of elimination."""
 
-    Attributes:
-        nodes: the nodes in the order in which they are eliminated.
-        widest: the number of entries of the largest table that is added up.
-        total: the number of entries of all tables that are added up.
-    """
-
-    nodes: tuple[int, ...]
-    widest: int
-    total: int
+    nodes: tuple[int, ...]  # the nodes in the order in which they are eliminated
+    widest: int  # the number of entries of the largest table that is added up
+    total: int  # the number of entries of all tables that are added up
 
 
 class Relations:

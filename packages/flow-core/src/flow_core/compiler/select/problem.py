@@ -33,47 +33,32 @@ States = Interned[NdSignature]
 
 
 class SelectionError(GraphError):
-    """Error for a requested distribution that is impossible.
-
-    Attributes:
-        op: name of the op that has no signature.
-        conflict: the smallest set that was found of requests that contradict each other.
-    """
+    """Error for a requested distribution that is impossible."""
 
     def __init__(self, attempted: str, *, op: str, conflict: Any = (), **parts: Any) -> None:
-        self.op = op
-        self.conflict = tuple(conflict)
+        self.op = op  # without a signature
+        self.conflict = tuple(conflict)  # the smallest contradictory set of requests that was found
         super().__init__(attempted, **parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A graph whose ops need signatures.
+    """A graph whose ops need signatures."""
 
-    Attributes:
-        graph: the logical graph.
-        specs: the specs of the graph's op types.
-        fixed: the layouts of variables that other jobs of the session use.
-        seconds: the budget for an exact search, in nominal seconds; see `search_budget`.
-        memory: a factor on the price of memory.
-        host_numbers: the device types whose ops read `OpSpec.numbers` in host memory.
-        cache: what other problems of the same specs and cost model have in common with this one.
-    """
-
-    graph: Graph
-    specs: Mapping[str, OpSpec]
+    graph: Graph  # the logical graph
+    specs: Mapping[str, OpSpec]  # of the graph's op types
     costs: CostModel = DEFAULT
-    fixed: Mapping[str, TensorLayout] = field(default_factory=dict)
-    seconds: float = 10.0
-    memory: float = 1.0
-    host_numbers: frozenset[str] = frozenset()
+    fixed: Mapping[str, TensorLayout] = field(default_factory=dict)  # of variables of other jobs
+    seconds: float = 10.0  # the budget for an exact search, in nominal seconds; see `search_budget`
+    memory: float = 1.0  # a factor on the price of memory
+    host_numbers: frozenset[str] = frozenset()  # device types reading `OpSpec.numbers` on the host
+    # What other problems of the same specs and cost model have in common with this one.
     cache: StageCache | None = field(default=None, compare=False, repr=False)
 
     def table(self, function: str, *more: object) -> dict[Any, Any]:
         """Return the known results of a function of ops or values, by its arguments.
 
         Args:
-            function: the name of the function.
             more: what it depends on besides its arguments, the specs, the cost model and the
                 layouts of variables.
         """
@@ -167,19 +152,12 @@ def fed_as(layout: TensorLayout) -> TensorLayout | None:
 
 @dataclass(slots=True)
 class Selection:
-    """The chosen signatures, and the layouts that follow from them.
+    """The chosen signatures, and the layouts that follow from them."""
 
-    Attributes:
-        signatures: the signature of each op, by name.
-        layouts: the layout of each value.
-        report: the report on the search, if one was made.
-        hierarchy: the hierarchy of the devices, if it is another one than that of the placements.
-    """
-
-    signatures: dict[str, NdSignature] = field(default_factory=dict)
+    signatures: dict[str, NdSignature] = field(default_factory=dict)  # by op
     layouts: dict[Value, TensorLayout] = field(default_factory=dict)
-    report: Report | None = None
-    hierarchy: tuple[int, ...] | None = None
+    report: Report | None = None  # on the search, if one was made
+    hierarchy: tuple[int, ...] | None = None  # of the devices, if not that of the placements
 
     def take(self, problem: Problem, op: Op, chosen: NdSignature) -> None:
         """Set an op's signature, and the layouts of its outputs."""

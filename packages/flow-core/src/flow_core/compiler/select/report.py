@@ -10,28 +10,18 @@ from flow_core.compiler.select.price import Cost
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The search for a selection, and its result.
+    """The search for a selection, and its result."""
 
-    Attributes:
-        selector: name of the selector that found the selection.
-        method: how the optimum was searched for ("elimination", "integer program", or "op by op"
-            for no search), or why it was not found.
-        cost: the cost of the selection.
-        greedy: the cost of greedy's selection; None if greedy finds none.
-        bound: a lower bound on the cost of all selections, in picoseconds; None if not known.
-        seconds: the time that the selection took.
-        grid: the hierarchy that was chosen for the devices; None for that of the placements.
-        grids: the other hierarchies that were searched.
-    """
-
-    selector: str
+    selector: str  # name of the selector that found the selection
+    # How the optimum was searched for ("elimination", "integer program", or "op by op" for no
+    # search), or why it was not found.
     method: str
     cost: Cost
-    greedy: Cost | None
-    bound: int | None
-    seconds: float
-    grid: tuple[int, ...] | None = None
-    grids: tuple[tuple[int, ...], ...] = ()
+    greedy: Cost | None  # the cost of greedy's selection; None if greedy finds none
+    bound: int | None  # a lower bound on all costs, in picoseconds; None if not known
+    seconds: float  # the time that the selection took
+    grid: tuple[int, ...] | None = None  # chosen for the devices; None for that of the placements
+    grids: tuple[tuple[int, ...], ...] = ()  # the other hierarchies that were searched
 
     @property
     def gap(self) -> float | None:

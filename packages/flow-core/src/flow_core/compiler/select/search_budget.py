@@ -28,22 +28,16 @@ class BudgetExceeded(Exception):  # an outcome, not an error
 class SearchBudget:
     """The work that a search may still do, in nanoseconds.
 
-    Attributes:
-        left: the work that it may still do.
-        spent: the work that it has done.
-        least: the smallest budget that covers all that this budget has covered.
-        most: the smallest budget that covers something that this budget has not covered.
-
     >>> budget = SearchBudget.of(2.0)
     >>> budget.spend(1000, TRANSITION)
     >>> budget.left, budget.allows(100_000_000, ENTRY)
     (1500000000, False)
     """
 
-    left: int
-    spent: int = 0
-    least: int = 0
-    most: float = inf
+    left: int  # the work that it may still do
+    spent: int = 0  # the work that it has done
+    least: int = 0  # the smallest budget that covers all that this budget has covered
+    most: float = inf  # the smallest budget that covers something that this budget has not covered
 
     @classmethod
     def of(cls, seconds: float) -> SearchBudget:

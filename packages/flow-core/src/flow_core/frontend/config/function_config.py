@@ -23,19 +23,12 @@ from flow_core.sharding.topology import Placement
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting.
+    """One setting."""
 
-    Attributes:
-        name: dotted path below the function config.
-        default: the value that a call of the setting without an argument sets.
-        effect: the setting's effect; empty if the setting is accepted for compatibility only.
-        check: converts a given value, or raises an error if the value is invalid.
-    """
-
-    name: str
-    default: Any = True
-    effect: str = ""
-    check: Callable[[str, Any], Any] | None = None
+    name: str  # dotted path below the function config
+    default: Any = True  # the value that a call of the setting without an argument sets
+    effect: str = ""  # empty if the setting is accepted for compatibility only
+    check: Callable[[str, Any], Any] | None = None  # converts a value, or raises
 
 
 def _wrong(name: str, value: object, allowed: str) -> ConfigError:
@@ -576,8 +569,7 @@ def initializer_attr(value: Any) -> tuple[AttrValue, ...]:
     >>> initializer_attr({"random_normal_conf": {"std": 0.1}})
     ('random_normal', 0.0, 0.1)
 
-    Raises:
-        InferenceError: the value is neither an initializer nor such a dict.
+    Raises `InferenceError` if the value is neither an initializer nor such a dict.
     """
     if isinstance(value, Initializer):
         return value.to_attr()

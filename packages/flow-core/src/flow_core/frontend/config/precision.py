@@ -26,9 +26,6 @@ def half_type(registry: Registry, ops: Iterable[Op], requested: str | None = Non
     Without a request, this is the type whose matrix products have the kernels of highest priority
     on all devices of the ops; of equal types, float16 is chosen, as in OneFlow.  Logs a warning,
     once per device type, if the device type has only kernels that compute in float32.
-
-    Args:
-        requested: the half type that the job requests.
     """
     devices = _devices(ops)
     found = {half: [kernel(registry, half, d) for d in devices] for half in HALVES}

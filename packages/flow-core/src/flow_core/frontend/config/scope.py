@@ -55,27 +55,17 @@ class ParallelConf:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The options in force at a point of a program.
+    """The options in force at a point of a program."""
 
-    Attributes:
-        placement: devices of new ops, None for the session's default.
-        names: name scopes, outermost first.
-        mirrored: whether the mirrored view is on.
-        checkpointing: number of the segment whose activations are recomputed in the backward
-            pass, 0 for none.
-        stale: how many successive values of each variable of a train job are kept; the job reads
-            the oldest of them.  0 keeps the current value only.
-        reuse: whether layers use variables that the job has already.
-        default: the session's default devices, None outside of jobs.
-    """
-
-    placement: Placement | None = None
-    names: tuple[str, ...] = ()
-    mirrored: bool = False
-    checkpointing: int = 0
+    placement: Placement | None = None  # devices of new ops, None for the session's default
+    names: tuple[str, ...] = ()  # name scopes, outermost first
+    mirrored: bool = False  # whether the mirrored view is on
+    checkpointing: int = 0  # the segment whose activations the backward pass recomputes, or 0
+    # How many successive values of each variable of a train job are kept; the job reads the oldest
+    # of them.  0 keeps the current value only.
     stale: int = 0
-    reuse: bool = False
-    default: Placement | None = None
+    reuse: bool = False  # whether layers use variables that the job has already
+    default: Placement | None = None  # the session's default devices, None outside of jobs
 
     @property
     def device_parallel_desc_symbol(self) -> ParallelDesc:

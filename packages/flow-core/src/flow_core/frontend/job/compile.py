@@ -23,20 +23,16 @@ class Compilation:
     """The compilation of a job, whose plan may be on disk.
 
     If the job does not fit into its devices, its plan is that of its cheapest form that fits.
-
-    Args:
-        effects, devices: see `compile_request`.
-        plan_cache: the maximum size of all plans on disk in bytes; 0 to keep none.
-        retrace: traces the job in a number of micro-batches and of stages; None if it cannot be
-            traced again.
     """
 
     def __init__(
         self,
         source: Source,
-        effects: bool = True,
+        effects: bool = True,  # see `compile_request`
         devices: Collection[Device] | None = None,
-        plan_cache: int = 0,
+        plan_cache: int = 0,  # the maximum size of all plans on disk in bytes; 0 to keep none
+        # Traces the job in a number of micro-batches and of stages; None if it cannot be traced
+        # again.
         retrace: Callable[[int, int], Source] | None = None,
     ) -> None:
         self._source, self._effects, self._devices = source, effects, devices

@@ -41,23 +41,18 @@ FUSED_BY_DEFAULT = ("all_reduce",)
 
 
 def compile_request(
-    build: JobBuild,
+    build: JobBuild,  # the job, including its backward pass and updates
     results: Sequence[Value],
+    # Names of the ``input`` ops in the order in which arrays are fed to them.
     inputs: Sequence[str],
-    effects: bool = True,
+    effects: bool = True,  # whether to keep ops that only have side effects
+    # The devices that the plan has tasks for, in addition to the devices that stand for their
+    # classes; None for all devices.
     devices: Collection[Device] | None = None,
 ) -> CompileRequest:
     """Return the request to compile a job.
 
     Train jobs of the session that shard variables of this job are compiled first.
-
-    Args:
-        build: the job, including its backward pass and updates.
-        results: values to fetch at each step.
-        inputs: names of the ``input`` ops in the order in which arrays are fed to them.
-        effects: whether to keep ops that only have side effects.
-        devices: the devices that the plan has tasks for, in addition to the devices that stand for
-            their classes; None for all devices.
     """
     session, config = build.session, build.config
     graph = replace(build.builder.build(), results=tuple(results))
@@ -117,8 +112,7 @@ def _requested_passes(build: JobBuild, graph: Graph) -> Iterator[Pass]:
 def _float32_ops(build: JobBuild) -> frozenset[str]:
     """Return the names of the ops that mixed precision keeps in float32.
 
-    Raises:
-        JobError: the job has no op of such a name.
+    Raises `JobError` if the job has no op of such a name.
     """
     names = build.config.get(FLOAT32_OPS) or ()
     for name in names:

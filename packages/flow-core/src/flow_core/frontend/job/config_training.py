@@ -154,8 +154,7 @@ class _Reader:
 def configured_training(config: FunctionConfig, line: SourceLine | None) -> TrainOptions:
     """Return the options of the optimizer in a function config.
 
-    Raises:
-        JobError: the config has no optimizer, or an unknown one.
+    Raises `JobError` if the config has no optimizer, or an unknown one.
     """
     conf = config.get("train.model_update_conf") or {}
     rate, reader = config.get("train.primary_lr"), _Reader(line)

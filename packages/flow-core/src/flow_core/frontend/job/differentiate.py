@@ -177,11 +177,7 @@ def _declare_variables(build: JobBuild, line: SourceLine | None) -> None:
 
 
 def log_notes(job: str, requests: Sequence[TrainRequest]) -> None:
-    """Log the notes of all groups of variables of a train job, each note once.
-
-    Args:
-        requests: the job's calls of ``minimize``.
-    """
+    """Log the notes of all groups of variables of a train job, each note once."""
     notes = {
         group.note: request.line
         for request in requests

@@ -127,12 +127,7 @@ class Feeding:
 
 
 class Feeder:
-    """The conversion of the argument of one parameter to a flat list of arrays.
-
-    Attributes:
-        type: the shape and element type of arrays that are fed as they are; None for several
-            arrays.
-    """
+    """The conversion of the argument of one parameter to a flat list of arrays."""
 
     __slots__ = ("_devices", "_job", "_name", "_placeholders", "type")
 
@@ -141,7 +136,7 @@ class Feeder:
         self._name = name
         self._placeholders = placeholders
         self._devices = devices
-        self.type: tuple[Shape | None, Any] = (None, None)
+        self.type: tuple[Shape | None, Any] = (None, None)  # of arrays that are fed as they are
         if isinstance(placeholders, PlaceholderSpec) and placeholders.kind == "numpy":
             self.type = placeholders.shape, placeholders.dtype.numpy
 
@@ -292,7 +287,6 @@ class StagingBuffers:
 
         Args:
             slot: `Step.slot` of a step that holds a token.
-            windows: `Executable.windows`.
         """
         buffers = self._sets.get(slot)
         if buffers is None:

@@ -20,19 +20,14 @@ class Fetches:
     """The fetched values of a job's steps, and how return values are made of them.
 
     Args:
-        traced: the differentiated job.
         gradients: gradients of watched values; a warning says which calls of ``watch_diff`` are
             skipped because there is no gradient.
-
-    Attributes:
-        values: the values to fetch.
-        watcher: calls the handlers of the watched blobs after a step, None if there are none.
     """
 
     __slots__ = ("_build", "_form", "_returned", "_structure", "_watched", "values", "watcher")
 
     def __init__(self, traced: Traced, gradients: Mapping[Value, Value]) -> None:
-        self.values: list[Value] = []
+        self.values: list[Value] = []  # to fetch
         self._build = traced.build
         self._structure = leaf = traced.returned.structure
         self._form = FORMS[leaf.kind] if isinstance(leaf, FetchLeaf) else None
@@ -42,7 +37,7 @@ class Fetches:
             for watch in traced.build.watches
             if (values := _watched_values(traced.build, watch, gradients))
         ]
-        self.watcher = self._show_watched if self._watched else None
+        self.watcher = self._show_watched if self._watched else None  # None without handlers
 
     def _add(self, blob: BlobDef, parts: Sequence[Value]) -> Fetched:
         """Add the values of a blob or of its gradient, and return their position."""

@@ -199,7 +199,6 @@ class JobFunction(Generic[P, R]):
         """Trace the job with other settings, without any effect on the job and its session.
 
         Args:
-            config: the settings.
             feeds: arrays whose shapes the job is traced for; None for the declared shapes.
 
         Raises:
@@ -213,19 +212,11 @@ class JobFunction(Generic[P, R]):
         self,
         config: FunctionConfig,
         shapes: Shapes,
-        signature: JobSignature | None = None,
-        before: GraphBuilder | None = None,
-        onto: Placement | None = None,
+        signature: JobSignature | None = None,  # the placeholders; None for those of the job
+        before: GraphBuilder | None = None,  # as for `retraced`
+        onto: Placement | None = None,  # as for `Variant`
     ) -> Variant:
-        """Trace the job again, without any effect on the job and its session.
-
-        Args:
-            config: the settings.
-            shapes: the shapes of arrays.
-            signature: the placeholders; None for those of the job.
-            before: as for `retraced`.
-            onto: as for `Variant`.
-        """
+        """Trace the job again, without any effect on the job and its session."""
         session = self.active_session()
         with session.compiling:
             declared = dict(session.declared)

@@ -44,19 +44,13 @@ Function = Callable[..., object]
 
 
 def trace_micro_batch(
-    function: Function,
+    function: Function,  # as for `trace`; the shapes are those of the whole batch
     signature: JobSignature,
     shapes: Shapes,
-    build: JobBuild,
-    fresh: Callable[[], JobBuild],
+    build: JobBuild,  # the job's graph, still empty
+    fresh: Callable[[], JobBuild],  # returns another empty graph of the job
 ) -> Traced:
-    """Trace a job's function for one micro-batch; for the whole batch if it is the only one.
-
-    Args:
-        function, signature, shapes: as for `trace`; the shapes are those of the whole batch.
-        build: the job's graph, still empty.
-        fresh: returns another empty graph of the job.
-    """
+    """Trace a job's function for one micro-batch; for the whole batch if it is the only one."""
     if micro_batches(build.config, build.kind) == 1 or build.fed is not None:
         return trace(function, signature, build, shapes)
     session = build.session
@@ -137,26 +131,19 @@ def _scaled_axes(whole: TensorType, micro: TensorType) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """The relation of a value of the whole batch to the values of the micro-batches.
+    """The relation of a value of the whole batch to the values of the micro-batches."""
 
-    Attributes:
-        kind: "fixed" if the value does not depend on the batch; "rows" if it is ``weight`` times
-            the concatenation of theirs; "sum" if it is ``weight`` times their sum, apart from terms
-            that are the same in all; "mixed" if it is none of these.
-        axis: the batch's axis; None if there is none.  A "sum" has one if it was added to rows.
-        weight: the factor.
-        trained: for "fixed", whether the value depends on variables; for "sum", whether such a
-            value was added.
-        source: for "sum", the op that summed.
-        culprit: for "mixed", the op that is not linear; "" if unknown.
-    """
-
+    # "fixed" if the value does not depend on the batch; "rows" if it is ``weight`` times the
+    # concatenation of theirs; "sum" if it is ``weight`` times their sum, apart from terms that are
+    # the same in all; "mixed" if it is none of these.
     kind: Literal["fixed", "rows", "sum", "mixed"]
-    axis: int | None = None
+    axis: int | None = None  # the batch's; a "sum" has one if it was added to rows
     weight: float = 1.0
+    # For "fixed", whether the value depends on variables; for "sum", whether such a value was
+    # added.
     trained: bool = False
-    source: str = ""
-    culprit: str = ""
+    source: str = ""  # for "sum", the op that summed
+    culprit: str = ""  # for "mixed", the op that is not linear; "" if unknown
 
     @property
     def sbp(self) -> Sbp:
@@ -237,19 +224,14 @@ def _warn(build: JobBuild, loss: Value, problem: str, parts: int) -> None:
 
 
 class Relations:
-    """Computes the `Relation` of each value of a job's forward pass.
-
-    Args:
-        micro, whole: the job for one micro-batch, and for the whole batch.
-        parts: the number of micro-batches.
-    """
+    """Computes the `Relation` of each value of a job's forward pass."""
 
     def __init__(
         self,
-        micro: GraphBuilder,
+        micro: GraphBuilder,  # the job for one micro-batch, and for the whole batch
         whole: GraphBuilder,
         specs: Mapping[str, OpSpec],
-        parts: int,
+        parts: int,  # the number of micro-batches
     ) -> None:
         self._micro = micro
         self._whole = whole

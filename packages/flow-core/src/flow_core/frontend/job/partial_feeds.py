@@ -24,26 +24,17 @@ Convert = Callable[[object], Array]
 
 @dataclass(frozen=True, slots=True)
 class LocalRows:
-    """Rows of a batch that a process feeds; see `flow.distribute.rows`.
-
-    Attributes:
-        array: the rows.
-        at: the indices of the rows in the whole batch, or the first index of consecutive rows.
-    """
+    """Rows of a batch that a process feeds; see `flow.distribute.rows`."""
 
     array: object
-    at: int | tuple[range, ...]
+    at: int | tuple[range, ...]  # indices in the whole batch, or the first of consecutive ones
 
 
 @dataclass(frozen=True, slots=True)
 class RowsFunction:
-    """A function that returns rows of a batch; see `flow.distribute.rows_from`.
+    """A function that returns rows of a batch; see `flow.distribute.rows_from`."""
 
-    Attributes:
-        function: called with the index of the first row and the index after that of the last row.
-    """
-
-    function: Callable[[int, int], object]
+    function: Callable[[int, int], object]  # of the first index and the index after the last
 
 
 class PartialFeed(ABC):
@@ -169,9 +160,7 @@ def partial_feed(
     """Return the feed of a placeholder from a user's value.
 
     Args:
-        value: the user's value.
         what: description of the feed in errors.
-        convert: see `Convert`.
 
     Raises:
         FeedError: the rows do not fit the placeholder.

@@ -12,10 +12,6 @@ def replaces(new: Any, old: Any, eager: bool) -> bool:
     This is the case in eager mode, where programs define a job for every step, and in interactive
     interpreters, when a cell is run again and binds the same name.  In a script, which runs each
     definition once, a second job of the same name is an error.
-
-    Args:
-        new, old: jobs of one session.
-        eager: whether the session is in eager mode.
     """
     return new.name == old.name and (eager or _is_run_again(new.function, old.function))
 

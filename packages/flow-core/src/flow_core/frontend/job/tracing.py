@@ -37,24 +37,16 @@ from flow_core.sharding.topology import Placement
 
 
 class Traced:
-    """A traced job: its graph, its inputs and what its function returned.
-
-    Attributes:
-        build: the graph and the job's settings.
-        line: the source line where the function is defined.
-        inputs: names of the ``input`` ops, in the order in which arrays are fed to them.
-        returned: the returned blobs, and their structure.
-        blocking: whether a call waits for the results, instead of returning a handle.
-    """
+    """A traced job: its graph, its inputs and what its function returned."""
 
     __slots__ = ("blocking", "build", "inputs", "line", "returned")
 
     def __init__(self, build: JobBuild, line: SourceLine | None) -> None:
         self.build = build
-        self.line = line
-        self.inputs = build.inputs
-        self.returned = Returned(FetchNone(), ())
-        self.blocking = True
+        self.line = line  # where the function is defined
+        self.inputs = build.inputs  # in the order in which arrays are fed to them
+        self.returned = Returned(FetchNone(), ())  # the blobs, and their structure
+        self.blocking = True  # whether a call waits for the results, instead of returning a handle
 
     @property
     def fetched(self) -> tuple[Value, ...]:
@@ -67,15 +59,10 @@ class Traced:
 def trace(
     function: Callable[..., object],
     signature: JobSignature,
-    build: JobBuild,
-    shapes: Shapes,
+    build: JobBuild,  # the job's graph, still empty
+    shapes: Shapes,  # the shapes that may differ between calls; see `Shapes`
 ) -> Traced:
     """Run a job's function on placeholders.
-
-    Args:
-        signature: its parsed annotations.
-        build: the job's graph, still empty.
-        shapes: the shapes that may differ between calls; see `Shapes`.
 
     Raises:
         FlowError: an op is invalid, or the result does not match the return annotation.

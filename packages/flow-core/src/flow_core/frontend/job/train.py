@@ -25,21 +25,13 @@ SYSTEM = "System-Train"
 
 @dataclass(frozen=True, slots=True)
 class TrainVariable:
-    """The properties of a job's variable that training needs.
-
-    Attributes:
-        value: the output of the ``variable`` op.
-        type: shape and element type.
-        trainable: whether the optimizer may change the variable.
-        regularizer: ``("l1_l2", l1, l2)`` or None.
-        placement: the variable's devices.
-    """
+    """The properties of a job's variable that training needs."""
 
     name: str
-    value: Value
+    value: Value  # the output of the ``variable`` op
     type: TensorType
-    trainable: bool
-    regularizer: tuple[Any, ...] | None
+    trainable: bool  # whether the optimizer may change the variable
+    regularizer: tuple[Any, ...] | None  # ``("l1_l2", l1, l2)`` or None
     placement: Placement
 
 
@@ -54,17 +46,11 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRule:
-    """The update op of a job's variables, a row of `flow_core.ir.update_rules`.
+    """The update op of a job's variables, a row of `flow_core.ir.update_rules`."""
 
-    Attributes:
-        op: type of the update op.
-        attrs: the op's attributes other than scale, l1, l2 and weight_decay.
-        bias_correction: Adam's (beta1, beta2), by which the learning rate is corrected, or None.
-    """
-
-    op: str
-    attrs: Mapping[str, AttrValue] = field(default_factory=dict)
-    bias_correction: tuple[float, float] | None = None
+    op: str  # type of the update op
+    attrs: Mapping[str, AttrValue] = field(default_factory=dict)  # but scale, l1, l2, weight_decay
+    bias_correction: tuple[float, float] | None = None  # (beta1, beta2) of Adam's learning rate
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -86,19 +72,12 @@ class UpdateRule:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The learning rate schedule: the attributes of the op ``learning_rate_schedule``.
-
-    Attributes:
-        rate: base learning rate.
-        decay: ``(kind, *params)`` or None.
-        warmup: ``(kind, steps, multiplier)`` or None.
-        blob: name of a blob that holds the learning rate, instead of the other attributes.
-    """
+    """The learning rate schedule: the attributes of the op ``learning_rate_schedule``."""
 
     rate: float = 0.0
-    decay: tuple[AttrValue, ...] | None = None
-    warmup: tuple[AttrValue, ...] | None = None
-    blob: str | None = None
+    decay: tuple[AttrValue, ...] | None = None  # ``(kind, *params)`` or None
+    warmup: tuple[AttrValue, ...] | None = None  # ``(kind, steps, multiplier)`` or None
+    blob: str | None = None  # that holds the learning rate, instead of the other attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,28 +114,17 @@ class DynamicLossScale:
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """All options of an optimizer.
-
-    Attributes:
-        schedule: the learning rate schedule.
-        weight_decay: the decay of weights, by name of the variable.
-        loss_scale: a constant factor, a dynamic loss scale, or None.
-        clip_norm: largest global norm of the gradients, None for no limit.
-        step_blob: name of a blob that holds the step number; None for the job's step counter.
-        variables: names of the variables that the optimizer updates; None for all.
-        others: the options for further groups of variables; they have no loss scale and no others.
-        note: what to log about the options when the job is compiled.
-    """
+    """All options of an optimizer."""
 
     rule: UpdateRule
     schedule: Schedule
-    weight_decay: WeightDecay = WeightDecay()
-    loss_scale: float | DynamicLossScale | None = None
-    clip_norm: float | None = None
-    step_blob: str | None = None
-    variables: tuple[str, ...] | None = None
-    others: tuple[TrainOptions, ...] = ()
-    note: str = ""
+    weight_decay: WeightDecay = WeightDecay()  # by name of the variable
+    loss_scale: float | DynamicLossScale | None = None  # constant or dynamic
+    clip_norm: float | None = None  # largest global norm of the gradients, None for no limit
+    step_blob: str | None = None  # that holds the step number; None for the job's step counter
+    variables: tuple[str, ...] | None = None  # which the optimizer updates; None for all
+    others: tuple[TrainOptions, ...] = ()  # for further groups of variables, without a loss scale
+    note: str = ""  # to log when the job is compiled
 
     @property
     def groups(self) -> tuple[TrainOptions, ...]:
@@ -176,16 +144,11 @@ class HasOptions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """A gradient, with the scaling and regularization that are left to the update op.
-
-    Attributes:
-        value: the gradient, to which the scaling and regularization have yet to be applied.
-        scale, l1, l2: the corresponding attributes of the update op.
-    """
+    """A gradient, with the scaling and regularization that are left to the update op."""
 
     variable: TrainVariable
-    value: Value
-    scale: float = 1.0
+    value: Value  # without the scaling and regularization
+    scale: float = 1.0  # scale, l1 and l2: those of the update op
     l1: float = 0.0
     l2: float = 0.0
 
@@ -234,36 +197,28 @@ class _Training:
 
 
 def build_training(
-    emitter: Emitter,
+    emitter: Emitter,  # the graph of the forward ops
     *,
-    losses: Sequence[Value],
+    losses: Sequence[Value],  # losses, all of the same shape; the sum of their means is minimized
     optimizer: HasOptions,
+    # The variables of the job; only trainable variables are updated.
     variables: Sequence[TrainVariable],
     step: Value,
-    placement: Placement,
+    placement: Placement,  # the devices of ops that do not belong to one variable
     line: SourceLine | None,
+    # The devices of learning rates, step numbers and loss scales; ``placement`` if None.
     numbers: Placement | None = None,
-    watched: Sequence[Value] = (),
+    watched: Sequence[Value] = (),  # further values whose gradients are needed
+    # Name of the job, which is part of the names of the states that the job itself has.
     job: str = "",
+    # The number of micro-batches in a step; the losses are those of one of them.
     micro_batches: int = 1,
+    # Receives the names of the ops whose input is accumulated over the micro-batches.
     sums: list[str] | None = None,
+    # The divisor of the gradients; by default, the number of elements of each loss.
     elements: float | None = None,
 ) -> dict[Value, Value]:
     """Add backward and update ops to a graph.
-
-    Args:
-        emitter: the graph of the forward ops.
-        losses: the losses, all of the same shape; the sum of their means is minimized.
-        variables: the variables of the job; only trainable variables are updated.
-        step: number of the running step, int64, starting at 0.
-        placement: the devices of ops that do not belong to one variable.
-        line: the source line of the call of ``minimize``.
-        numbers: the devices of learning rates, step numbers and loss scales; ``placement`` if None.
-        watched: further values whose gradients are needed.
-        job: name of the job, which is part of the names of the states that the job itself has.
-        micro_batches: the number of micro-batches in a step; the losses are those of one of them.
-        sums: receives the names of the ops whose input is accumulated over the micro-batches.
-        elements: the divisor of the gradients; by default, the number of elements of each loss.
 
     Returns:
         For each trainable or watched value on which the losses depend, the gradient of the sum of

@@ -41,21 +41,6 @@ class Variant:
 
     Creation traces and differentiates the job, which declares its variables.  The job is compiled
     when its plan is needed, and bound when it runs.
-
-    Args:
-        signature: the parsed annotations of the function.
-        build: the job's graph, still empty.
-        fresh: a function that returns another empty graph of the job.
-        check_kind: a function that is called with the session and the kind of the traced job.
-        again: a function that traces the job with other settings and devices of its stages, without
-            any effect on the session.
-        onto: the devices to divide into stages; None for those of the job.
-
-    Attributes:
-        fetches: what a call returns.
-        compiled: the compiled job; None before compilation.
-        executable: the bound plan; None before binding.
-        staging: buffers for the fed arrays of asynchronous steps.
     """
 
     def __init__(
@@ -63,12 +48,15 @@ class Variant:
         session: Session,
         function: Callable[..., object],
         signature: JobSignature,
-        build: JobBuild,
-        fresh: Callable[[], JobBuild],
+        build: JobBuild,  # the job's graph, still empty
+        fresh: Callable[[], JobBuild],  # a function that returns another empty graph of the job
         shapes: Shapes,
+        # A function that is called with the session and the kind of the traced job.
         check_kind: Callable[[Session, Kind], None],
+        # A function that traces the job with other settings and devices of its stages, without any
+        # effect on the session.
         again: Callable[[FunctionConfig, Placement | None], Variant],
-        onto: Placement | None = None,
+        onto: Placement | None = None,  # devices to divide into stages; None for those of the job
     ) -> None:
         self.session, self.shapes = session, shapes
         self._again, self._others = again, dict[tuple[int, int], Variant]()
@@ -82,9 +70,9 @@ class Variant:
                 divide(self.traced.build, stages, onto)
         self.fetches = Fetches(self.traced, differentiate(self.traced))
         self._own_values = len(self.fetches.values)
-        self.compiled: Compiled | None = None
-        self.executable: Executable | None = None
-        self.staging = StagingBuffers()
+        self.compiled: Compiled | None = None  # None before compilation
+        self.executable: Executable | None = None  # None before binding
+        self.staging = StagingBuffers()  # for the fed arrays of asynchronous steps
 
     def compile(self, agreement: Agreement | None = None) -> Compiled:
         """Compile the job if that has not been done; return it with its plan.

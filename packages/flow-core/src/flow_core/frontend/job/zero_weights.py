@@ -168,12 +168,8 @@ def warn_of_zero_weights(
 
     The warning does not name biases and variables with nonzero values.  A job with a single layer
     causes no warning, because zero weights of such a job are optimal if their gradient is zero.
-
-    Args:
-        graph: the graph with backward pass and updates.
-        session: the session with the variables.
     """
-    weights = [name for name in updates(graph, specs) if _is_weight(graph, name)]
+    weights = [name for name in updates(graph, specs) if len(graph.types[name][0].shape) > 1]
     zeros = [op.name for op in graph.of_type("variable") if begins_at_zero(op)]
     if not {*weights} & {*zeros}:
         return
@@ -183,10 +179,6 @@ def warn_of_zero_weights(
         some = [f"{name!r} at {graph.lines.get(name)}" for name in names[:MOST_NAMED]]
         more = [f"and {len(names) - len(some)} more"] if len(names) > len(some) else []
         session.warn(_text(job, line, "\n    ".join([*some, *more])), ZeroWeightsWarning, line)
-
-
-def _is_weight(graph: Graph, name: str) -> bool:
-    return len(graph.types[name][0].shape) > 1
 
 
 def _text(job: str, line: SourceLine | None, names: str) -> str:

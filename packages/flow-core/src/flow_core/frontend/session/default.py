@@ -46,7 +46,6 @@ def open_session_without(plugins: Sequence[str], settings: Settings) -> None:
 
     Args:
         plugins: the names of plugins, or of their distributions, that are not loaded.
-        settings: the other settings.
 
     Raises:
         PluginError: the settings load no plugin that has one of the names.

@@ -12,10 +12,8 @@ from flow_core.frontend.session.session import Session
 def drop(session: Session, patterns: Iterable[str]) -> list[str]:
     """Drop the variables that match patterns, and the optimizer states of these variables.
 
-    Jobs that use one of them are traced again at their next call.
-
-    Raises:
-        VariableError: no variable matches a pattern.
+    Jobs that use one of them are traced again at their next call.  Raises `VariableError` if no
+    variable matches a pattern.
     """
     with session.quiesced():
         names: set[str] = set()

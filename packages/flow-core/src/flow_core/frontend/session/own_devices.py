@@ -16,16 +16,12 @@ from flow_core.sharding.topology import Device, devices_of
 
 @dataclass(frozen=True, slots=True)
 class OwnDevices:
-    """What a process compiles.
+    """What a process compiles."""
 
-    Attributes:
-        devices: the devices of this process, also CPUs on which its ops may run; None for all
-            devices of the job.
-        reason: why all devices are compiled.
-    """
-
+    # The devices of this process, also CPUs on which its ops may run; None for all devices of the
+    # job.
     devices: Collection[Device] | None
-    reason: str = ""
+    reason: str = ""  # why all devices are compiled
 
 
 def own_devices(session: Session, build: JobBuild) -> OwnDevices:

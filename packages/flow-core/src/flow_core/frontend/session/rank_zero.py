@@ -106,8 +106,7 @@ def run_on_rank_zero(world: World, action: Callable[[], None], attempted: str) -
 def load_collectively(world: World, load: Callable[[], Mapping[str, Array]]) -> Mapping[str, Array]:
     """Read a checkpoint on rank 0 and broadcast its arrays.
 
-    Raises:
-        CheckpointError: loading failed; raised in all processes.
+    Raises `CheckpointError` if loading failed; all processes raise it.
     """
     if world.rank:
         message = _broadcast_message(world, {})

@@ -75,46 +75,32 @@ class Session:
 
     Args:
         registry: the plugins; the default registry of the process if None.
-
-    Attributes:
-        jobs: the jobs, in the order of their definition.
-        declared: the type and attributes of each variable.
-        compiling: a lock held while a job is traced, compiled and bound.
-        pipeline: the actors that run steps.
-        layouts: the layouts of variables, each chosen by the first compiled job that uses it.
-        sharing: whether devices share one copy of a variable, chosen by the same job.
-        staged: the devices of variables of a job in stages, which other jobs read there.
-        writes: counts the writes to variables.
-        budget: the cores that this process may use.
-        checked_weights: names of the train jobs whose initial weights were checked.
-        costs: the cost model of plans.
-        recorder: records the steps, None if the settings request no recording.
     """
 
     def __init__(self, registry: Registry | None = None, settings: Settings | None = None) -> None:
         self.registry = registry or default_registry()
         self.settings = settings or Settings.from_env()
         self.resources = ResourceConfig()
-        self.jobs: list[Any] = []
+        self.jobs: list[Any] = []  # in the order of their definition
         self.eager = False
         self.declared: dict[str, VariableInfo] = {}
         self._stored: dict[str, StoredVariable] = {}
         self._updated: dict[str, Collection[Device]] = {}
         self._drivers: dict[Device, Driver] = {}
-        self.compiling = threading.RLock()
+        self.compiling = threading.RLock()  # a lock held while a job is traced, compiled and bound
         self.pipeline = Pipeline()
-        self.writes = VariableWrites()
-        self.layouts: dict[str, TensorLayout] = {}
-        self.sharing: dict[str, bool] = {}
-        self.staged: dict[str, Owned] = {}
+        self.writes = VariableWrites()  # counts the writes to variables
+        self.layouts: dict[str, TensorLayout] = {}  # chosen by the first compiled job that has them
+        self.sharing: dict[str, bool] = {}  # whether devices share one copy, likewise
+        self.staged: dict[str, Owned] = {}  # of variables of jobs in stages
         self._left_out: set[Any] = set()
-        self.checked_weights: set[str] = set()
+        self.checked_weights: set[str] = set()  # names of train jobs
         self._world: World | None = self.registry.world()
         self.pipeline.one_caller = self._world is not None
         self._joined_machines: tuple[str, ...] = ()
         self.budget = self._find_budget()
         self.costs = self._find_costs()
-        self.recorder = self._find_recorder()
+        self.recorder = self._find_recorder()  # None if the settings request no recording
         owned(self)
 
     # ------------------------------------------------------------------ devices
@@ -256,7 +242,6 @@ class Session:
         A collective operation; it initializes a new array, and returns None in other processes.
 
         Args:
-            name: the variable.
             region: the part to hold; None for the whole variable.
             shape: the array's shape, if it differs from the shape of the part.
         """
@@ -303,7 +288,6 @@ class Session:
         """Raise an error if a copy of a variable is on a device where no job would update it.
 
         Args:
-            job: the job being bound.
             updated: for each variable that the job updates, the devices on which it does.
         """
         for name, devices in updated.items():
@@ -413,10 +397,8 @@ class Session:
     def stored(self) -> Mapping[str, StoredVariable]:
         """Return the allocated variables of all jobs; trace and allocate them if needed.
 
-        Jobs that cannot be traced, or whose variables cannot be allocated, are excluded.
-
-        Raises:
-            JobError: called while a job is being traced.
+        Jobs that cannot be traced, or whose variables cannot be allocated, are excluded.  Raises
+        `JobError` if called while a job is being traced.
         """
         for name in self.requested_types():
             if name not in self._stored or not self._stored[name].has_parts:
@@ -474,10 +456,8 @@ class Session:
     def load_regions(self, readers: Mapping[str, ReadRegion]) -> None:
         """Overwrite variables; each process reads only the regions that its devices hold.
 
-        A variable that no job has laid out yet is read when a job requests its parts.
-
-        Raises:
-            VariableError: no job has a variable with one of the names.
+        A variable that no job has laid out yet is read when a job requests its parts.  Raises
+        `VariableError` if no job has a variable with one of the names.
         """
         with self.quiesced(), self.writes:
             known = self.requested_types()
@@ -514,8 +494,7 @@ class Session:
     def before_call(self, job: str) -> None:
         """Raise errors of callbacks, and refuse calls whose order may differ between processes.
 
-        Raises:
-            JobError: a callback calls a job, in a program of several processes.
+        Raises `JobError` if a callback calls a job, in a program of several processes.
         """
         if self._world is not None and self.pipeline.in_callback:
             raise JobError.at_caller(

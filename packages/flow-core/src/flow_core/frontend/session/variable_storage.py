@@ -26,20 +26,12 @@ ReadRegion: TypeAlias = Callable[[Region], Array]
 
 @dataclass(slots=True)
 class Part:
-    """The part of a variable that one device holds.
+    """The part of a variable that one device holds."""
 
-    Attributes:
-        region: the region of the logical variable that the part holds.
-        array: device array, None if another process owns the device.
-        driver: driver of the device, None if another process owns the device.
-        root: the rank of the process that owns the device.
-        arena: the memory of the array, None if another process owns the device.
-    """
-
-    region: Region
-    array: DeviceArray | None
+    region: Region  # of the logical variable
+    array: DeviceArray | None  # None if another process owns the device, as are driver and arena
     driver: Any
-    root: int = 0
+    root: int = 0  # the process that owns the device
     arena: Arena | None = None
 
     def view(self, shape: Shape | None) -> DeviceArray | None:
@@ -55,24 +47,17 @@ class Part:
 
 @dataclass(slots=True)
 class StoredVariable:
-    """The memory of one variable: parts on devices, which together hold the logical value.
-
-    Attributes:
-        info: name, type and attributes.
-        memory: the memory kind: the device type whose kernels can read the parts.
-        first: reads regions of the value that new parts start with, as long as some regions have
-            no part; None otherwise.
-        provisional: whether no job has requested the variable yet, so that its layout is unknown.
-        world: the processes that hold parts of the variable, None for a single process.
-        pristine: whether all parts still hold the values of ``first`` (without it, of the
-            initializer); equal in all processes.
-    """
+    """The memory of one variable: parts on devices, which together hold the logical value."""
 
     info: VariableInfo
-    memory: str
+    memory: str  # the device type whose kernels can read the parts
+    # Reads regions of the value that new parts start with, as long as some regions have no part;
+    # None otherwise.
     first: ReadRegion | None = None
-    provisional: bool = False
-    world: World | None = None
+    provisional: bool = False  # whether no job has requested the variable, to know its layout
+    world: World | None = None  # of the processes that hold parts, if several
+    # Whether all parts still hold the values of ``first`` (without it, of the initializer); equal
+    # in all processes.
     pristine: bool = True
     _parts: dict[Device, Part] = field(default_factory=dict)
     _layout: TensorLayout | None = None
@@ -97,11 +82,7 @@ class StoredVariable:
         return self._parts.get(device) or self.parts.get(device)
 
     def adopt(self, layout: TensorLayout, own: dict[Device, Part]) -> None:
-        """Hold the variable, of which no device has a part, in a layout.
-
-        Args:
-            own: the parts of this process.
-        """
+        """Hold the variable, of which no device has a part, in a layout."""
         self._parts, self._layout = own, layout
 
     @property
@@ -260,20 +241,13 @@ def own_ranks(
     """Return the ranks of a placement whose devices belong to a process.
 
     Args:
-        owner: returns the process that owns a device.
-        rank: the rank of the process.
         machines: the number of machines, on which the owners depend.
     """
     return [r for r, device in enumerate(devices_of(placement)) if owner(device) == rank]
 
 
 def too_large(info: VariableInfo, device: Device, nbytes: int, available: str) -> OutOfMemoryError:
-    """Return the error for a variable that does not fit into a device's memory.
-
-    Args:
-        nbytes: the number of bytes needed on the device.
-        available: text that tells how much memory the device has.
-    """
+    """Return the error for a variable that does not fit into a device's memory."""
     error = OutOfMemoryError(
         f"allocating variable {info.name!r} of job {info.job!r} on {device}",
         at=info.line,

@@ -351,9 +351,6 @@ class MirroredBlob(BlobDef):
     """A blob in the mirrored view, with one value per device.
 
     Sizes that differ between the devices are `PerDevice` numbers.
-
-    Attributes:
-        differs: whether the values may differ between devices.
     """
 
     __slots__ = ("_parts", "differs", "placement")
@@ -371,7 +368,7 @@ class MirroredBlob(BlobDef):
         super().__init__(job, parts[0], batch_axis, is_dynamic)
         self._parts = tuple(parts)
         self.placement = placement
-        self.differs = differs
+        self.differs = differs  # whether the values may differ between devices
 
     @property
     def value(self) -> Value:

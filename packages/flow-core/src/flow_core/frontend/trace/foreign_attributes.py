@@ -70,8 +70,6 @@ def missing_attribute(
 
     Args:
         described: what the object is, such as "a blob".
-        name: the attribute.
-        counterparts: what there is instead of attributes of other frameworks.
     """
     hint = counterparts.get(name, "")
     if hint and not hint.startswith("leave"):

@@ -32,20 +32,14 @@ Kind: TypeAlias = Literal["train", "predict"]
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
-    """A call of ``minimize``.
-
-    Attributes:
-        losses: the values to minimize; in the mirrored view, the losses of all devices.
-        elements: the divisor of the sum of the losses; None to divide each loss by the number of
-            its elements.
-        placement: the devices of the mirrored view; None for the devices of the first loss.
-    """
+    """A call of ``minimize``."""
 
     optimizer: Any
-    losses: tuple[Value, ...]
+    losses: tuple[Value, ...]  # to minimize; in the mirrored view, those of all devices
     line: SourceLine | None
+    # The divisor of the sum of the losses; None: each is divided by its size.
     elements: float | None = None
-    placement: Placement | None = None
+    placement: Placement | None = None  # of the mirrored view; None for that of the first loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,52 +54,15 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class BlobMethods:
-    """Methods of blobs whose implementations are in layers above this one.
+    """Methods of blobs whose implementations are in layers above this one."""
 
-    Attributes:
-        evaluate: returns the value of a blob in the call that defines its job.
-        cast: requests a distribution for a blob or for its gradient, and returns the blob.
-        cast_nd: requests an SBP for each dimension of the hierarchy, and returns the blob.
-    """
-
-    evaluate: Callable[[BlobDef], Any]
-    cast: Callable[..., BlobDef]
-    cast_nd: Callable[..., BlobDef]
+    evaluate: Callable[[BlobDef], Any]  # in the call that defines the job
+    cast: Callable[..., BlobDef]  # to a distribution, of a blob or of its gradient
+    cast_nd: Callable[..., BlobDef]  # to an SBP for each dimension of the hierarchy
 
 
 class JobBuild:
-    """The graph of one job while its function runs.
-
-    Attributes:
-        kind: "train" or "predict".
-        builder: the graph under construction.
-        default_placement: the devices of ops outside any placement scope.
-        variables: the values of the job's variables, by name of the variable.
-        train_requests: the calls of ``minimize``.
-        losses: the losses of programs that set the optimizer in the function config, as older
-            programs do.
-        watches: the calls of ``watch`` and ``watch_diff``.
-        distributions: for a value and a requested SBP, the value converted to that SBP.
-        mirrored: for a logical value, devices and an SBP, one value per device.
-        forward: names of the ops of the forward pass, once the backward pass is added.
-        segments: names of the ops whose activations are recomputed, by number of the segment.
-        stages: the stages of a pipeline into which the job is divided (`forms.stages.Stage`).
-        rounded: in quantization-aware training, the rounded value that replaces each value.
-        observed: for calibration, the lowest and the highest number of values, by their names.
-        gradient_sums: ops whose input is accumulated over the micro-batches.
-        inputs: names of the ``input`` ops, in the order in which arrays are fed to them.
-        fed: in eager mode, the arrays of the call that defines the job.
-        step: the job's step counter.
-        stale: for the value of a variable, the stale value that replaces it (see `Scope.stale`).
-        unnamed_layers: the number of layers to which the program gives no name, by default name.
-        evaluated: whether the job function has read values of blobs.
-        methods: methods of blobs that need more than the graph.
-        before: the ops of the first trace if the job is traced again for other shapes.
-        sees_whole: whether the function sees the whole batch even if there are micro-batches.
-        whole: the ops of a trace for the whole batch if the job is traced for a micro-batch; None
-            if the function cannot be traced for it.
-        packed: for a fetched value, the axis along which micro-batches are concatenated if not 0.
-    """
+    """The graph of one job while its function runs."""
 
     def __init__(
         self,
@@ -125,29 +82,31 @@ class JobBuild:
         self.config = config
         self.session = session
         self.variables: dict[str, Value] = {}
-        self.train_requests: list[TrainRequest] = []
-        self.losses: list[Any] = []
-        self.watches: list[Watch] = []
-        self.distributions: dict[tuple[Value, NdSbp], Value] = {}
-        self.mirrored: dict[tuple[Value, Placement, Any], tuple[Value, ...]] = {}
-        self.unnamed_layers: Counter[str] = Counter()
+        self.train_requests: list[TrainRequest] = []  # calls of ``minimize``
+        self.losses: list[Any] = []  # of programs that set the optimizer in the function config
+        self.watches: list[Watch] = []  # of ``watch`` and ``watch_diff``
+        self.distributions: dict[tuple[Value, NdSbp], Value] = {}  # values that were converted
+        self.mirrored: dict[tuple[Value, Placement, Any], tuple[Value, ...]] = {}  # by device
+        self.unnamed_layers: Counter[str] = Counter()  # by their default name
         self._copies: Counter[str] = Counter()
-        self.segments: dict[int, list[str]] = {}
-        self.stages: tuple[Any, ...] = ()
-        self.rounded: dict[Value, Value] = {}
-        self.observed: dict[str, tuple[Value, Value]] = {}
-        self.gradient_sums: list[str] = []
-        self.forward: frozenset[str] = frozenset()
-        self.inputs: list[str] = []
-        self.fed: Sequence[Any] | None = None
-        self.step: Any = 0
-        self.stale: dict[Value, BlobDef] = {}
-        self.evaluated = False
-        self.methods = methods
-        self.before: GraphBuilder | None = None
-        self.sees_whole = False
+        self.segments: dict[int, list[str]] = {}  # whose activations are recomputed
+        self.stages: tuple[Any, ...] = ()  # of a pipeline (`forms.stages.Stage`)
+        self.rounded: dict[Value, Value] = {}  # in quantization-aware training
+        self.observed: dict[str, tuple[Value, Value]] = {}  # lowest and highest, for calibration
+        self.gradient_sums: list[str] = []  # ops whose input is accumulated over the micro-batches
+        self.forward: frozenset[str] = frozenset()  # once the backward pass is added
+        self.inputs: list[str] = []  # in the order in which arrays are fed to them
+        self.fed: Sequence[Any] | None = None  # in eager mode, to the call that defines the job
+        self.step: Any = 0  # the job's step counter
+        self.stale: dict[Value, BlobDef] = {}  # instead of the variable's value (see `Scope.stale`)
+        self.evaluated = False  # whether the job function has read values of blobs
+        self.methods = methods  # methods of blobs that need more than the graph
+        self.before: GraphBuilder | None = None  # of the first trace, if a job is traced again
+        self.sees_whole = False  # whether the function sees all micro-batches as one batch
+        # The ops of a trace for the whole batch if the job is traced for a micro-batch; None if the
+        # function cannot be traced for it.
         self.whole: GraphBuilder | None = None
-        self.packed: dict[Value, int] = {}
+        self.packed: dict[Value, int] = {}  # the axis of concatenation if not 0
 
     def add(
         self,
@@ -155,20 +114,13 @@ class JobBuild:
         inputs: Sequence[Value],
         attrs: Mapping[str, AttrValue],
         *,
-        name: str | None = None,
+        name: str | None = None,  # the op's name within the name scope; made unique if it is taken
         line: SourceLine | None = None,
-        sbp: tuple[NdSbp | None, ...] = (),
-        full: str | None = None,
-        placement: Placement | None = None,
+        sbp: tuple[NdSbp | None, ...] = (),  # requested SBP of the outputs
+        full: str | None = None,  # the op's full name, instead of ``name``
+        placement: Placement | None = None,  # the op's devices, instead of those of the scope
     ) -> tuple[Value, ...]:
-        """Add an op at the current scope.
-
-        Args:
-            name: the op's name within the name scope; made unique if it is taken.
-            sbp: requested SBP of the outputs.
-            full: the op's full name, instead of ``name``.
-            placement: the op's devices, instead of those of the scope.
-        """
+        """Add an op at the current scope."""
         if name is not None and not isinstance(name, str):
             raise JobError(f"name of a {op_type}", at=line, found=repr(name), allowed="str, None")
         scope = current_scope()
@@ -233,8 +185,7 @@ class JobBuild:
     def evaluate(self, blob: BlobDef, line: SourceLine | None) -> Any:
         """Return the value of a blob in the eager call for which this job is traced.
 
-        Raises:
-            JobError: the session is not in eager mode, or the job is traced without a call.
+        Raises `JobError` if the session is not in eager mode, or the job is traced without a call.
         """
         if self.fed is None or self.methods is None:
             raise JobError(

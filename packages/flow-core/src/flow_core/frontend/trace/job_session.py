@@ -56,28 +56,17 @@ class SessionJob(Protocol):
 
 
 class JobSession(Protocol):
-    """The session of a job; `flow_core.frontend.session.session.Session` implements it.
-
-    Attributes:
-        resources: settings of ``flow.config``.
-        budget: the cores that this process may use.
-        declared: the variables of all jobs, by name.
-        layouts: the layouts of variables, each chosen by the first compiled job that uses it.
-        sharing: for each variable, whether devices share one copy in memory; chosen by the same
-            job.
-        staged: for the variables of jobs in stages of a pipeline, the devices of their stages,
-            where other jobs read them.
-    """
+    """The session of a job; `flow_core.frontend.session.session.Session` implements it."""
 
     registry: Registry
     settings: Settings
     budget: Budget
     costs: CostModel
     writes: VariableWrites
-    declared: dict[str, VariableInfo]
-    layouts: dict[str, TensorLayout]
-    sharing: dict[str, bool]
-    staged: dict[str, Owned]
+    declared: dict[str, VariableInfo]  # by name
+    layouts: dict[str, TensorLayout]  # chosen by the first compiled job that uses the variable
+    sharing: dict[str, bool]  # whether devices share one copy in memory, likewise
+    staged: dict[str, Owned]  # devices of stages, where other jobs read variables
 
     @property
     def resources(self) -> Resources:

@@ -192,8 +192,7 @@ def whole_of(
 def to_consistent(job: JobBuild, blob: MirroredBlob, line: SourceLine | None) -> BlobDef:
     """Convert one value per device to a logical value by concatenating the devices' batches.
 
-    Raises:
-        JobError: the devices' values may differ and have no batch axis.
+    Raises `JobError` if the devices' values may differ and have no batch axis.
     """
     all_rows("cast_to_current_logical_view", blob, line)
     if not blob.differs:

@@ -20,18 +20,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class PeriodBlob(BlobDef):
-    """One blob per period; its shape and element type describe a single period.
-
-    Attributes:
-        periods: the blobs, in order; each is a `PeriodBlob` itself if repeated parts are nested.
-    """
+    """One blob per period; its shape and element type describe a single period."""
 
     __slots__ = ("periods",)
 
     def __init__(self, periods: Sequence[BlobDef]) -> None:
         first = periods[0]
         super().__init__(first.job, first._value, first.batch_axis, first.is_dynamic)
-        self.periods = tuple(periods)
+        self.periods = tuple(periods)  # of blobs, or of `PeriodBlob` for nested parts
 
     def _fail(self) -> Any:
         raise JobError.at_caller(
@@ -75,8 +71,7 @@ class PeriodBlob(BlobDef):
 def periods_of(inputs: Sequence[object]) -> int | None:
     """Return the number of periods of an op's inputs; None if all have one value per step.
 
-    Raises:
-        JobError: the blobs have different numbers of periods.
+    Raises `JobError` if the blobs have different numbers of periods.
     """
     found = {len(x.periods) for x in inputs if isinstance(x, PeriodBlob)}
     if len(found) > 1:

@@ -14,13 +14,7 @@ from flow_core.ir.graph import AttrValue, GraphBuilder
 def resized(
     before: GraphBuilder, name: str, attrs: Mapping[str, AttrValue], now: Shape
 ) -> Mapping[str, AttrValue]:
-    """Return the attributes of a ``reshape`` whose shape is the same as in the first trace.
-
-    Args:
-        before: the first trace.
-        name: full name of the op.
-        now: the shape of its input.
-    """
+    """Return the attributes of a ``reshape`` whose shape is the same as in the first trace."""
     op = before.ops.get(name) or before.inner.get(name)
     if op is None or op.type != "reshape" or op.attrs["shape"] != attrs["shape"]:
         return attrs

@@ -21,17 +21,13 @@ from flow_core.runtime.pipeline import Pipeline, Step
 
 
 class DeviceArrays(list[Any]):
-    """The fetched arrays of a blob of the mirrored view, one per device.
-
-    Attributes:
-        axis: the batch axis, along which the arrays are concatenated; None if there is none.
-    """
+    """The fetched arrays of a blob of the mirrored view, one per device."""
 
     __slots__ = ("axis", "is_dynamic")
 
     def __init__(self, arrays: Iterable[Array], axis: int | None, is_dynamic: bool) -> None:
         super().__init__(arrays)
-        self.axis = axis
+        self.axis = axis  # of the batch, for the concatenation
         self.is_dynamic = is_dynamic
 
     def joined(self) -> Array:
@@ -218,7 +214,6 @@ class Pending:
     the thread that registers it.
 
     Args:
-        pipeline: the pipeline that runs the step.
         arrange: converts the results of a step to the structure that the job returns.
     """
 

@@ -32,8 +32,7 @@ def decode_distribution(
 ) -> Sbp | None:
     """Return the SBP that a distribution requests; None if it is ``auto`` or None.
 
-    Raises:
-        JobError: the argument is not a distribution, or the shape does not have its axis.
+    Raises `JobError` if the argument is not a distribution, or the shape does not have its axis.
     """
     kind = None if distribute is None else getattr(distribute, "kind", "")
     if kind not in (None, "auto", "broadcast", "split"):
@@ -64,8 +63,7 @@ def decode_nd_sbp(
 ) -> tuple[NdSbp, ...]:
     """Return the n-D SBP that texts request; empty on a single device or without texts.
 
-    Raises:
-        JobError: the texts are invalid, or do not match the hierarchy or the blob.
+    Raises `JobError` if the texts are invalid, or do not match the hierarchy or the blob.
     """
     if isinstance(texts, list | tuple) and not texts:
         return ()

@@ -19,13 +19,9 @@ from flow_core.sharding.sbp import B, P, Sbp, Signature, Split
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The number of valid rows of a blob.
+    """The number of valid rows of a blob."""
 
-    Attributes:
-        count: the number, a blob of shape (1,).
-    """
-
-    count: BlobDef
+    count: BlobDef  # the number, a blob of shape (1,)
     axis: int = 0
 
 
@@ -59,9 +55,8 @@ def rows_passed(
 ) -> tuple[Rows | None, ...]:
     """Return the valid rows of each output, given the valid rows of the inputs.
 
-    Raises:
-        JobError: the op does not treat rows independently, or the inputs differ in their numbers
-            of valid rows.
+    Raises `JobError` if the op does not treat rows independently, or the inputs differ in their
+    numbers of valid rows.
     """
     found = [x.rows for x in inputs if x.rows is not None]
     if not found or op_type in WHOLE:

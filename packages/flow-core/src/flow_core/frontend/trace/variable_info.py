@@ -11,23 +11,14 @@ from flow_core.ir.graph import Attrs, TensorType
 
 @dataclass(frozen=True, slots=True)
 class VariableInfo:
-    """Type and attributes of a variable, on which the jobs of a session agree.
+    """Type and attributes of a variable, on which the jobs of a session agree."""
 
-    Attributes:
-        name: its name, unique in the session.
-        type: logical shape and element type.
-        attrs: attributes of its ``variable`` op (initializer, trainable ...).
-        job: the job that first requested it.
-        line: the source line of that request.
-        values: the initial values, if the initializer is an array.
-    """
-
-    name: str
-    type: TensorType
-    attrs: Attrs
-    job: str
-    line: SourceLine | None
-    values: Array | None = field(default=None, compare=False, repr=False)
+    name: str  # unique in the session
+    type: TensorType  # logical shape and element type
+    attrs: Attrs  # of its ``variable`` op (initializer, trainable ...)
+    job: str  # the job that first requested it
+    line: SourceLine | None  # the source line of that request
+    values: Array | None = field(default=None, compare=False, repr=False)  # of an array initializer
 
     def check_same(self, other: VariableInfo) -> None:
         """Raise `VariableError` with both source lines if another request differs from this."""

@@ -44,23 +44,16 @@ BLOCKS, LINES = 4, 3
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one line.
-
-    Attributes:
-        kind: what kind of change it is.
-        name: what it does.
-        edit: the line.
-        config: sets the job's settings for it; None if it changes none.
-        request: changes the compile request; None if the program's source or its settings change.
-        same_loss: whether to drop the change if the job warns that its loss differs.
-    """
+    """A change of one line."""
 
     kind: str
-    name: str
+    name: str  # what it does
     edit: Edit
+    # Sets the job's settings for it; None if it changes none.
     config: Callable[[FunctionConfig], object] | None = None
+    # Changes the compile request; None if the program's source or its settings change.
     request: Callable[[CompileRequest], CompileRequest] | None = None
-    same_loss: bool = False
+    same_loss: bool = False  # whether to drop the change if the job warns that its loss differs
 
     @property
     def edits_source(self) -> bool:
@@ -70,17 +63,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Program:
-    """A job as it is, from which changes are made.
+    """A job as it is, from which changes are made."""
 
-    Attributes:
-        job: the job.
-        build: its traced graph.
-        compiled: its plan, for devices that share no memory.
-    """
-
-    job: AnyJob
-    build: JobBuild
-    compiled: Compiled
+    job: AnyJob  # -
+    build: JobBuild  # its traced graph
+    compiled: Compiled  # its plan, for devices that share no memory
 
     def changes(self) -> Iterator[Change]:
         """Yield the changes that are applicable to the job and not made already."""

@@ -23,20 +23,13 @@ INDENT = "    "
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One line of code for a program.
+    """One line of code for a program."""
 
-    Attributes:
-        action: what the line does to the statement.
-        code: the line, without its indentation.
-        file: the file of the statement; empty for a line of the shell.
-        line, end: the first and the last line of the statement.
-    """
-
-    action: Action
-    code: str
-    file: str = ""
-    line: int = 0
-    end: int = 0
+    action: Action  # what the line does to the statement
+    code: str  # the line, without its indentation
+    file: str = ""  # the file of the statement; empty for a line of the shell
+    line: int = 0  # of the statement
+    end: int = 0  # the last line of the statement
 
     @property
     def where(self) -> str:

@@ -34,58 +34,37 @@ SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What the cost model says of a plan.
+    """What the cost model says of a plan."""
 
-    Attributes:
-        seconds: the time of a simulated step.
-        nbytes: the bytes of the device that needs most.
-        traffic: the bytes that a step sends between devices.
-    """
-
-    seconds: float
-    nbytes: int
-    traffic: int
+    seconds: float  # the time of a simulated step
+    nbytes: int  # the bytes of the device that needs most
+    traffic: int  # the bytes that a step sends between devices
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A change with its numbers.
-
-    Attributes:
-        kind, name: the change in words.
-        edit: the line to write.
-        numbers: the numbers of the job with it.
-    """
+    """A change with its numbers."""
 
     kind: str
     name: str
-    edit: Edit
-    numbers: Numbers
+    edit: Edit  # the line to write
+    numbers: Numbers  # of the job with it
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The ranked changes of a job.
-
-    Attributes:
-        job, kind, line: name, kind and source line of the job.
-        model: the cost model.
-        devices: the number of devices.
-        now: the numbers of the job as it is.
-        options: the changes that help, the fastest first; then those that only save bytes, the
-            smallest first.
-        others: the changes that do not help.
-        refused: the changes with which the job does not compile, or has another loss, and why.
-    """
+    """The ranked changes of a job."""
 
     job: str
     kind: str
-    line: str
+    line: str  # of the job's definition
     model: str
     devices: int
-    now: Numbers
+    now: Numbers  # the job as it is
+    # The changes that help, the fastest first; then those that only save bytes, the smallest first.
     options: tuple[Option, ...]
-    others: tuple[Option, ...]
+    others: tuple[Option, ...]  # the changes that do not help
+    # The changes with which the job does not compile, or has another loss, and why.
     refused: tuple[tuple[str, str], ...]
 
     def to_json(self) -> str:
@@ -98,10 +77,6 @@ def advise(job: AnyJob, progress: Callable[[str], object] = lambda _: None) -> A
 
     All plans are for devices that share no memory.  The job, its session and the program's files do
     not change.
-
-    Args:
-        job: the job.
-        progress: a function that is called with a text before each compilation.
     """
     progress("compiling the job as it is")
     variant, stages = job.traced_with(job.config), StageCache()

@@ -19,17 +19,11 @@ KEYWORDS = {"dense": "model_distribute", "get_variable": "distribute"}
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A simple statement on lines of its own, in a function.
-
-    Attributes:
-        node: its syntax.
-        function: the name of the innermost function that has it.
-        calls: the names of the functions that it calls.
-    """
+    """A simple statement on lines of its own, in a function."""
 
     node: ast.stmt
-    function: str
-    calls: frozenset[str]
+    function: str  # the name of the innermost function that has it
+    calls: frozenset[str]  # the names of the functions that it calls
 
     @property
     def lines(self) -> tuple[int, int]:
@@ -39,17 +33,11 @@ class Statement:
 
 @dataclass(slots=True)
 class Source:
-    """A file of the program.
-
-    Attributes:
-        file: its path.
-        flow: the name that the file has for the module ``oneflow``; empty if it has none.
-        statements: the simple statements of its functions.
-    """
+    """A file of the program."""
 
     file: str
-    flow: str = ""
-    statements: list[Statement] = field(default_factory=list)
+    flow: str = ""  # the name that the file has for the module ``oneflow``; empty if it has none
+    statements: list[Statement] = field(default_factory=list)  # simple statements of its functions
     tree: ast.Module = field(default_factory=lambda: ast.Module([], []))
 
     @classmethod
@@ -79,7 +67,6 @@ class Source:
 
         Args:
             nbytes: the bytes of the activations that the ops of each line compute.
-            most: the number of blocks.
         """
         if not self.flow:
             return
@@ -122,12 +109,7 @@ class Source:
         return None if is_same else self.edit(statement, "replace", code)
 
     def with_hints(self, line: int, rank: int) -> Iterator[Edit]:
-        """Yield hints for the value and the weight of a statement that has none.
-
-        Args:
-            line: a line of the statement.
-            rank: the number of axes of the value.
-        """
+        """Yield hints for the value and the weight of a statement that has none."""
         statement = self.at(line)
         if statement is None or not self.flow or self._without_hint(statement) is not None:
             return
@@ -149,9 +131,7 @@ class Source:
         """Yield placements in a hierarchy in place of those without one.
 
         Args:
-            device: the device type.
             numbers: texts for the devices, such as "0:0-3".
-            shapes: the hierarchies.
         """
         rows = text_of(self.file).splitlines()
         for node in ast.walk(self.tree):

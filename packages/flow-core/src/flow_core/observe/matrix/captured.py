@@ -20,31 +20,22 @@ from flow_core.sharding.topology import Device
 
 @dataclass(frozen=True, slots=True)
 class Overwritten:
-    """An input that is no longer what a task has computed.
+    """An input that is no longer what a task has computed."""
 
-    Attributes:
-        task: the position of the task that reads it.
-        buffer: the position of the buffer.
-    """
-
-    task: int
-    buffer: int
+    task: int  # the position of the task that reads it
+    buffer: int  # the position of the buffer
 
 
 class CapturedExecutable(Executable):
-    """A loaded plan that keeps the outputs of all tasks of a step.
-
-    Attributes:
-        values: the outputs of tasks.
-        captured: what tasks have left in buffers, which several of them may overwrite in turn.
-        overwritten: inputs that have changed after they were computed.
-    """
+    """A loaded plan that keeps the outputs of all tasks of a step."""
 
     sync_always: ClassVar[bool] = True
 
     def __init__(self, plan: Plan, *args: Any, **kwargs: Any) -> None:
-        self.values: dict[Value, Any] = {}
+        self.values: dict[Value, Any] = {}  # the outputs of tasks
+        # What tasks have left in buffers, which several of them may overwrite in turn.
         self.captured: dict[int, Any] = {}
+        # Inputs that have changed after they were computed.
         self.overwritten: list[Overwritten] = []
         super().__init__(plan, *args, **kwargs)
 
@@ -92,15 +83,10 @@ class CapturedExecutable(Executable):
 
 @dataclass(slots=True)
 class CapturedRun(IsolatedRun):
-    """A plan with its own variables, which shows the values of all tasks.
-
-    Attributes:
-        executable: the bound plan.
-        results: what the last step has returned.
-    """
+    """A plan with its own variables, which shows the values of all tasks."""
 
     executable: CapturedExecutable
-    results: tuple[Any, ...] = ()
+    results: tuple[Any, ...] = ()  # what the last step has returned
 
     @classmethod
     def of(cls, session: Session, plan: Plan, values: Mapping[str, Array]) -> CapturedRun:

@@ -35,21 +35,13 @@ CORE = "flow-core"
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form of a job.
+    """A form of a job."""
 
-    Attributes:
-        layout: a key of `LAYOUTS`.
-        devices: the number of devices.
-        passes: an element of `PASSES`.
-        backend: "flow-core" for its kernels alone, or the packages whose kernels are also used.
-        precision: an element of `PRECISIONS`; half types by mixed precision.
-    """
-
-    layout: str
+    layout: str  # a key of `LAYOUTS`
     devices: int
-    passes: str
-    backend: str
-    precision: str
+    passes: str  # an element of `PASSES`
+    backend: str  # "flow-core" for its kernels alone, or the packages whose kernels are also used
+    precision: str  # an element of `PRECISIONS`; half types by mixed precision
 
 
 def forms(devices: int, train: bool, backends: Sequence[str]) -> Iterator[Form]:

@@ -16,10 +16,6 @@ def missing_waits(plan: Plan, specs: Mapping[str, OpSpec]) -> Iterator[tuple[int
 
     Both access the same bytes, and at least one of them writes; on several threads, either may be
     the first.
-
-    Args:
-        plan: the plan.
-        specs: the specs of its ops, by type.
     """
     accesses = [list(_accesses(plan, task, specs)) for task in plan.tasks]
     needed = find_waits([task.stream for task in plan.tasks], accesses)

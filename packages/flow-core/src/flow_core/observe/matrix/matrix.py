@@ -47,46 +47,29 @@ DISTANCE = (
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The check of a form.
-
-    Attributes:
-        form: the form.
-        tasks, ops: the numbers of tasks of the plan, and of logical ops that were compared.
-        equal: the number of ops with the same bits as on one device.
-        own: the largest own error of an op, in units of its bound.
-        distance: how far the results of the first step are from those of the first form, relative
-            to the largest element; for information.
-        findings: what is wrong.
-        refused: the error if the job cannot be compiled in this form; empty if it can.
-    """
+    """The check of a form."""
 
     form: Form
-    tasks: int = 0
-    ops: int = 0
-    equal: int = 0
-    own: float = 0.0
+    tasks: int = 0  # of the plan
+    ops: int = 0  # logical ops that were compared
+    equal: int = 0  # the number of ops with the same bits as on one device
+    own: float = 0.0  # the largest own error of an op, in units of its bound
+    # How far the results of the first step are from those of the first form, relative to the
+    # largest element; for information.
     distance: float = 0.0
     findings: tuple[Finding, ...] = ()
-    refused: str = ""
+    refused: str = ""  # the error if the job cannot be compiled in this form; empty if it can
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A job in all forms.
-
-    Attributes:
-        job, line: name and source line of the job.
-        steps: the number of steps in each form.
-        seed: the seed of feeds and variables.
-        versions: the versions of flow-core and of the packages with kernels.
-        cells: the forms.
-    """
+    """A job in all forms."""
 
     job: str
-    line: str
-    steps: int
-    seed: int
-    versions: tuple[str, ...]
+    line: str  # of the job's definition
+    steps: int  # the number of steps in each form
+    seed: int  # of feeds and variables
+    versions: tuple[str, ...]  # the versions of flow-core and of the packages with kernels
     cells: tuple[Cell, ...]
 
     @property
@@ -103,26 +86,19 @@ class Matrix:
 
 def verify_matrix(
     job: AnyJob,
-    devices: int = 4,
+    devices: int = 4,  # the largest number of devices
     *,
     steps: int = 2,
-    seed: int = 0,
+    seed: int = 0,  # seed of the random inputs and of the noise on constant weights
     progress: Callable[[str], object] = lambda _: None,
+    # A function that returns the plan to check in place of a compiled one.
     changed: Callable[[Plan], Plan] = lambda plan: plan,
+    # Which forms to check, of those that differ by more than their passes.
     rows: slice = slice(None),
 ) -> Matrix:
     """Check a job in all forms.
 
     The default session is cleared, and the job is compiled again for each form.
-
-    Args:
-        job: the job function.
-        devices: the largest number of devices.
-        steps: the number of steps in each form.
-        seed: seed of the random inputs and of the noise on constant weights.
-        progress: a function that is called with a text before each form.
-        changed: a function that returns the plan to check in place of a compiled one.
-        rows: which forms to check, of those that differ by more than their passes.
     """
     session = default_session()
     settings, known = session.settings, backends(session)

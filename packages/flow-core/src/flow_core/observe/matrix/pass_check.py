@@ -38,13 +38,7 @@ values, and `flow verify --precision` measures the errors."""
 
 
 def wrong_passes(check: PlanCheck, feeds: Sequence[Array], seed: int = 0) -> list[Finding]:
-    """Return the first pass that changes values, with the first op whose value it changes.
-
-    Args:
-        check: the check of a plan that the passes made.
-        feeds: the feeds of a step, by micro-batch.
-        seed: the seed of variables that passes create.
-    """
+    """Return the first pass that changes values, with the first op whose value it changes."""
     compiled = check.job.compile()
     rng = np.random.default_rng(seed)
     before: Graph | None = None

@@ -40,45 +40,31 @@ FUSED = "fused"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with a plan.
+    """What is wrong with a plan."""
 
-    Attributes:
-        kind: "circle", "missing wait", "overwritten", "replicas", "result", or a verdict of the
-            oracle.
-        op, type, line: the op, its type, and its source line.
-        device: the device, or several of them.
-        step: the first step; -1 for what does not depend on the step.
-        text: a description.
-    """
-
+    # "circle", "missing wait", "overwritten", "replicas", "result", or a verdict of the oracle.
     kind: str
     op: str
     type: str
     line: str
-    device: str
-    step: int
+    device: str  # the device, or several of them
+    step: int  # the first step; -1 for what does not depend on the step
     text: str
 
 
 @dataclass(slots=True)
 class PlanCheck(Oracle):
-    """The comparison of the tasks of a plan with one device.
-
-    Attributes:
-        plan: the plan.
-        findings: what has been found so far.
-        places: the devices of ops that are wrong.
-        seen: the outputs of the tasks of the present step.
-        parts_after: the parts of variables after it, by name and device.
-        results: the results of the first step.
-    """
+    """The comparison of the tasks of a plan with one device."""
 
     plan: Plan = field(init=False)
     findings: list[Finding] = field(default_factory=list)
+    # The devices of ops that are wrong.
     places: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # The outputs of the tasks of the present step.
     seen: Mapping[Value, Any] = field(default_factory=dict)
+    # The parts of variables after it, by name and device.
     parts_after: Mapping[tuple[str, Device], Any] = field(default_factory=dict)
-    results: Sequence[Any] = ()
+    results: Sequence[Any] = ()  # the results of the first step
 
     @classmethod
     def of_plan(cls, job: AnyJob, plan: Plan, seed: int = 0) -> PlanCheck:

@@ -45,27 +45,17 @@ LARGEST, REFUSED, FITTING = 3, 3, 8
 
 @dataclass(frozen=True, slots=True)
 class FormRow:
-    """A form of a job.
+    """A form of a job."""
 
-    Attributes:
-        changes: the names of its changes; none for the job as it is.
-        how: what to change in the program.
-        settings: the settings that allow a job to take this form by itself, if they are needed.
-        nbytes: the bytes of the device that has the least free memory.
-        variables: the bytes of the variables of that device.
-        seconds: the predicted duration of a step.
-        fits: whether each device has enough memory.
-        stages: its stages of a pipeline in words.
-    """
-
-    changes: tuple[str, ...]
-    how: tuple[str, ...]
+    changes: tuple[str, ...]  # the names of its changes; none for the job as it is
+    how: tuple[str, ...]  # what to change in the program
+    # The settings that allow a job to take this form by itself, if they are needed.
     settings: tuple[str, ...]
-    nbytes: int
-    variables: int
-    seconds: float
-    fits: bool
-    stages: tuple[str, ...] = ()
+    nbytes: int  # the bytes of the device that has the least free memory
+    variables: int  # the bytes of the variables of that device
+    seconds: float  # the predicted duration of a step
+    fits: bool  # whether each device has enough memory
+    stages: tuple[str, ...] = ()  # its stages of a pipeline in words
 
     @property
     def name(self) -> str:
@@ -75,27 +65,19 @@ class FormRow:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Whether a job fits into its devices.
-
-    Attributes:
-        job, kind, line: name, kind and source line of the job.
-        devices: the devices of the plan, as text.
-        limit: the bytes of each device.
-        memory: the memory of the device that needs most, for the job as it is.
-        forms: the job as it is, followed by the other forms: those that fit before those that do
-            not, the fastest first.
-        notes: why some forms were not tried.
-        measured: the memory of a step of the job as it is, if it was measured.
-    """
+    """Whether a job fits into its devices."""
 
     job: str
     kind: str
-    line: str
-    devices: tuple[str, ...]
-    limit: int
-    memory: DeviceMemory
+    line: str  # of the job's definition
+    devices: tuple[str, ...]  # the devices of the plan, as text
+    limit: int  # the bytes of each device
+    memory: DeviceMemory  # the memory of the device that needs most, for the job as it is
+    # The job as it is, followed by the other forms: those that fit before those that do not, the
+    # fastest first.
     forms: tuple[FormRow, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # why some forms were not tried
+    # The memory of a step of the job as it is, if it was measured.
     measured: MeasuredMemory | None = None
 
     @property
@@ -112,20 +94,14 @@ class Fit:
 
 
 def fit(
-    job: AnyJob,
-    limit: int,
+    job: AnyJob,  # the job function; the job and its session do not change
+    limit: int,  # the bytes of each device
+    # The number of devices over which to distribute a job that is placed on one device.
     devices: int | None = None,
     progress: Callable[[str], object] = lambda _: None,
-    measures: bool = False,
+    measures: bool = False,  # whether to run a step of the job as it is, on random inputs
 ) -> Fit:
     """Compile a job for devices with a limited memory; if it does not fit, try other forms.
-
-    Args:
-        job: the job function; the job and its session do not change.
-        limit: the bytes of each device.
-        devices: the number of devices over which to distribute a job that is placed on one device.
-        progress: a function that is called with a text before each form.
-        measures: whether to run a step of the job as it is, on random inputs.
 
     Raises:
         JobError: the job is placed on several devices, and `devices` is another number.

@@ -20,20 +20,14 @@ from flow_core.runtime.executable import Executable
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMemory:
-    """The memory of a step in this process, which simulates all devices, in bytes.
+    """The memory of a step in this process, which simulates all devices, in bytes."""
 
-    Attributes:
-        arenas: the sizes of the arenas of the plan.
-        allocated: the bytes that the drivers have allocated for them.
-        predicted: the arenas and variables of the plan.
-        resident: by how much the resident memory of the process grew from before the plan was
-            bound to after its first step, when the code of the kernels was loaded already; None
-            where the system does not tell.
-    """
-
-    arenas: int
-    allocated: int
-    predicted: int
+    arenas: int  # the sizes of the arenas of the plan
+    allocated: int  # the bytes that the drivers have allocated for them
+    predicted: int  # the arenas and variables of the plan
+    # By how much the resident memory of the process grew from before the plan was bound to after
+    # its first step, when the code of the kernels was loaded already; None where the system does
+    # not tell.
     resident: int | None
 
 
@@ -42,7 +36,6 @@ def measure_memory(session: Session, compiled: Compiled) -> MeasuredMemory:
 
     Args:
         session: the session, whose variables do not change.
-        compiled: the compiled job.
     """
     _return_freed_memory()
     plan, rng = compiled.plan, np.random.default_rng(0)

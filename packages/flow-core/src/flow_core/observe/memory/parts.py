@@ -22,35 +22,22 @@ WEIGHTS, STATES, ACTIVATIONS, GRADIENTS, WORKSPACE, INPUTS, GAPS = KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A buffer of a device at the peak of a step.
+    """A buffer of a device at the peak of a step."""
 
-    Attributes:
-        kind: one of `KINDS`.
-        name, line: its name, and the source line of the op that writes it, empty if unknown.
-        nbytes: its size in bytes, aligned.
-    """
-
-    kind: str
+    kind: str  # one of `KINDS`
     name: str
-    line: str
-    nbytes: int
+    line: str  # the source line of the op that writes it, empty if unknown
+    nbytes: int  # its size in bytes, aligned
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """The memory of one device.
+    """The memory of one device."""
 
-    Attributes:
-        device: the device, as text.
-        arena: the bytes of its arena.
-        variables: the bytes of its variables.
-        parts: what the memory holds at the peak of a step, the largest first.
-    """
-
-    device: str
-    arena: int
-    variables: int
-    parts: tuple[Part, ...]
+    device: str  # as text
+    arena: int  # in bytes
+    variables: int  # in bytes
+    parts: tuple[Part, ...]  # what the memory holds at the peak of a step, the largest first
 
     @property
     def nbytes(self) -> int:
@@ -69,9 +56,7 @@ def device_memory(compiled: Compiled, build: JobBuild, device: Device) -> Device
     """Return what the memory of a device of a compiled job holds at the peak of a step.
 
     Args:
-        compiled: the compiled job.
         build: its traced graph, from which values of the forward pass and states are told.
-        device: a device of its plan.
     """
     plan = compiled.plan
     (arena,) = (arena for arena in plan.arenas if arena.device == device)

@@ -31,14 +31,10 @@ MEMORY = 2**28
 
 @dataclass(slots=True)
 class Step:
-    """The values of a step.
+    """The values of a step."""
 
-    Attributes:
-        values: the value of each output of an op.
-        after: the values of the variables that ops overwrite, after the step.
-    """
-
-    values: dict[Value, Any] = field(default_factory=dict)
+    values: dict[Value, Any] = field(default_factory=dict)  # the value of each output of an op
+    # The values of the variables that ops overwrite, after the step.
     after: dict[str, Any] = field(default_factory=dict)
 
 
@@ -54,12 +50,7 @@ def needed(graph: Graph, also: Sequence[Value]) -> list[Op]:
 
 
 class Arithmetic:
-    """Computes the ops of graphs on one device, one by one.
-
-    Args:
-        session: the session with the kernels.
-        options: how ops are compiled.
-    """
+    """Computes the ops of graphs on one device, one by one."""
 
     def __init__(self, session: Session, options: CompileOptions) -> None:
         self.session, self.options = session, options
@@ -70,20 +61,12 @@ class Arithmetic:
     def run(
         self,
         graph: Graph,
-        ops: Sequence[Op],
-        leaves: Mapping[str, Array],
+        ops: Sequence[Op],  # the ops to run, in graph order
+        leaves: Mapping[str, Array],  # the fed arrays, and the values of variables
         compute: Compute,
         step: int,
     ) -> Step:
-        """Run a step.
-
-        Args:
-            graph: the graph.
-            ops: the ops to run, in graph order.
-            leaves: the fed arrays, and the values of variables.
-            compute: the function that computes an op.
-            step: the number of the step.
-        """
+        """Run a step."""
         found = Step()
         for op in ops:
             if op.type in LEAVES:

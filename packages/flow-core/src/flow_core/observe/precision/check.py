@@ -48,25 +48,17 @@ OVERHEAD = 5000
 
 
 def verify_precision(
-    job: AnyJob,
+    job: AnyJob,  # the job function; its session's variables are not changed
     half: str,
     *,
+    # The allowed error of results, gradients and variables, relative to the largest element of
+    # each.
     tolerance: float,
     steps: int = 1,
-    seed: int = 0,
+    seed: int = 0,  # seed of the random inputs and of the noise on constant weights
     progress: Callable[[str], object] = lambda _: None,
 ) -> Precision:
-    """Compare a job in mixed precision with the job in float64.
-
-    Args:
-        job: the job function; its session's variables are not changed.
-        half: "bfloat16" or "float16".
-        tolerance: the allowed error of results, gradients and variables, relative to the largest
-            element of each.
-        steps: how many steps to run.
-        seed: seed of the random inputs and of the noise on constant weights.
-        progress: a function that is called with a text at each part of the work.
-    """
+    """Compare a job in mixed precision with the job in float64."""
     return _Check(job, half, steps, seed).report(tolerance, progress)
 
 

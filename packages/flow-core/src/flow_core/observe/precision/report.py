@@ -20,66 +20,42 @@ class OpError:
 
     Errors are the largest difference from float64 of any step and output, relative to the largest
     element.
-
-    Attributes:
-        op, type, line: name, type and source line.
-        dtype: the type in which the op computes.
-        own: the error if the op reads the inputs of the float64 run, rounded to its input types.
-        error: the error in the run in mixed precision, with the errors of its inputs.
     """
 
     op: str
     type: str
     line: str
-    dtype: str
-    own: float
-    error: float
+    dtype: str  # the type in which the op computes
+    own: float  # error if the op reads the inputs of the float64 run, rounded to its input types
+    error: float  # the error in the run in mixed precision, with the errors of its inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The error of a result, of the gradient of a variable, or of an updated variable.
+    """The error of a result, of the gradient of a variable, or of an updated variable."""
 
-    Attributes:
-        kind: "result", "gradient" or "variable".
-        name: the op that computes the result, or the variable.
-        error: the error in mixed precision, as of `OpError`.
-        single: the error if all ops compute in float32.
-    """
-
-    kind: str
-    name: str
-    error: float
-    single: float
+    kind: str  # "result", "gradient" or "variable"
+    name: str  # the op that computes the result, or the variable
+    error: float  # the error in mixed precision, as of `OpError`
+    single: float  # the error if all ops compute in float32
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """A job in mixed precision beside the job in float64.
-
-    Attributes:
-        job, line: name and source line of the job.
-        type: the half type.
-        tolerance: the allowed error of outputs.
-        steps: the number of steps.
-        named: the ops that the job's settings already keep in float32.
-        candidates: the number of ops that compute in the half type, except those that only move
-            numbers.
-        ops: the errors of all ops, in graph order.
-        outputs: the errors of results, gradients and updated variables.
-        kept: the further ops to keep in float32 so that the tolerance holds; None if it does not
-            hold in float32.
-    """
+    """A job in mixed precision beside the job in float64."""
 
     job: str
-    line: str
-    type: str
-    tolerance: float
+    line: str  # of the job's definition
+    type: str  # the half type
+    tolerance: float  # the allowed error of outputs
     steps: int
-    named: tuple[str, ...]
+    named: tuple[str, ...]  # the ops that the job's settings already keep in float32
+    # The number of ops that compute in the half type, except those that only move numbers.
     candidates: int
-    ops: tuple[OpError, ...]
-    outputs: tuple[Output, ...]
+    ops: tuple[OpError, ...]  # the errors of all ops, in graph order
+    outputs: tuple[Output, ...]  # the errors of results, gradients and updated variables
+    # The further ops to keep in float32 so that the tolerance holds; None if it does not hold in
+    # float32.
     kept: Kept | None
 
     @property

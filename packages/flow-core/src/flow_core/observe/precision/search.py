@@ -17,19 +17,12 @@ Error = Callable[[frozenset[str]], float]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A set of ops that holds a tolerance in float32.
+    """A set of ops that holds a tolerance in float32."""
 
-    Attributes:
-        ops: the ops, in the order of the candidates.
-        error: the error with these ops in float32, in units of the tolerance.
-        trials: the number of sets that were tried.
-        tried_below: all sets with fewer ops than this were tried, and none of them holds.
-    """
-
-    ops: tuple[str, ...]
-    error: float
-    trials: int
-    tried_below: int
+    ops: tuple[str, ...]  # the ops, in the order of the candidates
+    error: float  # the error with these ops in float32, in units of the tolerance
+    trials: int  # the number of sets that were tried
+    tried_below: int  # all sets with fewer ops than this were tried, and none of them holds
 
     @property
     def smallest(self) -> bool:

@@ -25,21 +25,13 @@ SAME = {
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """A replayed step, and its comparison with another run.
-
-    Attributes:
-        replay: the step.
-        kept: the numbers of the recorded steps of the job.
-        other: where the step ran again; empty if it ran once.
-        difference: the first op whose bits differ there, None if all are equal.
-        compared: the number of ops that both runs have.
-    """
+    """A replayed step, and its comparison with another run."""
 
     replay: Replay
-    kept: tuple[int, ...]
-    other: str = ""
-    difference: Difference | None = None
-    compared: int = 0
+    kept: tuple[int, ...]  # the numbers of the recorded steps of the job
+    other: str = ""  # where the step ran again; empty if it ran once
+    difference: Difference | None = None  # first op whose bits differ there, None if all are equal
+    compared: int = 0  # the number of ops that both runs have
 
     @property
     def ok(self) -> bool:

@@ -26,12 +26,7 @@ from flow_core.runtime.executable import Executable
 
 @dataclass(frozen=True, slots=True)
 class ReplayedOp:
-    """An op of a replayed step.
-
-    Attributes:
-        name, type, line: the op.
-        outputs: its results.
-    """
+    """An op of a replayed step."""
 
     name: str
     type: str
@@ -45,33 +40,21 @@ class Replay:
 
     ``replay["loss"]`` is the first result of op ``loss``, ``replay["split:1"]`` the second one of
     op ``split``; fed arrays and variables have the names of their ops, too.
-
-    Attributes:
-        job: the name of the job.
-        step: the number of its step.
-        ops: the ops, in the order in which they ran.
-        start: the fed arrays, and the variables before the step.
-        after: the variables after it; empty if values are kept until an op only.
-        results: the results of the step.
-        same: whether the recorded results have the same bits; None if none was recorded.
-        error: the error with which the step failed, if it did.
     """
 
     job: str
     step: int
-    ops: tuple[ReplayedOp, ...]
-    start: Mapping[str, Array]
+    ops: tuple[ReplayedOp, ...]  # the ops, in the order in which they ran
+    start: Mapping[str, Array]  # the fed arrays, and the variables before the step
+    # The variables after it; empty if values are kept until an op only.
     after: Mapping[str, Array] = field(default_factory=dict)
     results: tuple[Array, ...] = ()
+    # Whether the recorded results have the same bits; None if none was recorded.
     same: bool | None = None
-    error: str = ""
+    error: str = ""  # the error with which the step failed, if it did
 
     def __getitem__(self, name: str) -> Array:
-        """Return the value of an op.
-
-        Raises:
-            ReplayError: no op has that name.
-        """
+        """Return the value of an op; raise `ReplayError` if no op has that name."""
         results = {op.name: op.outputs for op in self.ops}
         results |= {start: (value,) for start, value in self.start.items()}
         found = {op: outputs[0] for op, outputs in results.items() if outputs}
@@ -102,29 +85,19 @@ def unknown_op(attempted: str, name: str, names: Sequence[str]) -> ReplayError:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first op whose results differ in two runs of a step.
+    """The first op whose results differ in two runs of a step."""
 
-    Attributes:
-        op: the op in the first run.
-        output: the number of the result that differs.
-        count: the number of elements that differ.
-        largest: the largest difference; None for numbers of other types than floating ones.
-        equal: the number of ops before it, which have the same bits.
-    """
-
-    op: ReplayedOp
-    output: int
-    count: int
-    largest: float | None
-    equal: int
+    op: ReplayedOp  # in the first run
+    output: int  # the number of the result that differs
+    count: int  # the number of elements that differ
+    largest: float | None  # largest difference; None for numbers of other types than floating ones
+    equal: int  # the number of ops before it, which have the same bits
 
 
 def position_of(recording: Recording, job: str, step: int) -> int:
     """Return the position of a step in a recording.
 
     Args:
-        recording: the recording.
-        job: the job.
         step: the number of the step, or a negative number that counts from the last one.
 
     Raises:
@@ -167,13 +140,7 @@ def job_named(jobs: Iterable[AnyJob]) -> Callable[[str], AnyJob]:
 def variables_before(
     recording: Recording, position: int, jobs: Callable[[str], AnyJob]
 ) -> dict[str, Array]:
-    """Run the steps before a step, and return the variables that it started with.
-
-    Args:
-        recording: the recording.
-        position: the position of the step.
-        jobs: returns the job of a name.
-    """
+    """Run the steps before a step, and return the variables that it started with."""
     start = max(at for at in recording.variables if at <= position)
     values = recording.variables[start]
     variables: Variables | None = None
@@ -196,20 +163,13 @@ def replay_step(
     job: AnyJob,
     recorded: RecordedStep,
     values: Mapping[str, Array],
-    until: str | None = None,
-    devices: int | None = None,
+    until: str | None = None,  # the op after which no values are kept; None for all ops
+    devices: int | None = None,  # the number of devices to which the job is moved; None for its own
 ) -> Replay:
     """Run a step again, and keep the values of its ops.
 
     The step runs twice: by the plan of the job, whose results are compared with the recorded ones,
     and by a plan in which no ops are fused and devices share no memory, whose values are kept.
-
-    Args:
-        job: the job.
-        recorded: the step.
-        values: the variables before it.
-        until: the op after which no values are kept; None for all ops.
-        devices: the number of devices to which the job is moved; None for its own.
 
     Raises:
         ReplayError: the step has no op of that name.
@@ -286,19 +246,11 @@ def _same(recorded: RecordedStep, results: Sequence[Array]) -> bool | None:
 def _compiled(
     job: AnyJob,
     recorded: RecordedStep,
-    devices: int | None = None,
-    apart: bool = False,
-    layouts: Mapping[str, TensorLayout] | None = None,
+    devices: int | None = None,  # the number of devices to which it is moved
+    apart: bool = False,  # whether each op is a task of its own, and devices share no memory
+    layouts: Mapping[str, TensorLayout] | None = None,  # layouts of variables that other jobs use
 ) -> Compiled:
-    """Compile a job for a step.
-
-    Args:
-        job: the job.
-        recorded: the step.
-        devices: the number of devices to which it is moved.
-        apart: whether each op is a task of its own, and devices share no memory.
-        layouts: the layouts of variables that other jobs use.
-    """
+    """Compile a job for a step."""
     variant = job.traced_with(job.config, recorded.feeds)
     build = variant.traced.build if devices is None else moved(variant.traced.build, devices)
     request = compile_request(build, variant.fetches.values, variant.traced.inputs)

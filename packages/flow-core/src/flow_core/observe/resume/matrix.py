@@ -37,45 +37,31 @@ State = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A run that continues from the checkpoint.
-
-    Attributes:
-        start: the step at which the job's counter says that it continues.
-        state: whether all variables have the bits that were saved.
-        samples: whether its steps get the batches of the uninterrupted run.
-        same: whether its results and final variables have the bits of a run that continues on the
-            same devices without the checkpoint; on as many devices as the first run, also those of
-            the uninterrupted run.
-        drift: the largest difference of the first step's results from those of the uninterrupted
-            run, relative to the largest element.
-        ok: whether all this holds, and rounding explains the drift.
-    """
+    """A run that continues from the checkpoint."""
 
     devices: int
-    start: int
-    state: bool
-    samples: bool
+    start: int  # the step at which the job's counter says that it continues
+    state: bool  # whether all variables have the bits that were saved
+    samples: bool  # whether its steps get the batches of the uninterrupted run
+    # Whether its results and final variables have the bits of a run that continues on the same
+    # devices without the checkpoint; on as many devices as the first run, also those of the
+    # uninterrupted run.
     same: bool
+    # The largest difference of the first step's results from those of the uninterrupted run,
+    # relative to the largest element.
     drift: float
-    ok: bool
+    ok: bool  # whether all this holds, and rounding explains the drift
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeMatrix:
-    """The runs of a job that continue from a checkpoint.
-
-    Attributes:
-        job, line: the job's name and source line.
-        devices: the number of devices on which the checkpoint was saved.
-        steps: the number of steps before the checkpoint, and after it.
-        runs: a run for each number of devices.
-    """
+    """The runs of a job that continue from a checkpoint."""
 
     job: str
-    line: str
-    devices: int
-    steps: int
-    runs: tuple[Resumed, ...]
+    line: str  # of the job's definition
+    devices: int  # the number of devices on which the checkpoint was saved
+    steps: int  # the number of steps before the checkpoint, and after it
+    runs: tuple[Resumed, ...]  # a run for each number of devices
 
     @property
     def ok(self) -> bool:
@@ -100,20 +86,13 @@ def resume_matrix(
     devices: int,
     others: Sequence[int],
     *,
-    steps: int = 2,
+    steps: int = 2,  # the number of steps before the checkpoint, and after it
     seed: int = 0,
     progress: Callable[[str], object] = lambda _: None,
 ) -> ResumeMatrix:
     """Train a job on some devices, save it, and resume it on other numbers of devices.
 
     The default session is cleared, and the job is compiled again for each run.
-
-    Args:
-        devices: the number of devices of the first run.
-        others: the numbers of devices on which to resume.
-        steps: the number of steps before the checkpoint, and after it.
-        seed: seed of the random inputs.
-        progress: a function that is called with a text before each run.
 
     Raises:
         JobError: the job does not train.

@@ -12,18 +12,12 @@ from flow_core.sharding.topology import Device
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of a device.
-
-    Attributes:
-        device: the device.
-        arena: the bytes that the plan allocates once for all steps.
-        variables: the bytes of the variables.
-        live: (seconds, bytes of the arena that hold values then), at each change.
-    """
+    """The memory of a device."""
 
     device: Device
-    arena: int
-    variables: int
+    arena: int  # the bytes that the plan allocates once for all steps
+    variables: int  # the bytes of the variables
+    # (seconds, bytes of the arena that hold values then), at each change.
     live: tuple[tuple[float, int], ...]
 
     @property

@@ -39,13 +39,7 @@ MATRIX, VECTOR = 512, 1 << 23
 def probe(
     session: Session, machines: int = 1, show: Callable[[str], object] = lambda _: None
 ) -> CostModel:
-    """Measure a core and the links; all processes of a program call this together.
-
-    Args:
-        session: the session, whose communication library and drivers are used.
-        machines: the number of machines over which the processes are distributed.
-        show: a function that is called with a text before each measurement.
-    """
+    """Measure a core and the links; all processes of a program call this together."""
     session.resources.machine_num = machines
     show("measuring a core")
     world = session.world

@@ -21,21 +21,13 @@ LANES, DEVICES, LINES = 8, 4, 8
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A simulated step, with its memory and the what-if table.
-
-    Attributes:
-        step: the step.
-        memory: the memory of each device.
-        cases: the what-if table.
-        processes: the number of processes.
-        devices: the number of devices of the job, of which the plan may have only some.
-    """
+    """A simulated step, with its memory and the what-if table."""
 
     step: Step
-    memory: Sequence[Memory]
+    memory: Sequence[Memory]  # of each device
     cases: Sequence[Case]
     processes: int
-    devices: int
+    devices: int  # the number of devices of the job, of which the plan may have only some
 
     def tables(self) -> Iterator[Table]:
         """Yield the tables of the report."""

@@ -18,29 +18,16 @@ SLOW_DEVICE, SLOW_LINK = 1.5, 4.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A case of the table.
+    """A case of the table."""
 
-    Attributes:
-        name: what differs.
-        seconds: the time of the step; None if it cannot be simulated.
-        samples: the size of the batch, as a multiple of the program's.
-        note: what exactly differs, or why the case cannot be simulated.
-    """
-
-    name: str
-    seconds: float | None
-    samples: float = 1.0
-    note: str = ""
+    name: str  # what differs
+    seconds: float | None  # the time of the step; None if it cannot be simulated
+    samples: float = 1.0  # the size of the batch, as a multiple of the program's
+    note: str = ""  # what exactly differs, or why the case cannot be simulated
 
 
 def what_if(step: Step, processes: int, larger: Callable[[], Plan]) -> Iterator[Case]:
-    """Yield the cases; except for the larger batch, the plan is the same.
-
-    Args:
-        step: the step as it is.
-        processes: as for `simulate_step`.
-        larger: returns the plan for twice the batch.
-    """
+    """Yield the cases; except for the larger batch, the plan is the same."""
     costs = step.costs
     try:
         plan = larger()

@@ -29,19 +29,12 @@ TRANSFERS, ELEMENTWISE = "transfers", "elementwise and other"
 
 @dataclass(frozen=True, slots=True)
 class ClassTime:
-    """The time of a class of ops in a step.
-
-    Attributes:
-        name: the class.
-        tasks: the number of tasks.
-        seconds: the sum of the durations of the tasks.
-        types: the op types with their seconds, the longest first.
-    """
+    """The time of a class of ops in a step."""
 
     name: str
     tasks: int
-    seconds: float
-    types: Mapping[str, float]
+    seconds: float  # the sum of the durations of the tasks
+    types: Mapping[str, float]  # the op types with their seconds, the longest first
 
 
 def class_of(type_: str) -> str:

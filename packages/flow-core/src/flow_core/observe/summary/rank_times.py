@@ -18,8 +18,7 @@ SHOWN = 16
 def read_comparisons(file: str) -> list[Comparison]:
     """Read the last comparison of each job from a file that rank 0 of a program wrote.
 
-    Raises:
-        PlanError: it is no such file.
+    Raises `PlanError` if it is no such file.
     """
     try:
         data = json.loads(Path(file).read_text(encoding="utf-8"))

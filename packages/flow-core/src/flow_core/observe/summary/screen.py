@@ -37,12 +37,7 @@ NAME, LINE = 46, 34
 def summary_tables(
     doc: PlanDocument, measured: Measured = NOT_MEASURED, width: int = WIDTH
 ) -> Iterator[Table]:
-    """Yield the tables of the report, each at most ``width`` characters wide.
-
-    Args:
-        measured: the measured steps, if any.
-        width: the largest number of characters of a line.
-    """
+    """Yield the tables of the report, each at most ``width`` characters wide."""
     for table in _tables(doc, measured):
         yield fitted(table, width)
 

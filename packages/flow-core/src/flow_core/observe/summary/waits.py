@@ -16,41 +16,27 @@ from flow_core.sharding.topology import Device
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The waits of a plan's tasks, none of which form a circle.
+    """The waits of a plan's tasks, none of which form a circle."""
 
-    Attributes:
-        processes: the number of processes that divide the devices among themselves.
-        order: how many tasks wait for the previous one of their stream.
-        events: the number of waits for tasks of other streams.
-        exchanges: the number of waits of exchanges between processes for previous ones.
-        seconds: the processor time of the proof.
-    """
-
-    processes: int
-    order: int
-    events: int
-    exchanges: int
-    seconds: float
+    processes: int  # the number of processes that divide the devices among themselves
+    order: int  # how many tasks wait for the previous one of their stream
+    events: int  # the number of waits for tasks of other streams
+    exchanges: int  # the number of waits of exchanges between processes for previous ones
+    seconds: float  # the processor time of the proof
 
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """The proofs for a job.
-
-    Attributes:
-        job, line: the job's name and source line.
-        tasks, streams: the numbers of tasks and streams of the plan.
-        compile_seconds: the processor time of tracing and compiling the job.
-        proofs: a proof for each number of processes; only of the smaller ones if there is a circle.
-        circle: the error that describes a circle of waits; None if there is none.
-    """
+    """The proofs for a job."""
 
     job: str
-    line: str
+    line: str  # of the job's definition
     tasks: int
     streams: int
-    compile_seconds: float
+    compile_seconds: float  # the processor time of tracing and compiling the job
+    # A proof for each number of processes; only of the smaller ones if there is a circle.
     proofs: tuple[Proof, ...]
+    # The error that describes a circle of waits; None if there is none.
     circle: CircularWaitError | None = None
 
     def to_json(self) -> str:

@@ -103,8 +103,7 @@ class DynamicBinarySplit(OpDef):
 def held_bytes(part: Array, count: Array) -> int:
     """Return the number of bytes that a part holds.
 
-    Raises:
-        DataError: the number is not one of this part.
+    Raises `DataError` if the number is not one of this part.
     """
     number = int(count.reshape(-1)[0])
     if not 0 <= number <= part.size:
@@ -124,7 +123,6 @@ def joined_shape(
     Args:
         data: the bytes of all parts, an array of int8.
         shape: the largest shape.
-        itemsize: bytes of an element.
         axis: the axis along which the array may be shorter; None if it may not.
 
     Raises:

@@ -269,16 +269,11 @@ SLICES: tuple[tuple[Shape, ...], ...] = (
 
 
 class Slicing(OpDef):
-    """An op on a region of a tensor.
-
-    Attributes:
-        whole: the input that is the tensor.
-        parts: whether each input has the shape of the region.
-    """
+    """An op on a region of a tensor."""
 
     attrs = {"start": REQUIRED, "stop": REQUIRED, "step": REQUIRED, "window": None}
-    whole: int = 0
-    parts: tuple[bool, ...] = (False, True)
+    whole: int = 0  # the input that is the tensor
+    parts: tuple[bool, ...] = (False, True)  # whether each input has the shape of the region
 
     def localize(self, ctx: LocalContext) -> Attributes:
         """Adapt ``window`` to the device's part of the tensor."""

@@ -109,8 +109,7 @@ class IndexedSlicesReduceSum(OpDef):
 def number_tokens(table: Array, size: Any, tokens: Array, out: Array) -> None:
     """Write the numbers of tokens to ``out``, and add new tokens to the table.
 
-    Raises:
-        DataError: the table is full.
+    Raises `DataError` if the table is full.
     """
     distinct, places, _ = unique_in_order(tokens)
     pairs = table.reshape(-1, 2)

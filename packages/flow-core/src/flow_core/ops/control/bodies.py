@@ -75,9 +75,6 @@ def op_specs() -> Mapping[str, OpSpec]:
 def body_graph(body: Body, types: tuple[TensorType, ...], placement: Placement = UNPLACED) -> Graph:
     """Return the graph of a body, whose ops begin with one ``input`` op for each input.
 
-    Args:
-        body: the literal.
-
     Raises:
         InferenceError: an op of the body does not accept the types that result.
     """
@@ -100,21 +97,13 @@ def add_body(
     body: Body,
     inputs: Sequence[Value],
     placement: Placement,
-    prefix: str = "",
+    prefix: str = "",  # the beginning of their names
+    # The beginning of the names of random ops that were added before, if any; their results are
+    # taken instead of adding them again.
     first: str = "",
     line: SourceLine | None = None,
 ) -> tuple[Value, ...]:
-    """Add the ops of a body to a graph, and return its results.
-
-    Args:
-        emitter: the graph.
-        body: the literal.
-        inputs: the inputs of the body in the graph.
-        prefix: the beginning of their names.
-        first: the beginning of the names of random ops that were added before, if any; their
-            results are taken instead of adding them again.
-        line: the source line of the loop or branch.
-    """
+    """Add the ops of a body to a graph, and return its results."""
     builder, made = emitter.builder, {-1: tuple(inputs)}
     for number, (name, type_, references, attrs) in enumerate(body[0]):
         known = first + name if emitter.specs[type_].random else ""

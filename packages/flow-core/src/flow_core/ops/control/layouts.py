@@ -18,19 +18,14 @@ Sbps = tuple[Sbp, ...]
 def settled(
     body: Body,
     types: tuple[TensorType, ...],
-    given: Sbps,
-    carries: int = 0,
-    parts: int | None = None,
+    given: Sbps,  # their SBPs
+    carries: int = 0,  # number of inputs, the first ones, whose SBPs the first results must have
+    parts: int | None = None,  # the number of devices; None for any number
 ) -> tuple[Sbps, Sbps] | None:
     """Return the SBPs of the inputs and results of a body that runs without transfers.
 
     An input that is given as B gets the SBP that an op which reads it needs, and a carry the one
     that the body returns.
-
-    Args:
-        given: their SBPs.
-        carries: the number of inputs, the first ones, whose SBPs the first results must have.
-        parts: the number of devices; None for any number.
 
     Returns:
         The SBPs; None if an op has no signature.

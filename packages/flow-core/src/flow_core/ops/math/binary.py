@@ -117,26 +117,18 @@ SHAPES = (
 
 @dataclass(frozen=True, slots=True)
 class Binary(OpDef):
-    """A row of the table of elementwise ops.
-
-    Attributes:
-        function: numpy semantics.
-        left, right: gradient of each input before it is summed back to the input's shape.
-        kinds: kinds of element types that the op takes: f(loating), i(nteger), u(nsigned), b(ool).
-        rules: SBP rules in addition to the splits.
-        domain: interval from which samples are drawn.
-        broadcasts: whether shapes may differ.
-        ordered: whether the op preserves the order of integers, because no result wraps around.
-    """
+    """A row of the table of elementwise ops."""
 
     type: str
-    function: Callable[[Any, Any], Any]
-    left: Derivative | None = None
-    right: Derivative | None = None
+    function: Callable[[Any, Any], Any]  # numpy semantics
+    left: Derivative | None = None  # gradient before it is summed back to the input's shape
+    right: Derivative | None = None  # likewise
+    # Kinds of element types that the op takes: f(loating), i(nteger), u(nsigned), b(ool).
     kinds: str = "fiu"
-    rules: tuple[Row, ...] = ()
-    domain: tuple[float, float] = (0.3, 3.0)
-    broadcasts: bool = True
+    rules: tuple[Row, ...] = ()  # SBP rules in addition to the splits
+    domain: tuple[float, float] = (0.3, 3.0)  # interval from which samples are drawn
+    broadcasts: bool = True  # whether shapes may differ
+    # Whether the op preserves the order of integers, because no result wraps around.
     ordered: bool = False
     schema = "(x, y) -> z"
     elementwise = True

@@ -103,22 +103,16 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Reduction(OpDef):
-    """A row of the table of reductions.
-
-    Attributes:
-        reduced: numpy semantics ``reduced(x, axes, keepdims)``, for non-negative axes.
-        partial: SBP of the result if a reduced axis is split; None if such an axis must not be
-            split.
-        passes: whether ``partial`` inputs give ``partial`` results.
-        logical: whether the result is int8 for any input type.
-    """
+    """A row of the table of reductions."""
 
     type: str
+    # Numpy semantics ``reduced(x, axes, keepdims)``, for non-negative axes.
     reduced: Callable[..., Any]
     gradient: Callable[[GradContext], Gradients] | None = None
+    # SBP of the result if a reduced axis is split; None if such an axis must not be split.
     partial: Sbp | None = None
-    passes: bool = False
-    logical: bool = False
+    passes: bool = False  # whether ``partial`` inputs give ``partial`` results
+    logical: bool = False  # whether the result is int8 for any input type
     schema = "(input_tensor) -> output_tensor"
     attrs = {"axis": REQUIRED, "keepdims": False}
 

@@ -42,16 +42,11 @@ class Numeric(OpDef):
 
 
 class Scalar(Numeric):
-    """An op of one input and a number, its attribute.
-
-    Attributes:
-        drawn: the numbers in the samples.
-        smooth: whether the samples have derivatives.
-    """
+    """An op of one input and a number, its attribute."""
 
     attrs = {"operand": REQUIRED}
-    drawn: tuple[float, ...] = (2.5, -1.0, 0, 3, 1.5)
-    smooth: bool = True
+    drawn: tuple[float, ...] = (2.5, -1.0, 0, 3, 1.5)  # the numbers in the samples
+    smooth: bool = True  # whether the samples have derivatives
 
     def samples(self, rng: Rng) -> Samples:
         (attr,) = self.attrs

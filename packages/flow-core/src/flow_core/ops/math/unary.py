@@ -35,25 +35,18 @@ TWO_OVER_SQRT_PI = 2 / sqrt(pi)
 
 @dataclass(frozen=True, slots=True)
 class Unary(OpDef):
-    """A row of the table of unary ops.
-
-    Attributes:
-        derivative: function that emits dx as graph ops; None if dx is zero or undefined everywhere.
-        domain: interval from which samples are drawn.
-        floating: whether the op takes floating types only.
-        linear: whether f(a + b) = f(a) + f(b), so that P -> P is a rule.
-        order: "rising", "falling", or "" for neither.
-        above: whether numbers above the domain are also valid but numbers below it are not, so that
-            parts of a minimum are valid inputs, and parts of a maximum are not.
-    """
+    """A row of the table of unary ops."""
 
     type: str
     reference: Callable[[Any], Any]
+    # Function that emits dx as graph ops; None if dx is zero or undefined everywhere.
     derivative: Callable[[GradContext], Sym] | None = None
-    domain: tuple[float, float] = (-3.0, 3.0)
-    floating: bool = True
-    linear: bool = False
-    order: str = ""
+    domain: tuple[float, float] = (-3.0, 3.0)  # interval from which samples are drawn
+    floating: bool = True  # whether the op takes floating types only
+    linear: bool = False  # whether f(a + b) = f(a) + f(b), so that P -> P is a rule
+    order: str = ""  # "rising", "falling", or "" for neither
+    # Whether numbers above the domain are also valid but numbers below it are not, so that parts of
+    # a minimum are valid inputs, and parts of a maximum are not.
     above: bool = False
     schema = "(x) -> y"
     elementwise = True

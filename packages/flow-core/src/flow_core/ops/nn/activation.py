@@ -36,25 +36,18 @@ from flow_core.sharding.sbp import B, P, Signatures
 
 @dataclass(frozen=True, slots=True)
 class Activation(OpDef):
-    """A row of the table of activations.
-
-    Attributes:
-        derivative: numpy semantics of the derivative at ``x`` or ``y``, with the attributes.
-        grad: op type of the gradient; rows that share one define it identically.
-        at: the argument of the derivative, "x" or "y".
-        cases: attributes with which the kits test the ops.
-        rises: whether the function is nondecreasing if its slopes are nonnegative.
-        flat: whether the function has constant pieces, where the gradient is 0 for any dy.
-    """
+    """A row of the table of activations."""
 
     type: str
     reference: Callable[..., Any]
+    # Numpy semantics of the derivative at ``x`` or ``y``, with the attributes.
     derivative: Callable[..., Any]
-    grad: str
-    at: str = "x"
+    grad: str  # op type of the gradient; rows that share one define it identically
+    at: str = "x"  # the argument of the derivative, "x" or "y"
     attrs: Attributes = field(default_factory=dict)
-    cases: tuple[Attributes, ...] = ({},)
-    rises: bool = True
+    cases: tuple[Attributes, ...] = ({},)  # attributes with which the kits test the ops
+    rises: bool = True  # whether the function is nondecreasing if its slopes are nonnegative
+    # Whether the function has constant pieces, where the gradient is 0 for any dy.
     flat: bool = False
     inputs: tuple[str, ...] = ("in",)
     outputs: tuple[str, ...] = ("out",)

@@ -34,7 +34,6 @@ def quantize(x: Array, scale: Array, zero: Array, work: Array, out: Array) -> No
     Args:
         scale, zero: the grids, which broadcast; zero points have the type of numbers.
         work: memory like ``x``, which is overwritten.
-        out: the levels.
     """
     ends = np.iinfo(out.dtype)
     np.divide(x, scale, out=work)

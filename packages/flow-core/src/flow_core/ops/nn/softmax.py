@@ -269,14 +269,10 @@ class ElementwiseLossGrad(Elementwise):
 
 
 class Sparse(OpDef):
-    """A loss whose labels are classes, or its gradient.
-
-    Attributes:
-        logits: whether the first input is not a distribution.
-    """
+    """A loss whose labels are classes, or its gradient."""
 
     attrs = {"depth": REQUIRED}
-    logits: bool = False
+    logits: bool = False  # whether the first input is not a distribution
 
     def infer(self, ctx: InferContext) -> Types:
         x, label = _logits(ctx), ctx.inputs[1]

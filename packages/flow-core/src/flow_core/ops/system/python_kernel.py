@@ -25,50 +25,35 @@ PYTHON_KERNEL = "python_kernel"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The source of an input of a backward op: a value of the forward op.
+    """The source of an input of a backward op: a value of the forward op."""
 
-    Attributes:
-        kind: "input", "output", or "output_grad" for the gradient of an output.
-        name: the name of that input or output.
-    """
-
-    kind: str
-    name: str
+    kind: str  # "input", "output", or "output_grad" for the gradient of an output
+    name: str  # the name of that input or output
 
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """The computation of the gradients of an op.
+    """The computation of the gradients of an op."""
 
-    Attributes:
-        op: the backward op, which computes the gradients.
-        inputs: the source of each input of the backward op, by name.
-        gradients: for the name of each input of the forward op, the name of the output of the
-            backward op that is its gradient.
-    """
-
-    op: str
-    inputs: Mapping[str, Bound]
+    op: str  # the backward op, which computes the gradients
+    inputs: Mapping[str, Bound]  # the source of each input of the backward op, by name
+    # For the name of each input of the forward op, the name of the output of the backward op that
+    # is its gradient.
     gradients: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class PythonOp:
-    """An op that a program defines.
+    """An op that a program defines."""
 
-    Attributes:
-        name: type of the op, as programs call it.
-        inputs, outputs: names of the inputs and outputs.
-        function: the kernel, which maps a tuple of arrays to one array, or to one array per output.
-        attrs: names of attributes that programs may set; the function does not receive them.
-        backward: computation of the gradients, or None if there is none.
-    """
-
-    name: str
-    inputs: tuple[str, ...]
+    name: str  # type of the op, as programs call it
+    inputs: tuple[str, ...]  # names of the inputs and outputs
     outputs: tuple[str, ...]
+    # The kernel, which maps a tuple of arrays to one array, or to one array per output.
     function: Callable[[tuple[Any, ...]], Any]
+    # Names of attributes that programs may set; the function does not receive them.
     attrs: tuple[str, ...] = ()
+    # Computation of the gradients, or None if there is none.
     backward: Backward | None = field(default=None)
 
 
@@ -79,8 +64,7 @@ known: dict[str, PythonOp] = {}
 def results_of(op: PythonOp, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
     """Call an op's function, and return one array per output.
 
-    Raises:
-        InferenceError: the function returns another number of arrays.
+    Raises `InferenceError` if the function returns another number of arrays.
     """
     found = op.function(inputs)
     arrays = tuple(found) if isinstance(found, list | tuple) else (found,)

@@ -174,12 +174,7 @@ def indexed_samples(row: Update) -> Callable[[np.random.Generator], Iterator[Sam
 def summed_reference(
     row: Update, product: Callable[..., Any], attr_names: Sequence[str]
 ) -> Callable[..., tuple[Array, ...]]:
-    """Return the reference of an update that also computes its gradient.
-
-    Args:
-        product: the reference of a matrix product.
-        attr_names: names of the attributes of the matrix product.
-    """
+    """Return the reference of an update that also computes its gradient."""
     update = update_reference(row)
 
     def reference(*inputs: Array, parts: int, **attrs: Any) -> tuple[Array, ...]:

@@ -66,8 +66,7 @@ class PostTraining:
     def apply(self, graph: Graph, context: PassContext) -> Graph:
         """Return the graph whose products and convolutions read rounded operands.
 
-        Raises:
-            ConfigError: a value has no range.
+        Raises `ConfigError` if a value has no range.
         """
         graph = _folded(graph, context)
         rewriter, sites = Rewriter(graph), _Sites.of(graph, context)

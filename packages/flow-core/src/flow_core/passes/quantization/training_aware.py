@@ -38,22 +38,14 @@ STATE: Settings = {"initializer": ("constant", 0), "trainable": False}
 
 @dataclass(frozen=True)
 class QuantizationAware:
-    """A pass that inserts observers, which compute scales and zero points, and fake quantization.
+    """A pass that inserts fake quantization, and observers that compute scales and zero points."""
 
-    Attributes:
-        step: name of the variable that counts the steps; None in jobs that do not train.
-        symmetric: whether the zero point is zero; otherwise the grid spans the range from minimum
-            to maximum.
-        per_channel: whether each row of a weight has its own grid.
-        momentum: weight of the old moving average when a batch updates the average.
-        stop_after: the step after which moving averages are frozen; required if the job uses
-            moving averages.
-    """
-
-    step: str | None
+    step: str | None  # name of the variable that counts the steps; None in jobs that do not train
+    # Whether the zero point is zero; otherwise the grid spans the range from minimum to maximum.
     symmetric: bool = True
-    per_channel: bool = False
-    momentum: float = 0.95
+    per_channel: bool = False  # whether each row of a weight has its own grid
+    momentum: float = 0.95  # weight of the old moving average when a batch updates the average
+    # The step after which moving averages are frozen; required if the job uses moving averages.
     stop_after: int | None = None
     name: str = "quantization_aware"
 

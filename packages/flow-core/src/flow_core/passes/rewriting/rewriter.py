@@ -357,8 +357,7 @@ def _is_topological(ops: Sequence[Op]) -> bool:
 def _topological(ops: Sequence[Op]) -> list[Op]:
     """Return the ops in topological order; among ready ops, the first one in ``ops`` comes first.
 
-    Raises:
-        GraphError: An op reads a value that no op produces, or depends on itself.
+    Raises `GraphError` if an op reads a value that no op produces, or depends on itself.
     """
     index = {op.name: i for i, op in enumerate(ops)}
     before = {op.name: {*[v.op for v in op.inputs], *op.control} for op in ops}

@@ -63,14 +63,10 @@ Part = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A convolution of a chain, along the rows of images.
-
-    Attributes:
-        read, written: the element types of the image and of the result.
-    """
+    """A convolution of a chain, along the rows of images."""
 
     attrs: dict[str, AttrValue]
-    read: DType
+    read: DType  # the element types of the image and of the result
     written: DType
 
     @property
@@ -180,21 +176,14 @@ class Window:
 
 @dataclass(slots=True)
 class Bands:
-    """The steps of a chain, in bands of the result's rows.
-
-    Attributes:
-        stages: the convolutions.
-        height: the number of the result's rows of a band.
-        parts: the primitives that steps need.
-        steps: rows of `Step` in `native/bands.c`, whose offsets in the lane are those in a window.
-        windows: the rows between convolutions.
-    """
+    """The steps of a chain, in bands of the result's rows."""
 
     stages: Sequence[Stage]
-    height: int
-    parts: dict[Part, int] = field(default_factory=dict)
+    height: int  # the number of the result's rows of a band
+    parts: dict[Part, int] = field(default_factory=dict)  # the primitives that steps need
+    # Rows of `Step` in `native/bands.c`, whose offsets in the lane are those in a window.
     steps: list[Row] = field(default_factory=list)
-    windows: list[Window] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)  # the rows between convolutions
 
     def add(self, low: int, high: int) -> None:
         """Add the steps of rows of the result."""
@@ -264,21 +253,13 @@ def schedules(stages: Sequence[Stage], parts: int) -> Iterator[tuple[Bands, tupl
 
 @dataclass(frozen=True, slots=True)
 class ConvChain:
-    """A chain, and its primitives.
-
-    Attributes:
-        stages: the convolutions.
-        bands: the steps.
-        starts: the first step of each part of an image, and the number of steps.
-        lanes: the number of threads.
-        primitives: for each part of the bands, those of `Stage.forms`.
-    """
+    """A chain, and its primitives."""
 
     stages: tuple[Stage, ...]
     bands: Bands
-    starts: tuple[int, ...]
-    lanes: int
-    primitives: tuple[tuple[Recipe, ...], ...]
+    starts: tuple[int, ...]  # the first step of each part of an image, and the number of steps
+    lanes: int  # the number of threads
+    primitives: tuple[tuple[Recipe, ...], ...]  # for each part of the bands, those of `Stage.forms`
     reorders: int = 0
     allocates: bool = False
 
@@ -363,12 +344,7 @@ class ConvChain:
 def op_inputs(
     stages: Sequence[Stage], inputs: Sequence[Array], bounds: Sequence[Array]
 ) -> Iterator[list[Array]]:
-    """Yield the inputs of the op of each stage; images between stages are empty.
-
-    Args:
-        inputs: the inputs of the chain.
-        bounds: the arrays of the bounds of the results.
-    """
+    """Yield the inputs of the op of each stage; images between stages are empty."""
     rest = iter(inputs[1:])
     for k, stage in enumerate(stages):
         given = [np.empty(0) if k else inputs[0]]
@@ -437,11 +413,7 @@ DEVIATIONS = {True: 0.25, False: 9.0}
 
 
 def same_bits(chain: Problem, convs: Sequence[Problem]) -> bool:
-    """Return whether a chain has the bits of its convolutions in a trial.
-
-    Args:
-        convs: its convolutions.
-    """
+    """Return whether a chain has the bits of its convolutions in a trial."""
     drawn = np.random.default_rng(0).standard_normal(PERIOD, np.float32)
     given = [
         np.resize(DEVIATIONS[t.dtype.is_floating] * drawn, t.shape).astype(t.dtype.numpy)

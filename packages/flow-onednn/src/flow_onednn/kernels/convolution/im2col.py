@@ -28,18 +28,13 @@ X = 1
 
 @dataclass(frozen=True, slots=True)
 class Im2col:
-    """An im2col transformation and a matrix product.
+    """An im2col transformation and a matrix product."""
 
-    Attributes:
-        product: the product of the output gradient and the im2col matrix.
-        sizes: arguments of the C loop: n, h, w, c, then for each spatial axis the output size,
-            kernel size, stride, dilation and padding before.
-        size: number of elements of the im2col matrix.
-    """
-
-    product: Implementation
+    product: Implementation  # the product of the output gradient and the im2col matrix
+    # Arguments of the C loop: n, h, w, c, then for each spatial axis the output size, kernel size,
+    # stride, dilation and padding before.
     sizes: tuple[int, ...]
-    size: int
+    size: int  # number of elements of the im2col matrix
 
     @property
     def workspace(self) -> int:

@@ -33,19 +33,13 @@ ZEROS = {"src zero points": "image_zero", "dst zero points": "result_zero"}
 
 @dataclass(frozen=True, slots=True)
 class Int8Conv:
-    """A convolution of NHWC images.
-
-    Attributes:
-        x, y: the descriptors of the images.
-        given: the descriptor of the weights before they are packed.
-        sizes: the logical sizes of the weights.
-    """
+    """A convolution of NHWC images."""
 
     attrs: dict[str, AttrValue]
-    x: Md
+    x: Md  # the descriptors of the images
     y: Md
-    given: Md
-    sizes: tuple[int, ...]
+    given: Md  # the descriptor of the weights before they are packed
+    sizes: tuple[int, ...]  # the logical sizes of the weights
 
     @classmethod
     def of(cls, attrs: dict[str, AttrValue]) -> Int8Conv:
@@ -128,11 +122,7 @@ def packed_size(attrs: dict[str, AttrValue]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """The reorder of weights to the layout of a primitive, and the factors of its results.
-
-    Attributes:
-        reorder: the recipe of the reorder.
-    """
+    """The reorder of weights to the layout of a primitive, and the factors of its results."""
 
     reorder: Recipe
     attrs: dict[str, AttrValue]

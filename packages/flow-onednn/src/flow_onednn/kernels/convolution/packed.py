@@ -42,21 +42,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class PackedConv:
-    """A convolution with packed weights, of NHWC images.
+    """A convolution with packed weights, of NHWC images."""
 
-    Attributes:
-        x, y: the shapes of the images.
-        sizes: the logical sizes of the weights.
-        given: the descriptor of the weights that are packed.
-        dtype: the name of the element type of images, weights and bias.
-    """
-
-    x: Shape
+    x: Shape  # the shapes of the images
     y: Shape
-    sizes: Shape
-    given: Md
+    sizes: Shape  # the logical sizes of the weights
+    given: Md  # the descriptor of the weights that are packed
     attrs: dict[str, AttrValue]
-    dtype: str
+    dtype: str  # the name of the element type of images, weights and bias
 
     @classmethod
     def of(cls, attrs: dict[str, AttrValue], filters: TensorType) -> PackedConv:
@@ -133,11 +126,7 @@ def packed_size(attrs: dict[str, AttrValue], filters: TensorType) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """The reorder of weights to the layout of a primitive, and their norms.
-
-    Attributes:
-        reorder: the recipe of the reorder.
-    """
+    """The reorder of weights to the layout of a primitive, and their norms."""
 
     reorder: Recipe
     reorders: int = 0
@@ -172,15 +161,10 @@ def _build_pack(p: Problem) -> Packing | None:
 
 @dataclass(frozen=True, slots=True)
 class BoundedConv:
-    """A convolution that bounds its result; if the result is limited, it propagates NaN.
+    """A convolution that bounds its result; if the result is limited, it propagates NaN."""
 
-    Attributes:
-        fast: the convolution with the limit, for numbers whose products are finite.
-        exact: the convolution without the limit, which a loop applies; None without limits.
-    """
-
-    fast: Recipe
-    exact: Recipe | None
+    fast: Recipe  # the convolution with the limit, for numbers whose products are finite
+    exact: Recipe | None  # convolution without the limit, which a loop applies; None without limits
     attrs: dict[str, AttrValue]
     reorders: int = 0
     allocates: bool = False

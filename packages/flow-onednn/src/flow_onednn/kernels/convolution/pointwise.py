@@ -25,21 +25,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class StridedProduct:
-    """A product over the pixels that a strided convolution uses.
+    """A product over the pixels that a strided convolution uses."""
 
-    Attributes:
-        product: the product on contiguous pixels.
-        full: NHWC shape of the image with all pixels.
-        used: NHWC shape of the image with only the used pixels.
-        strides: strides along height and width.
-        index: position of the image among the inputs; None if the image is the output.
-    """
-
-    product: Implementation
-    full: Shape
-    used: Shape
-    strides: Shape
-    index: int | None
+    product: Implementation  # on contiguous pixels
+    full: Shape  # NHWC shape of the image with all pixels
+    used: Shape  # NHWC shape of the image with only the used pixels
+    strides: Shape  # strides along height and width
+    index: int | None  # position of the image among the inputs; None if the image is the output
 
     @property
     def workspace(self) -> int:

@@ -42,17 +42,11 @@ WEIGHTS, BIAS = "diff_weights", "diff_bias"
 
 @dataclass(frozen=True, slots=True)
 class SplitBatch:
-    """The weight gradients of several ranges of images, which are added in order.
+    """The weight gradients of several ranges of images, which are added in order."""
 
-    Attributes:
-        parts: a single-threaded recipe per range.
-        starts: the first image of each range.
-        given: the op's outputs.
-    """
-
-    parts: tuple[Recipe, ...]
-    starts: tuple[int, ...]
-    given: tuple[Operand, ...]
+    parts: tuple[Recipe, ...]  # a single-threaded recipe per range
+    starts: tuple[int, ...]  # the first image of each range
+    given: tuple[Operand, ...]  # the op's outputs
 
     @property
     def workspace(self) -> int:
@@ -128,12 +122,7 @@ def _image(images: np.ndarray, start: int) -> int:
 
 
 def filter_grad(p: Problem, build: Callable[[Problem], Recipe | None]) -> Implementation | None:
-    """Build the gradient in parts; return None if the output has too few pixels.
-
-    Args:
-        p: the problem.
-        build: builds the recipe of one primitive.
-    """
+    """Build the gradient in parts; return None if the output has too few pixels."""
     dy, x = (t.shape for t in p.inputs)
     count = threads.partition_count(min(prod(dy[:-1]), dy[0] * PIXELS), PIXELS)
     if count == 1 or not supported():

@@ -27,18 +27,12 @@ Address = Callable[[KernelQuery], Addressing]
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """Description of an op that adds rows of an input to an output that starts with zeros.
-
-    Attributes:
-        address: returns the mapping from indices to rows of the output.
-        data: position of the input whose rows are added.
-        index: position of the input with the indices.
-    """
+    """Description of an op that adds rows of an input to an output that starts with zeros."""
 
     op: str
-    address: Address
-    data: int
-    index: int
+    address: Address  # returns the mapping from indices to rows of the output
+    data: int  # position of the input whose rows are added
+    index: int  # position of the input with the indices
 
 
 def gather_kernel(op: str, address: Address) -> KernelSpec:

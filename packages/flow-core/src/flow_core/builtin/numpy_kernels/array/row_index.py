@@ -32,24 +32,16 @@ Part = tuple[Shape, Any]
 
 @dataclass(frozen=True, slots=True)
 class Addressing:
-    """Mapping from indices to rows of a table.
-
-    Attributes:
-        rows, width: shape of the table.
-        shape: shape of the row numbers.
-        view: shape of the index tensor; the last axis has the components of an index.
-        limits, strides: size and stride, in rows, of the table axis that a component indexes.
-        offsets: arrays that are added to the row numbers, with broadcasting.
-        first: the index, per component, that the table's first row has in the logical tensor.
-    """
+    """Mapping from indices to rows of a table."""
 
     rows: int
     width: int
-    shape: Shape
-    view: Shape
-    limits: tuple[int, ...]
-    strides: tuple[int, ...] = (1,)
-    offsets: tuple[Any, ...] = ()
+    shape: Shape  # shape of the row numbers
+    view: Shape  # shape of the index tensor; the last axis has the components of an index
+    limits: tuple[int, ...]  # the size, in rows, of the table axis that a component indexes
+    strides: tuple[int, ...] = (1,)  # the stride of that axis
+    offsets: tuple[Any, ...] = ()  # arrays that are added to the row numbers, with broadcasting
+    # The index, per component, that the table's first row has in the logical tensor.
     first: tuple[int, ...] = (0,)
 
     @property
@@ -105,19 +97,12 @@ def at_positions(table: Shape, index: Shape, first: Shape = ()) -> Addressing:
 
 @dataclass(frozen=True, slots=True)
 class RowNumbers:
-    """Row numbers in the workspace.
+    """Row numbers in the workspace."""
 
-    Attributes:
-        rows: int64 row number of each index; unspecified for out-of-range indices.
-        bad: mask of out-of-range indices.
-        any_bad: array with one bool, whether any index is out of range.
-        launches: launches that compute ``rows``, ``bad`` and ``any_bad``.
-    """
-
-    rows: Any
-    bad: Any
-    any_bad: Any
-    launches: tuple[Launch, ...]
+    rows: Any  # int64 row number of each index; unspecified for out-of-range indices
+    bad: Any  # mask of out-of-range indices
+    any_bad: Any  # array with one bool, whether any index is out of range
+    launches: tuple[Launch, ...]  # launches that compute ``rows``, ``bad`` and ``any_bad``
 
 
 def _parts(addressing: Addressing) -> tuple[Part, ...]:

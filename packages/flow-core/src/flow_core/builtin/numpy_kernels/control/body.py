@@ -21,21 +21,14 @@ from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec, load
 
 @dataclass(frozen=True, slots=True)
 class BodyKernels:
-    """The kernels of a body, and the offsets of its values.
-
-    Attributes:
-        graph: the graph of the body.
-        kernels: the kernel of each op that has one, and its query.
-        owners: the value whose bytes a view shares.
-        offsets: offsets of values, and of the workspaces of ops by name.
-        nbytes: the size of the workspace.
-    """
+    """The kernels of a body, and the offsets of its values."""
 
     graph: Graph
+    # The kernel of each op that has one, and its query.
     kernels: Mapping[str, tuple[KernelSpec, KernelQuery]]
-    owners: Mapping[Value, Value]
-    offsets: Mapping[Value | str, int]
-    nbytes: int
+    owners: Mapping[Value, Value]  # the value whose bytes a view shares
+    offsets: Mapping[Value | str, int]  # offsets of values, and of the workspaces of ops by name
+    nbytes: int  # of the workspace
 
     @property
     def inputs(self) -> Sequence[Value]:
@@ -78,7 +71,6 @@ def body_kernels(
     """Find the kernels of a body, and plan its memory.
 
     Args:
-        query: the loop or branch.
         elsewhere: the number of results, the first ones, of which `BodyKernels.owned` returns those
             that are in other memory.
     """
@@ -119,17 +111,10 @@ def bind_body(
     kernels: BodyKernels,
     ctx: BindContext,
     workspace: Array,
-    given: Mapping[Value, Array],
-    step: Array,
+    given: Mapping[Value, Array],  # the arrays of values that are not in the workspace
+    step: Array,  # the counter of the random numbers
 ) -> tuple[list[Launch], Mapping[Value, Array]]:
-    """Bind the kernels of a body; return their launches, and the arrays of all values.
-
-    Args:
-        ctx: the context of the loop or branch.
-        workspace: the workspace of the body.
-        given: the arrays of values that are not in the workspace.
-        step: the counter of the random numbers.
-    """
+    """Bind the kernels of a body; return their launches, and the arrays of all values."""
     graph, arrays, launches = kernels.graph, dict(given), list[Launch]()
 
     def array(value: Value) -> Array:

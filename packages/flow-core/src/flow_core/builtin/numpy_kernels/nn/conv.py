@@ -81,17 +81,12 @@ class Lowering(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tiled(ABC):
-    """Base class of the lowerings.
-
-    Attributes:
-        itemsize: size of the computation type in bytes.
-        staged: whether tensors are stored in a type other than the computation type.
-        flip: whether this convolution is the transpose of the one to which the weights belong.
-    """
+    """Base class of the lowerings."""
 
     geo: Geometry
-    itemsize: int
-    staged: bool
+    itemsize: int  # size of the computation type in bytes
+    staged: bool  # whether tensors are stored in a type other than the computation type
+    # Whether this convolution is the transpose of the one to which the weights belong.
     flip: bool = False
 
     def fixed(self) -> dict[str, int]:

@@ -30,26 +30,17 @@ def _parts(query: KernelQuery) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """The states of all examples; all arrays but the data are parts of the workspace.
+    """The states of all examples; all arrays but the data are parts of the workspace."""
 
-    Attributes:
-        op: the op type, for errors.
-        blank: the class of blanks.
-        log_probs, targets, input_lengths, target_lengths: the data.
-        flat: positions of the classes of the states in a time step's log probabilities.
-        allowed: whether a state can follow the state before the previous one.
-        likelihood: log probability of each state's class at one time step.
-    """
-
-    op: str
-    blank: int
-    log_probs: Array
+    op: str  # the op type, for errors
+    blank: int  # the class of blanks
+    log_probs: Array  # the data
     targets: Array
     input_lengths: Array
     target_lengths: Array
-    flat: Array
-    allowed: Array
-    likelihood: Array
+    flat: Array  # positions of the classes of the states in a time step's log probabilities
+    allowed: Array  # whether a state can follow the state before the previous one
+    likelihood: Array  # log probability of each state's class at one time step
 
     def prepare(self) -> None:
         """Check the data and compute the positions of the classes of all states."""

@@ -106,18 +106,12 @@ def _at(array: Array, axis: int, part: slice) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The passes that compute the pooling of a group of images.
+    """The passes that compute the pooling of a group of images."""
 
-    Attributes:
-        shapes: the shape before the first pass, then the shape after each pass.
-        dtype: the computation type.
-        staged: whether tensors are stored in another type.
-    """
-
-    shapes: tuple[Ints, ...]
+    shapes: tuple[Ints, ...]  # the shape before the first pass, then the shape after each pass
     axes: tuple[Axis, ...]
-    dtype: Any
-    staged: bool
+    dtype: Any  # the computation type
+    staged: bool  # whether tensors are stored in another type
 
     def parts(self, backward: bool = False) -> list[tuple[Ints, DTypeLike]]:
         """Return two temporaries, then the buffers for intermediate results.

@@ -43,27 +43,19 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A convolution of x (batch, groups x channels, *size) to y (batch, groups x filters, *out).
+    """A convolution of x (batch, groups x channels, *size) to y (batch, groups x filters, *out)."""
 
-    Attributes:
-        first: whether the channel axis comes before the spatial axes.
-        n: batch size.
-        channels, filters: numbers of channels and filters per group.
-        size, out, kernel, strides, dilation: input size, output size, and so on, per spatial axis.
-        before: padding before the first element of each axis; a negative value crops elements.
-    """
-
-    first: bool
+    first: bool  # whether the channel axis comes before the spatial axes
     n: int
     groups: int
-    channels: int
-    filters: int
-    size: Ints
+    channels: int  # per group
+    filters: int  # per group
+    size: Ints  # per spatial axis, like all sizes
     out: Ints
     kernel: Ints
     strides: Ints
     dilation: Ints
-    before: Ints
+    before: Ints  # padding before the first element of each axis; a negative value crops elements
 
     @property
     def positions(self) -> int:
@@ -270,19 +262,14 @@ def flat(array: Array) -> bool:
 
 def apply(
     function: Callable[..., object],
-    inputs: Sequence[Array],
-    out: Array,
+    inputs: Sequence[Array],  # arrays of one shape
+    out: Array,  # array of the same shape; it can be one of the inputs
+    # Contiguous vectors, each with as many bytes as the largest array: one for each input that is
+    # not `flat`, and one more if ``out`` is not `flat` and none of these inputs has its element
+    # type.
     temporaries: Sequence[Array],
 ) -> Iterator[Launch]:
-    """Yield launches of a ufunc; copy views for which NumPy would need buffers to temporaries.
-
-    Args:
-        inputs: arrays of one shape.
-        out: array of the same shape; it can be one of the inputs.
-        temporaries: contiguous vectors, each with as many bytes as the largest array: one for each
-            input that is not `flat`, and one more if ``out`` is not `flat` and none of these
-            inputs has its element type.
-    """
+    """Yield launches of a ufunc; copy views for which NumPy would need buffers to temporaries."""
     free, taken = iter(temporaries), []
     arguments = []
     for array in inputs:

@@ -30,14 +30,10 @@ def temporary(level: int) -> str:
 
 @dataclass(slots=True)
 class Lowering:
-    """The calls that compute the assignments to arrays, with as few temporary arrays as possible.
-
-    Attributes:
-        temporaries: number of temporary arrays.
-    """
+    """The calls that compute the assignments to arrays, with few temporary arrays."""
 
     calls: list[Call] = field(default_factory=list)
-    temporaries: int = 0
+    temporaries: int = 0  # number of temporary arrays
 
     def assign(self, name: str, value: Elements) -> None:
         """Add the calls of an assignment to an array, which may be one of its own terms."""

@@ -52,17 +52,12 @@ NUMBERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The statements of an update in one or two phases, and the calls that compute each phase.
+    """The statements of an update in one or two phases, and the calls that compute each phase."""
 
-    Attributes:
-        phases: the statements of the phases; the second one reads norms that the first computes.
-        calls: the calls of each phase.
-        temporaries: number of temporary arrays.
-    """
-
+    # The statements of the phases; the second one reads norms that the first computes.
     phases: tuple[Sequence[Statement], ...]
-    calls: tuple[Sequence[Call], ...]
-    temporaries: int
+    calls: tuple[Sequence[Call], ...]  # the calls of each phase
+    temporaries: int  # number of temporary arrays
 
     @property
     def norms(self) -> Sequence[Statement]:

@@ -23,10 +23,6 @@ class Agreement:
 
     Devices of different processes may have different memory, and each process compiles the tasks of
     its own devices.  A form fits if it fits everywhere; its time is that which rank 0 predicts.
-
-    Args:
-        world: the processes.
-        job: the name of the job.
     """
 
     def __init__(self, world: World, job: str) -> None:
@@ -35,8 +31,7 @@ class Agreement:
     def compiled(self, request: CompileRequest) -> Compiled:
         """Compile a request with the selection of rank 0.
 
-        Raises:
-            FlowError: the compilation has failed in this process or in another one.
+        Raises `FlowError` if the compilation has failed in this process or in another one.
         """
         selection = SharedSelection(self._world, self._job, str(request.selector))
         try:
@@ -50,8 +45,7 @@ class Agreement:
     def already(self, compiled: Compiled) -> None:
         """Take part if this process has compiled the job before.
 
-        Raises:
-            FlowError: the compilation has failed in another process.
+        Raises `FlowError` if the compilation has failed in another process.
         """
         selection = SharedSelection(self._world, self._job, "greedy")
         self._finish(selection, compiled.physical.signatures, None)

@@ -23,32 +23,20 @@ MOST = 128
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Where a network is cut.
+    """Where a network is cut."""
 
-    Attributes:
-        stage: the stage of each op; nothing if there are too few borders.
-        row: the ops in a row, from whose borders the cuts were chosen.
-    """
-
-    stage: Mapping[str, int]
-    row: Sequence[str]
+    stage: Mapping[str, int]  # the stage of each op; nothing if there are too few borders
+    row: Sequence[str]  # the ops in a row, from whose borders the cuts were chosen
 
 
 def cut(
-    ops: Mapping[str, Op],
+    ops: Mapping[str, Op],  # the graph of the forward pass
     types: Mapping[str, Sequence[TensorType]],
     count: int,
-    seconds: Callable[[Op], float],
-    per_byte: float,
+    seconds: Callable[[Op], float],  # the time of an op
+    per_byte: float,  # the seconds per byte that crosses a border
 ) -> Cuts:
-    """Cut a network into stages.
-
-    Args:
-        ops, types: the graph of the forward pass.
-        count: the number of stages.
-        seconds: the time of an op.
-        per_byte: the seconds per byte that crosses a border.
-    """
+    """Cut a network into stages."""
     row = _Row.of(ops)
     crossing = row.crossing(types)
     until = [0.0, *accumulate(seconds(ops[name]) for name in row.at)]
@@ -66,19 +54,12 @@ def cut(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """The ops in a row.
-
-    Attributes:
-        ops: all ops.
-        at: the position of each op of the row.
-        first: the position of each op, or that of its first reader if it is not in the row.
-        last: the position after which the result of an op is not read.
-    """
+    """The ops in a row."""
 
     ops: Mapping[str, Op]
-    at: Mapping[str, int]
-    first: Mapping[str, int]
-    last: Mapping[str, int]
+    at: Mapping[str, int]  # the position of each op of the row
+    first: Mapping[str, int]  # the position of an op, or of its first reader outside the row
+    last: Mapping[str, int]  # the position after which the result of an op is not read
 
     @classmethod
     def of(cls, ops: Mapping[str, Op]) -> _Row:

@@ -13,40 +13,23 @@ Levels = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form of a job that was compiled.
+    """A form of a job that was compiled."""
 
-    Attributes:
-        levels: the levels of its changes.
-        changes: the names of its changes.
-        how: what to write in the program.
-        kinds: the kinds of its changes.
-        device: the device that has the least free memory, as text.
-        nbytes: the bytes that this device needs.
-        variables: those of them that variables need.
-        limit: the bytes that it has; None for no limit.
-        seconds: the predicted time of a step, with all devices side by side.
-        busiest: the part of it for which the busiest device computes.
-        fits: whether each device has enough memory.
-        price: the factor on the price of memory with which its layouts were chosen.
-        work: the nanoseconds that the budget counts for it.
-        stages: its stages of a pipeline in words.
-        compiled: the compiled job for all devices, if the form fits and was not beaten.
-    """
-
-    levels: Levels
+    levels: Levels  # of its changes
     changes: tuple[str, ...]
-    how: tuple[str, ...]
-    kinds: tuple[Kind, ...]
-    device: str
-    nbytes: int
-    variables: int
-    limit: int | None
-    seconds: float
-    busiest: float
-    fits: bool
-    price: float
-    work: int
-    stages: tuple[str, ...] = ()
+    how: tuple[str, ...]  # what to write in the program
+    kinds: tuple[Kind, ...]  # of its changes
+    device: str  # the device that has the least free memory, as text
+    nbytes: int  # the bytes that this device needs
+    variables: int  # those of them that variables need
+    limit: int | None  # the bytes that it has; None for no limit
+    seconds: float  # the predicted time of a step, with all devices side by side
+    busiest: float  # the part of it for which the busiest device computes
+    fits: bool  # whether each device has enough memory
+    price: float  # the factor on the price of memory with which its layouts were chosen
+    work: int  # the nanoseconds that the budget counts for it
+    stages: tuple[str, ...] = ()  # its stages of a pipeline in words
+    # For all devices, if the form fits and was not beaten.
     compiled: Compiled | None = field(default=None, repr=False, compare=False)
 
     @property

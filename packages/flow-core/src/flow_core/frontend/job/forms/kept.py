@@ -29,17 +29,10 @@ FORMAT = "flow kept form 2"
 
 @dataclass(frozen=True, slots=True)
 class KeptForm:
-    """What is kept of a search.
+    """What is kept of a search."""
 
-    Attributes:
-        price: the factor on the price of memory with which the layouts were chosen.
-        memory: the bytes that each device had for the plan, by the device as text; None for no
-            limit.
-        searched: the report on the search, with the changes.
-    """
-
-    price: float
-    memory: Mapping[str, int | None]
+    price: float  # the factor on the price of memory with which the layouts were chosen
+    memory: Mapping[str, int | None]  # of each device for the plan; None for no limit
     searched: Searched
 
     def applies(self, limits: Limits) -> bool:
@@ -49,13 +42,7 @@ class KeptForm:
 
 
 def keep_form(entry: Entry, source: Source, compiled: Compiled) -> None:
-    """Keep the form that a search has found, and its plan.
-
-    Args:
-        entry: the place of the plan of the job as it is.
-        source: the job as it is.
-        compiled: the form, with the report on the search.
-    """
+    """Keep the form that a search has found, and its plan."""
     of_form = Entry.of(replace(compiled.request, hosted={}), entry.plans.limit)
     if of_form is None or compiled.searched is None:
         return
@@ -73,7 +60,6 @@ def kept_form(
 
     Args:
         entry: the place of the plan of the job as it is.
-        source: the job as it is.
         request: returns the request of a form from the report on its search; None if the changes
             of the form cannot be made to the job.
     """

@@ -23,23 +23,14 @@ AS_IT_IS: Levels = (0,) * len(KINDS)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Entry:
-    """A form to compile.
+    """A form to compile."""
 
-    Attributes:
-        in_stages: whether it has stages of a pipeline, and comes after those without.
-        bound: a lower bound on its time.
-        number: the order of entries with equal bounds.
-        levels: its levels.
-        last: the position of the kind that was changed last.
-        before: the form without that change.
-    """
-
-    in_stages: bool
-    bound: float
-    number: int
+    in_stages: bool  # whether it has stages of a pipeline, and comes after those without
+    bound: float  # a lower bound on its time
+    number: int  # the order of entries with equal bounds
     levels: Levels
-    last: int = -1
-    before: Form | None = field(default=None, compare=False)
+    last: int = -1  # the position of the kind that was changed last
+    before: Form | None = field(default=None, compare=False)  # the form without that change
 
 
 class Queue:
@@ -71,7 +62,6 @@ class Queue:
         """Add the forms that have one change more than a form.
 
         Args:
-            form: the form.
             adds_work: whether to add changes that only add work.
             free: whether its variables fit.
         """

@@ -59,24 +59,14 @@ TASK = 250_000
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """How a search takes a job through the stages.
+    """How a search takes a job through the stages."""
 
-    Attributes:
-        retrace: traces the job in a number of micro-batches and of stages; None if it cannot be
-            traced again.
-        request: returns the request to compile a job.
-        compiled: compiles a request.
-        agreed: returns a form with the numbers on which all processes agree.
-        alone: whether there is a single process.
-        show: is called with a text before each form.
-    """
-
-    retrace: Callable[[int, int], Source] | None
+    retrace: Callable[[int, int], Source] | None  # in micro-batches and stages; None if impossible
     request: Callable[[Source], CompileRequest]
     compiled: Callable[[CompileRequest], Compiled]
-    agreed: Callable[[Form], Form] = lambda form: form
-    alone: bool = True
-    show: Callable[[str], object] = lambda _: None
+    agreed: Callable[[Form], Form] = lambda form: form  # with numbers that all processes share
+    alone: bool = True  # whether there is a single process
+    show: Callable[[str], object] = lambda _: None  # is called with a text before each form
 
 
 def simulated(compiled: Compiled) -> Step:
@@ -88,31 +78,20 @@ def simulated(compiled: Compiled) -> Step:
 
 
 class Search:
-    """A search for forms of a job; see the module's docstring.
-
-    Args:
-        source: the job as it is.
-        steps: how to trace and compile it.
-
-    Attributes:
-        tried: the forms that were compiled.
-        notes: why some forms were not tried.
-        left: the number of forms that were not compiled because the budget was spent.
-        cache: the results of stages that forms share.
-    """
+    """A search for forms of a job; see the module's docstring."""
 
     def __init__(self, source: Source, steps: Steps) -> None:
         self._steps = steps
         self._sources: dict[tuple[int, int], Source | None] = {(1, 1): source}
         self._as_it_is = source
         self._least: dict[int, tuple[float, float]] = {}  # by stages
-        self.cache = StageCache()
+        self.cache = StageCache()  # of stages that forms share
         self._parts = micro_batches(source.build.config, source.build.kind)
         self._spent = 0
         self._known: dict[Levels, Form | None] = {}
         self._bound, self._overlaps = 0.0, False
-        self.notes: list[str] = []
-        self.left = 0
+        self.notes: list[str] = []  # why some forms were not tried
+        self.left = 0  # the number of forms that were not compiled because the budget was spent
 
     @property
     def tried(self) -> list[Form]:

@@ -21,7 +21,6 @@ def segments(
 
     Args:
         ops, types: the graph.
-        forward: the names of the ops of the forward pass.
     """
     names = [name for name in ops if name in forward and ops[name].inputs]
     sizes = [sum(t.nbytes for t in types[name]) for name in names]
@@ -32,7 +31,7 @@ def segments(
         longest = max(until[b] - until[a] for a, b in pairwise(borders))
         return longest + sum(crossing[b] for b in borders)
 
-    found = [_borders(until, crossing, until[-1] >> n) for n in range(until[-1].bit_length())]
+    found = [[0, *_steps(until, crossing, until[-1] >> n)] for n in range(until[-1].bit_length())]
     best = min(found, key=kept, default=[0])
     return [names[a:b] for a, b in pairwise(best)]
 
@@ -52,12 +51,8 @@ def _crossing(ops: Mapping[str, Op], names: Sequence[str], sizes: Sequence[int])
     return [*accumulate(changes)][: len(names) + 1]
 
 
-def _borders(until: Sequence[int], crossing: Sequence[int], most: int) -> list[int]:
-    """Return borders of segments whose values have at most so many bytes, if that is possible."""
-    return [0, *_steps(until, crossing, most)]
-
-
 def _steps(until: Sequence[int], crossing: Sequence[int], most: int) -> Iterator[int]:
+    """Yield ends of segments whose values have at most so many bytes, if that is possible."""
     start, count = 0, len(until) - 1
     while start < count:
         end = start + 1

@@ -11,14 +11,8 @@ from flow_core.ir.graph import Value
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A traced and differentiated job.
-
-    Attributes:
-        build: the job.
-        values: the values to fetch.
-        inputs: names of its ``input`` ops, in the order in which arrays are fed to them.
-    """
+    """A traced and differentiated job."""
 
     build: JobBuild
-    values: Sequence[Value]
-    inputs: Sequence[str]
+    values: Sequence[Value]  # to fetch
+    inputs: Sequence[str]  # in the order in which arrays are fed to them

@@ -28,18 +28,12 @@ PASSES = {"train": (3.0, 2.0), "predict": (1.0, 1.0)}
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of a job.
-
-    Attributes:
-        placement: its devices.
-        first, last: its first and its last op, with their lines.
-        share: its part of the predicted time of the forward pass.
-    """
+    """A stage of a job."""
 
     placement: Placement
-    first: str
-    last: str
-    share: float
+    first: str  # with its line
+    last: str  # with its line
+    share: float  # its part of the predicted time of the forward pass
 
     def __str__(self) -> str:
         ops = f"{self.first} to {self.last}"
@@ -72,8 +66,6 @@ def divide(build: JobBuild, count: int, onto: Placement | None = None) -> None:
     """Place the ops of a traced job on the stages of a pipeline, and record them in the job.
 
     Args:
-        build: the job, without its backward pass.
-        count: the number of stages.
         onto: the devices to divide, if they are not those of the job.
 
     Raises:

@@ -33,29 +33,20 @@ Make = Callable[[JobBuild], JobBuild | None]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a job.
+    """A change of a job."""
 
-    Attributes:
-        name: the change in words.
-        text: what to write in the program.
-        make: returns the changed job.
-        setting: the setting that requests the change, and its value; None if there is none.
-        adds_work: whether the change only adds work to the form before it, which is then a lower
-            bound on its time.
-        prices: the factors on the price of memory with which layouts are chosen, of which the
-            first counts whose layouts fit.
-        micro_batches: the factor on the number of micro-batches.
-        stages: the number of stages of a pipeline.
-    """
-
-    name: str
-    text: str
+    name: str  # in words
+    text: str  # what to write in the program
     make: Make = lambda build: build
-    setting: tuple[str, Any] | None = None
+    setting: tuple[str, Any] | None = None  # that requests the change, and its value
+    # Whether the change only adds work to the form before it, which is then a lower bound on its
+    # time.
     adds_work: bool = True
+    # The factors on the price of memory with which layouts are chosen, of which the first counts
+    # whose layouts fit.
     prices: tuple[float, ...] = (1.0,)
-    micro_batches: int = 1
-    stages: int = 1
+    micro_batches: int = 1  # the factor on their number
+    stages: int = 1  # of a pipeline
 
     @property
     def may_be_faster(self) -> bool:
@@ -65,19 +56,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Changes of which a form has one, from the mildest to the strongest.
+    """Changes of which a form has one, from the mildest to the strongest."""
 
-    Attributes:
-        name: the kind in words.
-        levels: the changes.
-        keeps_bits: whether the results of a step have the same bits as without the change.
-        adds_up: whether a level includes those before it.
-    """
-
-    name: str
+    name: str  # in words
     levels: tuple[Change, ...]
-    keeps_bits: bool
-    adds_up: bool = False
+    keeps_bits: bool  # whether the results of a step have the same bits as without the change
+    adds_up: bool = False  # whether a level includes those before it
 
     def changed(self, build: JobBuild, level: int) -> tuple[JobBuild, list[Change]] | None:
         """Return a job at a level, with the changes; None if the level is not applicable."""

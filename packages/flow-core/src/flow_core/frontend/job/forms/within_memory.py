@@ -28,16 +28,11 @@ INDENT = " " * 11
 
 
 def cheapest_form(
-    source: Source,
+    source: Source,  # the job, which does not fit as it is
     steps: Steps,
     refused: OutOfMemoryError,
 ) -> Compiled:
     """Return the cheapest form of a job that fits, with the report on the search.
-
-    Args:
-        source: the job, which does not fit as it is.
-        steps: how to trace and compile it.
-        refused: the error about the job as it is.
 
     Raises:
         OutOfMemoryError: no form that the program allows fits.
