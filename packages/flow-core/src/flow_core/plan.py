@@ -126,6 +126,8 @@ class ArenaPlan:
             minimum for any memory layout.
         peak: position of the task at which this set is live.
         owners: (bytes, buffer name, user's line) of the live set at the peak, largest first.
+        faster: the size in a faster order of the ops, which exceeded the limits of memory; 0 if the
+            plan has the fastest order.
     """
 
     device: Device
@@ -133,6 +135,7 @@ class ArenaPlan:
     lower_bound: int
     peak: int = 0
     owners: tuple[tuple[int, str, str], ...] = ()
+    faster: int = 0
 
     def too_large(
         self, attempted: str, allowed: str, more: Iterable[tuple[int, str, str]] = ()
