@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import FrozenInstanceError, fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -179,6 +180,45 @@ def test_each_field_of_a_request_changes_its_digest() -> None:
     assert CHANGES.keys() | {"cache", "limits"} == {f.name for f in fields(request)}
     digests = [request_digest(change(request)) for change in CHANGES.values()]
     assert len({request_digest(request), *digests}) == len(CHANGES) + 1
+
+
+def variants(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield copies of a value with one part changed, each with the path of the part."""
+    if is_dataclass(value) and not isinstance(value, type):
+        for f in fields(value):
+            for name, part in variants(getattr(value, f.name), f"{path}.{f.name}"):
+                other = copy(value)
+                object.__setattr__(other, f.name, part)  # without checks: it need not be valid
+                yield name, other
+    elif isinstance(value, Mapping):
+        yield path, {**value, "another": 1}
+        for key, part in value.items():
+            yield from ((name, {**value, key: v}) for name, v in variants(part, f"{path}[{key}]"))
+    elif isinstance(value, tuple):
+        yield path, (*value, 1)
+        for i, part in enumerate(value):
+            whole = [*value]
+            for name, whole[i] in variants(part, f"{path}[{i}]"):
+                yield name, tuple(whole)
+    elif isinstance(value, frozenset):
+        yield path, value | {"another"}
+    elif isinstance(value, str):
+        yield path, f"{value} and more"
+    else:
+        yield path, value + 1 if isinstance(value, int | float) else 1
+
+
+def test_each_option_changes_the_digest() -> None:
+    """Also the parts of the cost model and of the budget; limits of memory only refuse orders."""
+    request = train_job().compile().request
+    before = request_digest(request)
+    found = [(path, replace(request, options=o)) for path, o in variants(request.options)]
+    assert {path for path, other in found if request_digest(other) == before} == {
+        ".is_resident", ".memory_limit"
+    }  # fmt: skip
+    assert {".costs.links.classes[0].latency", ".costs.devices[cpu].flops", ".budget.pool"} < {
+        path for path, _ in found
+    }
 
 
 def test_results_of_other_requests_change_no_plan() -> None:

@@ -25,8 +25,10 @@ from flow_core.base.errors import DeviceUnavailableError, OutOfMemoryError
 from flow_core.base.planning import planning
 from flow_core.cli import doctor
 from flow_core.compiler import kept_plans
+from flow_core.compiler.compile import compile_plan
 from flow_core.compiler.digest import plan_digest
 from flow_core.compiler.kept_plans import Entry, decoded, encoded
+from flow_core.compiler.limits import needed_bytes
 from flow_core.compiler.request import Compiled, CompileRequest
 from flow_core.frontend.job import host_fallback
 from flow_core.frontend.job.plan_agreement import is_kept_by_all
@@ -341,6 +343,44 @@ def test_a_kept_plan_that_exceeds_the_limits_is_compiled_again() -> None:
         assert changed_entry is not None
         assert changed_entry.key == entry.key
         assert changed_entry.find() is None, name
+
+
+def pipeline_request() -> CompileRequest:
+    """Return the request of a job whose order depends on the limits of memory."""
+    config = flow.function_config()
+    config.train.num_gradient_accumulation_steps(6)
+
+    @flow.global_function("train", config)
+    def train(x: tp.Numpy.Placeholder((6 * 8192, 12))) -> tp.Numpy:
+        h: Any = x
+        for i in range(9):
+            with flow.scope.placement("cpu", f"0:{i // 3}"):
+                w = flow.get_variable(f"w{i}", (12, 12), initializer=flow.ones_initializer())
+                h = flow.math.tanh(flow.matmul(h, w))
+        with flow.scope.placement("cpu", "0:2"):
+            loss = flow.math.reduce_mean(h)
+            flow.optimizer.SGD(0.1).minimize(loss)
+            return loss
+
+    return train.compile().request
+
+
+def test_a_kept_order_is_that_of_the_limits() -> None:
+    request = pipeline_request()
+    fastest = compile_plan(request).plan
+    size = max(needed_bytes(fastest).values())
+    limits = [replace(request.limits, memory=lambda _, n=n: n) for n in (None, size, size - 1)]
+    requests = [replace(request, limits=limit) for limit in limits]
+    *roomy, tight = [compile_plan(wanted) for wanted in requests]
+    assert [found.plan for found in roomy] == [fastest, fastest]
+    assert [t.op for t in tight.plan.tasks] != [t.op for t in fastest.tasks]
+    for given, kept in ((roomy[0], [True, True, False]), (tight, [False, False, True])):
+        entries = [Entry.of(wanted, 10**7) for wanted in requests]
+        entries[0].keep(given)
+        found = [entry.find() for entry in entries]
+        assert [entry is not None for entry in found] == kept
+        (digest,) = {plan_digest(entry) for entry in found if entry is not None}
+        assert digest == plan_digest(given)
 
 
 def test_memory_limits_are_refused_as_without_kept_plans(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ Skipped = Mapping[type, Set[str]]
 """The fields of dataclasses that a digest does not contain, by class."""
 
 REQUEST: Skipped = {
-    # Limits refuse plans and do not change them; the others are described in another way.
+    # `kept_plans` compares limits with what a plan needs; the others are described in another way.
     CompileRequest: {"cache", "limits", "registry", "requested"},
     CompileOptions: {"is_resident", "memory_limit"},
 }
@@ -43,7 +43,7 @@ REQUEST: Skipped = {
 
 @gc_paused()
 def request_digest(request: CompileRequest) -> str:
-    """Return the digest of a request; requests with equal digests have equal plans.
+    """Return the digest of a request; with equal ones and equal limits, plans are equal.
 
     Raises:
         UnsupportedError: the request contains a function, such as a selector of the caller's own,

@@ -27,7 +27,7 @@ from flow_core.base.errors import GraphError, UnsupportedError
 from flow_core.base.formats.columns import Columns, Leaf
 from flow_core.compiler.compile import compile_plan, gc_paused
 from flow_core.compiler.digest import request_digest
-from flow_core.compiler.limits import fits
+from flow_core.compiler.limits import fits, has_faster
 from flow_core.compiler.request import Compiled, CompileRequest, HostedOp, Limits, Stages
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.ir.graph import Attrs, TensorType, tensor_type
@@ -38,7 +38,7 @@ from flow_core.sharding.topology import Device, Placement
 
 _log = logging.getLogger("flow_core")
 
-FORMAT = "flow kept plan 2"
+FORMAT = "flow kept plan 3"
 """The name and version of the format, which are part of the keys."""
 
 
@@ -93,9 +93,9 @@ class Entry:
         return cls(request, key, DiskCache(folder(), ".json", limit, by_path=False))
 
     def find(self) -> Compiled | None:
-        """Return the compiled job; None if there is no plan, or if it exceeds the limits."""
+        """Return the compiled job; None if there is no plan, or if the limits ask for another."""
         kept = self.plans.decoded(self.key, decoded)
-        if kept is None or not fits(kept.plan, self.request):
+        if kept is None or not fits(kept.plan, self.request) or has_faster(kept.plan, self.request):
             return None
         request = replace(self.request, hosted=kept.hosted)
         return Compiled(
@@ -105,7 +105,7 @@ class Entry:
             variables=kept.variables,
             shared=kept.shared,
             owners=kept.owners,
-            stages=cache(lambda: _stages(request)),
+            stages=cache(lambda: _stages(request, kept.plan)),
         )
 
     def keep(self, compiled: Compiled) -> None:
@@ -126,9 +126,12 @@ class Entry:
             self.plans.write(self.key, content)
 
 
-def _stages(request: CompileRequest) -> Stages:
-    """Compile a job again; the plan, which is known to fit, does not depend on the limits."""
-    return compile_plan(replace(request, limits=Limits(request.limits.machines))).stages()
+def _stages(request: CompileRequest, plan: Plan) -> Stages:
+    """Compile a job again, in the order of its plan, which is known to fit."""
+    postpone = request.options.postpone and not any(arena.faster for arena in plan.arenas)
+    options = replace(request.options, postpone=postpone)
+    limits = Limits(request.limits.machines)
+    return compile_plan(replace(request, options=options, limits=limits)).stages()
 
 
 @gc_paused()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flow_core.base.alignment import aligned
 from flow_core.base.errors import DeviceUnavailableError
 from flow_core.compiler.request import CompileRequest, Held
@@ -43,3 +45,9 @@ def fits(plan: Plan, request: CompileRequest) -> bool:
         device.machine < limits.machines and (most is None or needed[device] <= most)
         for device, most in allowed.items()
     )
+
+
+def has_faster(plan: Plan, request: CompileRequest) -> bool:
+    """Return whether a faster order, which other limits refused, keeps those of a request."""
+    arenas = tuple([replace(arena, nbytes=arena.faster) for arena in plan.arenas])
+    return any(arena.faster for arena in arenas) and fits(replace(plan, arenas=arenas), request)

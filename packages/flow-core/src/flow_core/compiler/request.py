@@ -42,7 +42,9 @@ Held = Mapping[str, Mapping[Device, Region | None]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What jobs are checked against; a plan that passes the checks does not depend on it.
+    """What jobs are checked against.
+
+    A plan depends on it only by `ArenaPlan.faster`: a faster order of the ops may be refused.
 
     Attributes:
         machines: the number of machines of the program.

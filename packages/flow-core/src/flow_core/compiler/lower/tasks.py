@@ -71,8 +71,11 @@ def lower(
     except OutOfMemoryError:
         if order.table is None or not order.table.postpones:
             raise
-        given = replace(given, options=replace(options, postpone=False))
-        return _lowered(given, order_ops(given), inputs, job)
+    less = replace(given, options=replace(options, postpone=False))
+    plan = _lowered(less, order_ops(less), inputs, job)
+    unlimited = replace(given, options=replace(options, memory_limit=None))
+    faster = {a.device: a.nbytes for a in _lowered(unlimited, order, inputs, job).arenas}
+    return replace(plan, arenas=tuple([replace(a, faster=faster[a.device]) for a in plan.arenas]))
 
 
 def _lowered(given: Inputs, order: Order, inputs: Sequence[str], job: str) -> Plan:
