@@ -29,14 +29,15 @@ def test_published_throughput_is_simulated(network: str, devices: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("network", "limit", "lines"),
+    ("case", "limit", "lines"),
     [
-        pytest.param("wide_deep", "0.2", 6, marks=pytest.mark.slow),
-        pytest.param("gpt", "4", 16, marks=pytest.mark.exhaustive),
+        pytest.param("wide_deep:4", "0.2", 6, marks=pytest.mark.slow),
+        pytest.param("wide_deep:16", "0.2", 6, marks=pytest.mark.exhaustive),
+        pytest.param("gpt:16", "4", 16, marks=pytest.mark.exhaustive),
     ],
 )
-def test_no_form_by_hand_is_faster_than_the_search_s(network: str, limit: str, lines: int) -> None:
-    found = printed("search_forms.py", "--layers", "1", "--limit", limit, f"{network}:16")
+def test_no_form_by_hand_is_faster_than_the_search_s(case: str, limit: str, lines: int) -> None:
+    found = printed("search_forms.py", "--layers", "1", "--limit", limit, case)
     rows = [line.split(" | ") for line in found.splitlines() if line.startswith("| ")]
     assert [len(row) for row in rows] == [6] * lines
     assert all(row[1].endswith(" ms") for row in rows[1:]), found

@@ -103,8 +103,8 @@ class ArenaPlan:
     peak: int = 0  # position of the task at which this set is live
     # (bytes, buffer name, user's line) of the live set at the peak, largest first.
     owners: tuple[tuple[int, str, str], ...] = ()
-    # The size in a faster order of the ops, which exceeded the limits of memory; 0 if the plan has the
-    # fastest order.
+    # The size in a faster order of the ops, which exceeded the limits of memory; 0 if the plan has
+    # the fastest order.
     faster: int = 0
 
     def too_large(

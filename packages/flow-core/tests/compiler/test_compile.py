@@ -197,9 +197,8 @@ def variants(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, tuple):
         yield path, (*value, 1)
         for i, part in enumerate(value):
-            whole = [*value]
-            for name, whole[i] in variants(part, f"{path}[{i}]"):
-                yield name, tuple(whole)
+            for name, other in variants(part, f"{path}[{i}]"):
+                yield name, (*value[:i], other, *value[i + 1 :])
     elif isinstance(value, frozenset):
         yield path, value | {"another"}
     elif isinstance(value, str):

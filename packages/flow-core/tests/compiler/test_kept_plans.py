@@ -374,13 +374,13 @@ def test_a_kept_order_is_that_of_the_limits() -> None:
     *roomy, tight = [compile_plan(wanted) for wanted in requests]
     assert [found.plan for found in roomy] == [fastest, fastest]
     assert [t.op for t in tight.plan.tasks] != [t.op for t in fastest.tasks]
-    for given, kept in ((roomy[0], [True, True, False]), (tight, [False, False, True])):
+    for answer, kept in ((roomy[0], [True, True, False]), (tight, [False, False, True])):
         entries = [Entry.of(wanted, 10**7) for wanted in requests]
-        entries[0].keep(given)
+        entries[0].keep(answer)
         found = [entry.find() for entry in entries]
         assert [entry is not None for entry in found] == kept
         (digest,) = {plan_digest(entry) for entry in found if entry is not None}
-        assert digest == plan_digest(given)
+        assert digest == plan_digest(answer)
 
 
 def test_memory_limits_are_refused_as_without_kept_plans(monkeypatch: pytest.MonkeyPatch) -> None:
