@@ -174,12 +174,10 @@ class WithCopy:
 
     @property
     def reorders(self) -> int:
-        """Bytes copied between layouts at each launch."""
         return 4 * self.size + self.product.reorders
 
     @property
     def allocates(self) -> bool:
-        """Whether the library allocates memory at each launch."""
         return self.product.allocates
 
     def split(self, workspace: Any) -> tuple[Any, Any]:
