@@ -64,7 +64,6 @@ class Recipe:
 
     @property
     def reorders(self) -> int:
-        """Bytes copied between layouts at each launch."""
         return sum(nbytes(o.md) for o in self.operands if not self._fits(o))
 
     @property
@@ -115,12 +114,10 @@ class RecipeSequence:
 
     @property
     def reorders(self) -> int:
-        """Bytes copied between layouts at each launch."""
         return sum(r.reorders for r in self.recipes)
 
     @property
     def allocates(self) -> bool:
-        """Whether the library allocates memory at each launch."""
         return any(r.allocates for r in self.recipes)
 
     def bind(self, ctx: BindContext) -> list[Launch]:

@@ -192,7 +192,6 @@ class MpiWorld(World):
     # -------------------------------------------------------------- collectives
 
     def gather(self, text: bytes, what: str) -> tuple[bytes, ...]:
-        """All-gather a text of each process, in rank order."""
         self._enter(what)
         sizes = np.empty(self.size, np.int64)
         own = np.array([len(text)], np.int64)

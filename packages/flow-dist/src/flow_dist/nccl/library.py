@@ -177,7 +177,6 @@ class Nccl4py:
         self._functions = {ours: getattr(module, theirs) for ours, theirs in _IN_NCCL4PY.items()}
 
     def unique_id(self) -> bytes:
-        """Return 128 bytes by which the ranks of a new communicator find each other."""
         return bytes(memoryview(self._module.get_unique_id()).cast("B"))
 
     def join(self, size: int, unique_id: bytes, rank: int) -> Communicator:

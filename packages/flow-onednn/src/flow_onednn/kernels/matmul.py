@@ -17,6 +17,7 @@ from flow_core.authoring.specs import (
     KernelSpec,
     TensorType,
 )
+from flow_core.base.alignment import aligned
 from flow_core.base.arrays import Array
 from flow_core.base.dtypes import as_dtype
 from flow_onednn import binding
@@ -153,6 +154,35 @@ def run(implementation: Implementation | None, p: Problem, operands: Sequence[Ar
     for launch in implementation.bind(BindContext(query, tuple(operands), (made,), workspace)):
         launch()
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class WithCopy:
+    """A product that reads or writes float32 numbers in the workspace, a copy of an array."""
+
+    product: Implementation
+    size: int  # the number of elements of the copy
+
+    @property
+    def _bytes(self) -> int:
+        return aligned(4 * self.size)
+
+    @property
+    def workspace(self) -> int:
+        """Bytes for the copy and for the product."""
+        return self._bytes + self.product.workspace
+
+    @property
+    def reorders(self) -> int:
+        return 4 * self.size + self.product.reorders
+
+    @property
+    def allocates(self) -> bool:
+        return self.product.allocates
+
+    def split(self, workspace: Any) -> tuple[Any, Any]:
+        """Return the copy, and the workspace of the product."""
+        return workspace[: 4 * self.size].view("float32"), workspace[self._bytes :]
 
 
 KERNELS: tuple[KernelSpec, ...] = (product("batch_matmul", build),)

@@ -10,52 +10,37 @@ from dataclasses import dataclass, replace
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import AttrValue, BindContext, KernelSpec
-from flow_core.base.alignment import aligned
 from flow_onednn.kernels import matmul
-from flow_onednn.kernels.loops import FLOAT_BYTES, null, pointer
+from flow_onednn.kernels.loops import null, pointer
 from flow_onednn.native import compiler
 from flow_onednn.native.calls import call
-from flow_onednn.recipes import Implementation, Problem, is_float32, kernel
+from flow_onednn.recipes import Problem, is_float32, kernel
 
 
 @dataclass(frozen=True, slots=True)
-class MatmulSgd:
-    """A product of which one operand is first multiplied by the negative learning rate."""
+class MatmulSgd(matmul.WithCopy):
+    """A product of which one operand is first multiplied by the negative learning rate.
 
-    product: Implementation  # the product, which accumulates into the weight
+    The product accumulates into the weight.
+    """
+
     which: int  # the position of the scaled operand, 0 or 1
-    size: int  # the number of elements of the scaled operand
-
-    @property
-    def workspace(self) -> int:
-        """Bytes for the scaled operand and for the product."""
-        return self._bytes + self.product.workspace
-
-    @property
-    def _bytes(self) -> int:
-        return aligned(FLOAT_BYTES * self.size)
 
     @property
     def reorders(self) -> int:
         """Bytes that the product copies between layouts at each launch."""
         return self.product.reorders
 
-    @property
-    def allocates(self) -> bool:
-        """Whether the library allocates memory at each launch."""
-        return self.product.allocates
-
     def bind(self, ctx: BindContext) -> list[Launch]:
         """Return the launches, which scale the operand and accumulate the product."""
         model, *operands, rate = ctx.inputs[:4]
         factor = pointer(ctx.inputs[4]) if len(ctx.inputs) > 4 else null()
-        own = ctx.workspace[: FLOAT_BYTES * self.size].view("float32")
+        own, rest = self.split(ctx.workspace)
         given, operands[self.which] = operands[self.which], own
         scaled = call(
             "scale_by_rate",
             pointer(given), pointer(own), pointer(rate), factor, self.size, ctx.attrs["scale"],
         )  # fmt: skip
-        rest = ctx.workspace[self._bytes :]
         inner = replace(ctx, inputs=tuple(operands), outputs=(model,), workspace=rest)
         return [scaled, *self.product.bind(inner)]
 
@@ -74,7 +59,7 @@ def build(p: Problem) -> MatmulSgd | None:
     if product is None:
         return None
     which = min((0, 1), key=lambda k: operands[k].size)
-    return MatmulSgd(product, which, operands[which].size)
+    return MatmulSgd(product, operands[which].size, which)
 
 
 KERNELS: tuple[KernelSpec, ...] = (kernel("onednn_matmul_sgd", build, accepts=is_float32),)

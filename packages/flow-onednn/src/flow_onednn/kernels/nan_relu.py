@@ -46,12 +46,10 @@ class NanPreserving:
 
     @property
     def reorders(self) -> int:
-        """Bytes copied between layouts at each launch."""
         return self._both[-1].reorders
 
     @property
     def allocates(self) -> bool:
-        """Whether the library allocates memory at each launch."""
         return any(r.allocates for r in self._both)
 
     def bind(self, ctx: BindContext) -> list[Launch]:

@@ -104,7 +104,6 @@ class PartitionedMatmul:
 
     @property
     def allocates(self) -> bool:
-        """Whether the library allocates memory at each launch."""
         return any(r.allocates for r in self.parts)
 
     def bind(self, ctx: BindContext) -> list[Launch]:

@@ -15,25 +15,20 @@ from flow_core.compiler.memory.replica_dedup import NO_DEDUP, ReplicaDedup
 from flow_core.compiler.schedule.op_costs import OpCosts
 from flow_core.costs.model import DEFAULT, CostModel
 from flow_core.ir.graph import NO_ATTRS, AttrValue, Graph, Op
-from flow_core.plugins.specs import KernelQuery, KernelSpec, OpSpec
+from flow_core.passes.base import KernelLookup
+from flow_core.plugins.specs import KernelQuery, OpSpec
 from flow_core.sharding.topology import Device
 
 LEAVES = ("input", "variable")
 """Types of ops that have no kernel because the runtime provides their outputs."""
 
 
-class Kernels(Protocol):
+class Kernels(KernelLookup, Protocol):
     """The lookup of specs and kernels, which the registry implements."""
 
     @property
     def ops(self) -> Mapping[str, OpSpec]:
         """Op specs by type."""
-
-    def find_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec:
-        """Return the kernel for a query, or raise `KernelNotFoundError`."""
-
-    def accepting_kernel(self, query: KernelQuery, device_type: str) -> KernelSpec | None:
-        """Return the kernel for a query, or None."""
 
 
 @dataclass(frozen=True, slots=True)

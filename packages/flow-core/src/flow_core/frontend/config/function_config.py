@@ -70,28 +70,26 @@ def _ranges(name: str, value: Any) -> Any:
     return found
 
 
-def _positive(name: str, value: object) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise _wrong(name, value, "an integer of at least 1")
-    return int(value)
+def _numeric(
+    kind: type, allowed: str, made: type, holds: Callable[[Any], bool] = lambda _: True
+) -> Callable[[str, object], Any]:
+    """Return the check of a number, which is passed on as a number of type ``made``."""
+
+    def check(name: str, value: object) -> Any:
+        if not isinstance(value, kind) or isinstance(value, bool) or not holds(value):
+            raise _wrong(name, value, allowed)
+        return made(value)
+
+    return check
 
 
-def _whole(name: str, value: object) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise _wrong(name, value, "an integer")
-    return int(value)
-
-
-def _fraction(name: str, value: Any) -> float:
-    if not 0 <= _number(name, value) <= 1:
-        raise _wrong(name, value, "a number from 0 to 1")
-    return float(value)
-
-
-def _whole_steps(name: str, value: Any) -> int:
-    if _number(name, value) < 0:
-        raise _wrong(name, value, "a number of steps")
-    return int(value)
+_whole = _numeric(Integral, "an integer", int)
+_positive = _numeric(Integral, "an integer of at least 1", int, lambda n: n >= 1)
+_number = _numeric(Real, "a number", float)
+_fraction = _numeric(Real, "a number from 0 to 1", float, lambda x: 0 <= x <= 1)
+_size = _numeric(Real, "a number of at least 0", float, lambda x: x >= 0)
+_seconds = _numeric(Real, "more than 0 seconds", float, lambda x: x > 0)
+_whole_steps = _numeric(Real, "a number of steps", int, lambda x: x >= 0)
 
 
 def _one_of(values: Collection[str]) -> Callable[[str, object], str]:
@@ -104,25 +102,6 @@ def _one_of(values: Collection[str]) -> Callable[[str, object], str]:
 
 
 MATH_MODES = ("float32", "bfloat16")
-
-
-def _number(name: str, value: object) -> float:
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise _wrong(name, value, "a number")
-    return float(value)
-
-
-def _size(name: str, value: Any) -> float:
-    if _number(name, value) < 0:
-        raise _wrong(name, value, "a number of at least 0")
-    return float(value)
-
-
-def _seconds(name: str, value: object) -> float:
-    seconds = _number(name, value)
-    if seconds <= 0:
-        raise _wrong(name, value, "more than 0 seconds")
-    return seconds
 
 
 def _mapping(name: str, value: object) -> dict[str, Any]:

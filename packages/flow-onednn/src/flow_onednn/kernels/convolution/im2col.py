@@ -13,10 +13,8 @@ from typing import Any
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import AttrValue, BindContext, tensor_type
-from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import float32
 from flow_onednn.kernels import matmul
-from flow_onednn.kernels.loops import FLOAT_BYTES
 from flow_onednn.native import compiler
 from flow_onednn.native.calls import call
 from flow_onednn.primitives import address
@@ -27,44 +25,22 @@ X = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Im2col:
-    """An im2col transformation and a matrix product."""
+class Im2col(matmul.WithCopy):
+    """An im2col transformation, and the product of the output gradient and its matrix."""
 
-    product: Implementation  # the product of the output gradient and the im2col matrix
     # Arguments of the C loop: n, h, w, c, then for each spatial axis the output size, kernel size,
     # stride, dilation and padding before.
     sizes: tuple[int, ...]
-    size: int  # number of elements of the im2col matrix
-
-    @property
-    def workspace(self) -> int:
-        """Bytes for the im2col matrix and for the product."""
-        return self._bytes + self.product.workspace
-
-    @property
-    def _bytes(self) -> int:
-        return aligned(FLOAT_BYTES * self.size)
-
-    @property
-    def reorders(self) -> int:
-        """Bytes copied between layouts at each launch: the size of the im2col matrix."""
-        return FLOAT_BYTES * self.size + self.product.reorders
-
-    @property
-    def allocates(self) -> bool:
-        """Whether the library allocates memory at each launch."""
-        return self.product.allocates
 
     def bind(self, ctx: BindContext) -> list[Launch]:
         """Return the launches: im2col, then the product."""
-        rows = ctx.workspace[: FLOAT_BYTES * self.size].view("float32")
+        rows, rest = self.split(ctx.workspace)
         inputs = list(ctx.inputs)
         make = compiler.ffi(compiler.CDEF)
         pointers = (make.cast("float *", address(a)) for a in (inputs[X], rows))
         write = call("im2col", *pointers, make.new("long[]", self.sizes))
         inputs[X] = rows
-        rest = replace(ctx, inputs=tuple(inputs), workspace=ctx.workspace[self._bytes :])
-        return [write, *self.product.bind(rest)]
+        return [write, *self.product.bind(replace(ctx, inputs=tuple(inputs), workspace=rest))]
 
 
 def filter_grad(p: Problem) -> Implementation | None:
@@ -87,7 +63,7 @@ def filter_grad(p: Problem) -> Implementation | None:
         strict=True,
     )  # fmt: skip
     sizes = (*x, *(n for axis in axes for n in axis))
-    return Im2col(made, sizes, rows * seen)
+    return Im2col(made, rows * seen, sizes)
 
 
 def _product(p: Problem, rows: int, filters: int, seen: int) -> Implementation | None:

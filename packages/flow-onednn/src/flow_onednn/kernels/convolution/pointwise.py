@@ -13,7 +13,6 @@ from typing import Any
 
 from flow_core.authoring.backends import Launch
 from flow_core.authoring.specs import AttrValue, BindContext, TensorType, tensor_type
-from flow_core.base.alignment import aligned
 from flow_core.base.dtypes import float32
 from flow_onednn.kernels import matmul
 from flow_onednn.native import compiler
@@ -24,44 +23,21 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class StridedProduct:
-    """A product over the pixels that a strided convolution uses."""
+class StridedProduct(matmul.WithCopy):
+    """A product over the pixels that a strided convolution uses, which are made contiguous."""
 
-    product: Implementation  # on contiguous pixels
     full: Shape  # NHWC shape of the image with all pixels
     used: Shape  # NHWC shape of the image with only the used pixels
     strides: Shape  # strides along height and width
     index: int | None  # position of the image among the inputs; None if the image is the output
 
-    @property
-    def workspace(self) -> int:
-        """Bytes for the contiguous pixels and for the product."""
-        return self._bytes + self.product.workspace
-
-    @property
-    def _bytes(self) -> int:
-        return aligned(4 * prod(self.used))
-
-    @property
-    def reorders(self) -> int:
-        """Bytes copied between layouts at each launch: the size of the gathered pixels."""
-        return 4 * prod(self.used) + self.product.reorders
-
-    @property
-    def allocates(self) -> bool:
-        """Whether the library allocates memory at each launch."""
-        return self.product.allocates
-
     def bind(self, ctx: BindContext) -> list[Launch]:
         """Return the launches, which gather and multiply, or multiply and scatter."""
-        pixels = ctx.workspace[: 4 * prod(self.used)].view("float32")
-        rest = ctx.workspace[self._bytes :]
+        pixels, rest = self.split(ctx.workspace)
         if self.index is None:
             product = replace(ctx, outputs=(pixels,), workspace=rest)
-            return [
-                *self.product.bind(product),
-                self._copy("scatter_pixels", pixels, ctx.outputs[0]),
-            ]
+            scatter = self._copy("scatter_pixels", pixels, ctx.outputs[0])
+            return [*self.product.bind(product), scatter]
         inputs = list(ctx.inputs)
         inputs[self.index] = pixels
         gather = self._copy("gather_pixels", ctx.inputs[self.index], pixels)
@@ -138,4 +114,6 @@ def _placed(
     if set(strides) == {1}:
         return made
     used = (*out[:3], full[-1])
-    return StridedProduct(made, full, used, strides, index) if compiler.available() else None
+    if not compiler.available():
+        return None
+    return StridedProduct(made, prod(used), full, used, strides, index)
