@@ -176,6 +176,30 @@ def test_steps_read_large_fed_arrays_where_they_are_kept(recorder: Recorder, use
         assert replayed(recorder, job, -back).same is True
 
 
+def test_train_steps_read_large_fed_arrays_where_they_are_kept(recorder: Recorder) -> None:
+    """Tasks with effects do not read them; the program overwrites the array after each step."""
+
+    @flow.global_function(type="train")
+    def job(x: tp.Numpy.Placeholder((64, 128))) -> tp.Numpy:
+        with flow.scope.placement("gpu", "0:0"):
+            h = flow.layers.dense(x, 4, flow.math.tanh, kernel_initializer=INIT, name="first")
+            loss = flow.math.reduce_mean(h * h)
+            flow.optimizer.SGD(0.1, momentum=0.9).minimize(loss)
+        return loss
+
+    x = np.empty((64, 128), np.float32)
+    for i in range(6 * K):
+        x[...] = np.random.default_rng(i).random(x.shape, np.float32)
+        job(x)
+        x[...] = -1
+    executable = job.executable()
+    specs = sessions.default_session().registry.ops
+    assert any(specs[task.type].effect for task in executable.plan.tasks)
+    assert executable._moved
+    for back in range(1, K + 1):
+        assert replayed(recorder, job, -back).same is True
+
+
 def constant(x: Any) -> Any:
     x.flags.writeable = False
     return x

@@ -87,16 +87,18 @@ class RecordedExecutable(Executable):
         """Return the buffers of fed arrays and their views: the parameter, and the offset in it.
 
         None are moved to slots if devices or micro-batches have parts of a fed array, if a task
-        overwrites one or a result is one, or if a task has an effect, which may need one binding.
+        overwrites one or a result is one, or if a task reads one and has an effect: such a task may
+        need one binding.
         """
         plan, buffers = self.plan, self.plan.buffers
         fed = {i: buffers[i].type.nbytes for i in plan.feeds}
         found = [k for k, buffer in enumerate(buffers) if buffer.kind == "feed"]
-        fixed = {*plan.fetches, *chain.from_iterable(task.outputs for task in plan.tasks)}
+        bound_once = [t.inputs for t in plan.tasks if self._kernels.ops[t.type].effect]
+        outputs = [task.outputs for task in plan.tasks]
+        fixed = {*plan.fetches, *chain.from_iterable([*outputs, *bound_once])}
         on_host = len(plan.arenas) == 1 and all(isinstance(x, np.ndarray) for x in self.feeds)
         whole = all(window is ... for _, window in self.windows)
-        pure = not any(self._kernels.ops[task.type].effect for task in plan.tasks)
-        if not (on_host and whole and pure and plan.workers <= 1) or fixed & {*found}:
+        if not (on_host and whole and plan.workers <= 1) or fixed & {*found}:
             return {}
         if not all(fed.values()) or sum(fed.values()) < LARGE:
             return {}
