@@ -6,13 +6,12 @@ try if a job does not fit, or lacks kernels, is the caller's decision.
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from flow_core.base.garbage import gc_paused
 from flow_core.compiler.checks import check_placements
 from flow_core.compiler.distribute.physical_graph import Physical, local_origins, to_physical
 from flow_core.compiler.host_fallback import explained
@@ -31,22 +30,6 @@ from flow_core.passes.gradient_accumulation import micro_inputs
 from flow_core.passes.optimizer_placement import owners
 from flow_core.plan import Plan, Transfer
 from flow_core.sharding.sbp import B, Region
-
-
-@contextmanager
-def gc_paused() -> Iterator[None]:
-    """Pause cyclic garbage collection for a ``with`` block.
-
-    Compilation creates many long-lived objects and hardly any reference cycles; with repeated
-    collections, its time would grow faster than the size of the graph.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @gc_paused()

@@ -19,7 +19,7 @@ from typing import Any
 
 from flow_core.base.dtypes import DType
 from flow_core.base.errors import SourceLine, UnsupportedError
-from flow_core.compiler.compile import gc_paused
+from flow_core.base.garbage import gc_paused
 from flow_core.compiler.lower.inputs import CompileOptions
 from flow_core.compiler.pass_list import ListedPass, pass_list
 from flow_core.compiler.replicas import may_share

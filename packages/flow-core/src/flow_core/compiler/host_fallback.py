@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from flow_core.base.errors import VariableError
-from flow_core.base.missing_kernels import HOST
 from flow_core.compiler.request import HostedOp
 from flow_core.compiler.reshard.ledger import BoxingEntry
 from flow_core.compiler.reshard.planner import TensorLayout
 from flow_core.ir.graph import Graph, Op, Value
 from flow_core.passes.base import PassContext
 from flow_core.passes.rewriting.rewriter import Rewriter
+from flow_core.plugins.missing_kernels import HOST
 from flow_core.plugins.specs import OpSpec
 
 

@@ -25,7 +25,8 @@ from flow_core.base.disk_cache import DiskCache, user_folder
 from flow_core.base.dtypes import BY_NAME
 from flow_core.base.errors import GraphError, UnsupportedError
 from flow_core.base.formats.columns import Columns, Leaf
-from flow_core.compiler.compile import compile_plan, gc_paused
+from flow_core.base.garbage import gc_paused
+from flow_core.compiler.compile import compile_plan
 from flow_core.compiler.digest import request_digest
 from flow_core.compiler.limits import fits, has_faster
 from flow_core.compiler.request import Compiled, CompileRequest, HostedOp, Limits, Stages

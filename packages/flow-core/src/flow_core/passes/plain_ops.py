@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flow_core.base.missing_kernels import HOST
 from flow_core.ir.graph import Graph, Op
 from flow_core.ops.build import Emitter, Maker, Sym
 from flow_core.ops.math.reduce import mean_count
@@ -20,6 +19,7 @@ from flow_core.passes.rewriting.decomposition import (
     with_sbp,
 )
 from flow_core.passes.rewriting.rewriter import Rewriter, like_op
+from flow_core.plugins.missing_kernels import HOST
 
 MEAN = "reduce_mean"
 

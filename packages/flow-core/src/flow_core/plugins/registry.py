@@ -16,9 +16,9 @@ from flow_core.base.errors import (
     install_command,
     nearest,
 )
-from flow_core.base.missing_kernels import lookup_error
 from flow_core.base.time_limit import CallTimeoutError, call_within
 from flow_core.plugins.exporters import ExporterSpec
+from flow_core.plugins.missing_kernels import lookup_error
 from flow_core.plugins.records import Origin, PluginFailure, PluginRecord
 from flow_core.plugins.specs import (
     ANY_DEVICE_TYPE,

@@ -7,10 +7,9 @@ host-to-device and device-to-host copies, synchronized by events.
 
 from __future__ import annotations
 
-import gc
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from flow_core.authoring.backends import Driver, Launch
 from flow_core.base.errors import FlowError
+from flow_core.base.garbage import gc_paused
 from flow_cuda.device.arrays import DeviceArray, GpuArena
 from flow_cuda.device.batch import merge_launches
 from flow_cuda.device.config import settings
@@ -192,7 +192,7 @@ class Step:
         if self._synchronous or not part.captured:
             return None
         try:
-            with without_collection():
+            with gc_paused():  # freeing memory invalidates a capture
                 return self._record(part)
         except Exception as error:  # noqa: BLE001 - libraries raise errors of any type
             text = (
@@ -261,18 +261,6 @@ def queue_works(works: Sequence[Queued], first: Hardware, synchronous: bool = Fa
             raise LaunchError(f"running {work.title}", found=found) from error
     for other in others:
         first.wait(first.compute, other.record(other.compute))
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Pause cyclic garbage collection in a ``with`` block: freeing memory invalidates a capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def recorded_parts(launch: Launch) -> tuple[Part, ...]:

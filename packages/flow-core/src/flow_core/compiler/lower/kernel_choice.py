@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from flow_core.base.errors import GraphError, KernelNotFoundError, KernelUser, located
-from flow_core.base.missing_kernels import job_error
 from flow_core.base.thread_budget import Cores
 from flow_core.base.thread_pools import sized_pools
 from flow_core.comm.exchange import BOXING
@@ -17,6 +16,7 @@ from flow_core.compiler.memory.inplace_reduction import lowered_form
 from flow_core.compiler.schedule.streams import stream_name
 from flow_core.compiler.schedule.thread_allocation import divided
 from flow_core.ir.graph import Graph, Op
+from flow_core.plugins.missing_kernels import job_error
 from flow_core.plugins.specs import KernelQuery, KernelSpec
 
 

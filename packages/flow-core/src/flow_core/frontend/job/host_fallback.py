@@ -16,10 +16,10 @@ from flow_core.base.errors import (
     SourceLine,
     warn,
 )
-from flow_core.base.missing_kernels import HOST
 from flow_core.compiler.compile import compile_plan
 from flow_core.compiler.request import Compiled, CompileRequest, HostedOp
 from flow_core.frontend.trace.job_build import JobBuild
+from flow_core.plugins.missing_kernels import HOST
 
 
 def fallback_policy(build: JobBuild, device_type: str) -> str:

@@ -11,7 +11,7 @@ from warnings import catch_warnings, simplefilter
 from flow_core.annotations import JobSignature
 from flow_core.base.arrays import Array
 from flow_core.base.errors import CompatibilityWarning, JobError, ZeroWeightsWarning, located
-from flow_core.compiler.compile import gc_paused
+from flow_core.base.garbage import gc_paused
 from flow_core.compiler.replicas import updated_variables
 from flow_core.compiler.request import Compiled
 from flow_core.frontend.config.function_config import FunctionConfig
