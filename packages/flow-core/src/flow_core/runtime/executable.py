@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import call
 from typing import Any, ClassVar
 
 import numpy as np
@@ -300,7 +299,8 @@ class Executable:
             if self._unchecked:
                 self._check_outputs()
             self._counter[()] += 1
-            results = tuple(map(call, self._results))
+            # from a list: CPython keeps the memory of thousands of tuples of unknown length
+            results = tuple([fetch() for fetch in self._results])
         except Exception:
             is_deferred = self._order.asynchronous and not self._sync_launches
             with self._blame.step(self.plan.tasks, self._bound, is_deferred):
