@@ -214,6 +214,7 @@ def test_values_do_not_depend_on_the_number_of_threads(
     wanted = core.generate(attr, shape, float32, 5)
     monkeypatch.setattr(core, "MIN_SHARE", 1 << 10)
     monkeypatch.setattr(philox, "CHUNK", 1 << 10)
+    monkeypatch.setattr(core, "_scratch", [])  # of other sizes
     monkeypatch.setattr(core, "process_budget", lambda: Budget(count, ""))
     np.testing.assert_array_equal(core.generate(attr, shape, float32, 5), wanted)
     part = core.generate(attr, shape, float32, 5, ((3, 37), (10, 990)))

@@ -9,9 +9,8 @@ words, the less significant half of each word first.  Element i of a float32 dra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -136,14 +135,54 @@ def kept_of(stretch: Stretch, drawn: Array) -> Array:
     return np.lib.stride_tricks.as_strided(drawn, shape, (stretch.period * step, step))
 
 
-Numbers = Callable[[int], Any]
-"""A function: ``numbers(draw)`` returns a new float32 array with a draw's uniform numbers."""
+class Scratch:
+    """Memory that `Numbers` reuse from chunk to chunk: two draws, and values in float64."""
+
+    __slots__ = ("draws", "values")
+
+    def __init__(self) -> None:
+        self.draws = np.empty((2, 2 * CHUNK), np.float32)
+        self.values = np.empty(2 * CHUNK, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The uniform numbers of a chunk of a box.
+
+    Attributes:
+        count: the number of elements.
+    """
+
+    count: int
+    _batch: Sequence[Stretch]
+    _step: int
+    _source: Uniform
+    _scratch: Scratch
+
+    def __call__(self, draw: int) -> Array:
+        """Return the float32 numbers of a draw, until one that is also even, or also odd."""
+        drawn: Array = self._scratch.draws[draw % 2][: self.count]
+        at = 0
+        for s in self._batch:
+            numbers, at = drawn[at : at + s.rows * s.kept], at + s.rows * s.kept
+            if s.rows == 1:
+                self._source.fill(numbers, self._step, draw, s.start)
+            else:
+                whole = np.empty(s.drawn, np.float32)
+                self._source.fill(whole, self._step, draw, s.start)
+                numbers.reshape(s.rows, s.kept)[...] = kept_of(s, whole)
+        return drawn
+
+    @property
+    def values(self) -> Array:
+        """A float64 array for the values of the chunk, which all chunks share."""
+        return self._scratch.values[: self.count]
 
 
 def by_chunk(
-    seed: int, out: Array, place: Place | None, step: int = 0
+    seed: int, out: Array, place: Place | None, scratch: Scratch, step: int = 0
 ) -> Iterator[tuple[Any, Numbers]]:
-    """Yield each chunk of a box: its consecutive elements, and a function that draws numbers.
+    """Yield each chunk of a box: its consecutive elements, and their numbers.
 
     Args:
         out: C-contiguous array of the box.
@@ -153,50 +192,51 @@ def by_chunk(
         batch.append(s)
         count += s.rows * s.kept
         if count >= CHUNK:
-            yield flat[batch[0].first :][:count], partial(_drawn, source, batch, count, step)
+            yield flat[batch[0].first :][:count], Numbers(count, batch, step, source, scratch)
             batch, count = [], 0
     if batch:
-        yield flat[batch[0].first :][:count], partial(_drawn, source, batch, count, step)
+        yield flat[batch[0].first :][:count], Numbers(count, batch, step, source, scratch)
 
 
-def _drawn(source: Uniform, batch: Sequence[Stretch], count: int, step: int, draw: int) -> Array:
-    """Return the concatenated numbers of several stretches."""
-    concatenated, at = np.empty(count, np.float32), 0
-    for s in batch:
-        numbers, at = concatenated[at : at + s.rows * s.kept], at + s.rows * s.kept
-        if s.rows == 1:
-            source.fill(numbers, step, draw, s.start)
-        else:
-            drawn = np.empty(s.drawn, np.float32)
-            source.fill(drawn, step, draw, s.start)
-            numbers.reshape(s.rows, s.kept)[...] = kept_of(s, drawn)
-    return concatenated
+def normal(u: Array, v: Array, values: Array) -> None:
+    """Compute standard normal numbers, rounded to float32, by the Box-Muller method.
 
+    Args:
+        u, v: uniform float32 numbers, which are overwritten.
+        values: the float64 array to fill.
 
-def normal(numbers: Numbers, attempt: int = 0) -> Any:
-    """Return standard normal float32 numbers by the Box-Muller method, from two draws.
-
-    >>> ((_, numbers),) = by_chunk(3, np.empty(10000, np.float32), None)
-    >>> round(float(normal(numbers).std()), 1)
+    >>> u, v, values = uniform(3, (10000,)), uniform(3, (10000,), draw=1), np.empty(10000)
+    >>> normal(u, v, values)
+    >>> round(float(values.std()), 1)
     1.0
     """
-    u, v = numbers(2 * attempt).astype(np.float64), numbers(2 * attempt + 1)
-    return (np.sqrt(-2 * np.log1p(-u)) * np.cos(2 * np.pi * v)).astype(np.float32)
+    np.negative(u, out=values)
+    np.log1p(values, out=values)
+    np.multiply(values, -2, out=values)
+    np.sqrt(values, out=values)
+    np.multiply(v, 2 * np.pi, out=v)
+    np.cos(v, out=v)
+    np.multiply(values, v, out=values)
+    np.copyto(v, values, casting="same_kind")  # rounded to float32
+    np.copyto(values, v)
 
 
-def truncated_normal(numbers: Numbers) -> Any:
-    """Return standard normal float32 numbers; those outside of [-2, 2] are drawn again.
+def truncated_normal(numbers: Numbers) -> Array:
+    """Return standard normal numbers; those outside of [-2, 2] are drawn again.
 
-    >>> ((_, numbers),) = by_chunk(3, np.empty(1000, np.float32), None)
+    >>> ((_, numbers),) = by_chunk(3, np.empty(1000, np.float32), None, Scratch())
     >>> float(abs(truncated_normal(numbers)).max()) <= 2
     True
     """
-    out = normal(numbers)
-    attempt = 1
-    while (far := np.abs(out) > 2).any():
-        out[far] = normal(numbers, attempt)[far]
-        attempt += 1
-    return out
+    values, attempt = numbers.values, 1
+    normal(numbers(0), numbers(1), values)
+    far = np.flatnonzero(np.abs(values) > 2)
+    while far.size:
+        again = np.empty(far.size)
+        normal(numbers(2 * attempt)[far], numbers(2 * attempt + 1)[far], again)
+        values[far] = again
+        far, attempt = far[np.abs(again) > 2], attempt + 1
+    return values
 
 
 def placed_uniform(seed: int, shape: Sequence[int], place: Place | None) -> Array:
@@ -207,7 +247,7 @@ def placed_uniform(seed: int, shape: Sequence[int], place: Place | None) -> Arra
     True
     """
     out = np.empty(tuple(shape), np.float32)
-    for elements, numbers in by_chunk(seed, out, place):
+    for elements, numbers in by_chunk(seed, out, place, Scratch()):
         elements[...] = numbers(0)
     return out
 

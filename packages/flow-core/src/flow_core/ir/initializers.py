@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from math import prod, sqrt
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flow_core.base import philox
+from flow_core.base.arrays import Array
 from flow_core.base.dtypes import DType, as_dtype
 from flow_core.base.errors import InferenceError, nearest
 from flow_core.base.shapes import Shape
@@ -28,6 +30,9 @@ TRUNCATED_STD = 0.87962566103423978
 
 MIN_SHARE = 1 << 17
 """Fewest elements that a thread generates, which takes ten times as long as to start it."""
+
+_scratch: list[philox.Scratch] = []
+"""Scratch memory of former calls; fresh memory would be faulted in again for each variable."""
 
 MODES = ("fan_in", "fan_out", "fan_avg")
 DISTRIBUTIONS = ("truncated_normal", "random_normal", "random_uniform")
@@ -61,16 +66,19 @@ class Initializer:
         return cls(attr[0], tuple(attr[1:]))
 
 
-Make = Callable[[philox.Numbers], Any]
-"""A function that computes values of elements, or one value for all, from uniform numbers."""
+Make = Callable[[philox.Numbers], Array]
+"""A function that returns the values of a chunk's elements, in memory that all chunks share."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind's parameter names, and the function that returns its `Make` for values and a shape."""
+    """A kind's parameter names, and the function that returns its `Make` for values and a shape.
+
+    A constant, which needs no numbers, has no function.
+    """
 
     params: tuple[str, ...]
-    make: Callable[[tuple[Any, ...], Shape], Make]
+    make: Callable[[tuple[Any, ...], Shape], Make] | None = None
 
 
 def generate(
@@ -79,11 +87,12 @@ def generate(
     dtype: DType | str,
     seed: int,  # any 64-bit number; the same seed gives the same numbers
     region: Region | None = None,  # the part; None for the whole variable
-) -> np.ndarray[Any, Any]:
+    out: Array | None = None,  # the C-contiguous array to fill; None for a new one
+) -> Array:
     """Return the initial value of a variable, or of a part of it.
 
     Returns:
-        A new C-contiguous array.
+        The filled array.
 
     >>> generate(("constant", 2), (3,), "int32", 0)
     array([2, 2, 2], dtype=int32)
@@ -94,15 +103,26 @@ def generate(
     True
     """
     initializer, shape, dtype = Initializer.from_attr(attr), tuple(shape), as_dtype(dtype)
-    make = _KINDS[initializer.kind].make(initializer.params, shape)
+    values = out
+    if values is None:
+        values = np.empty(shape if region is None else region_shape(region), dtype.numpy)
+    maker = _KINDS[initializer.kind].make
+    if maker is None:
+        values[...] = initializer.params[0]
+        return values
+    make = maker(initializer.params, shape)
     place = None if region is None else (shape, tuple([low for low, _ in region]))
-    values = np.empty(shape if region is None else region_shape(region), dtype.numpy)
     count = min(process_budget().count, 1 + values.size // MIN_SHARE)
 
     def fill(worker: int) -> None:
-        chunks = philox.by_chunk(seed, values, place)
+        try:
+            scratch = _scratch.pop()
+        except IndexError:
+            scratch = philox.Scratch()
+        chunks = philox.by_chunk(seed, values, place, scratch)
         for elements, numbers in islice(chunks, worker, None, count):
             elements[...] = make(numbers)
+        _scratch.append(scratch)
 
     if count == 1:
         fill(0)
@@ -147,35 +167,54 @@ def _known() -> str:
     return "; ".join(f"({', '.join((kind, *row.params))})" for kind, row in _KINDS.items())
 
 
-def _constant(params: Any, shape: Shape) -> Make:
-    return lambda numbers: params[0]
+def _between(low: float, high: float, u: Array, v: Array, values: Array) -> None:
+    """Compute uniform numbers between two bounds from 48 random bits, those of two draws."""
+    np.multiply(v, 2.0**-24, out=v)
+    np.add(u, v, out=values, dtype=np.float64)
+    np.multiply(values, high - low, out=values)
+    np.add(values, low, out=values)
 
 
-def _unit(numbers: philox.Numbers) -> Any:
-    """Return uniform float64 numbers in [0, 1) with 48 random bits."""
-    high, low = numbers(0), numbers(1)
-    return high.astype(np.float64) + low * 2.0**-24
+def _whole_between(low: int, high: int, u: Array, v: Array, values: Array) -> None:
+    """Compute whole numbers between two bounds, which may occur, too."""
+    _between(low, high + 1, u, v, values)
+    np.floor(values, out=values)
+    np.minimum(values, high, out=values)
 
 
-def _uniform(params: Any, shape: Shape) -> Make:
-    low, high = params
-    return lambda numbers: low + (high - low) * _unit(numbers)
+def _normal(mean: float, std: float, u: Array, v: Array, values: Array) -> None:
+    """Compute normal numbers from two draws."""
+    philox.normal(u, v, values)
+    np.multiply(values, std, out=values)
+    np.add(values, mean, out=values)
 
 
-def _uniform_int(params: Any, shape: Shape) -> Make:
-    low, high = params  # both bounds may be drawn
-    make = _uniform((low, high + 1), shape)
-    return lambda numbers: np.minimum(np.floor(make(numbers)), high)
+OF_TWO_DRAWS: dict[str, Callable[..., None]] = {
+    "random_normal": _normal,
+    "random_uniform": _between,
+    "random_uniform_int": _whole_between,
+}
+"""For each kind whose values are functions of two draws, the function that computes them."""
 
 
-def _normal(params: Any, shape: Shape) -> Make:
-    mean, std = params
-    return lambda numbers: mean + std * philox.normal(numbers).astype(np.float64)
+def _of_two_draws(compute: Callable[..., None], params: Any, shape: Shape) -> Make:
+    def make(numbers: philox.Numbers) -> Array:
+        compute(*params, numbers(0), numbers(1), numbers.values)
+        return numbers.values
+
+    return make
 
 
 def _truncated(params: Any, shape: Shape) -> Make:
     mean, std = params
-    return lambda numbers: mean + std * philox.truncated_normal(numbers).astype(np.float64)
+
+    def make(numbers: philox.Numbers) -> Array:
+        values = philox.truncated_normal(numbers)
+        np.multiply(values, std, out=values)
+        np.add(values, mean, out=values)
+        return values
+
+    return make
 
 
 def _variance_scaling(params: Any, shape: Shape) -> Make:
@@ -184,9 +223,9 @@ def _variance_scaling(params: Any, shape: Shape) -> Make:
     if distribution == "truncated_normal":
         return _truncated((0.0, std / TRUNCATED_STD), shape)
     if distribution == "random_normal":
-        return _normal((0.0, std), shape)
+        return _of_two_draws(_normal, (0.0, std), shape)
     bound = sqrt(3.0) * std
-    return _uniform((-bound, bound), shape)
+    return _of_two_draws(_between, (-bound, bound), shape)
 
 
 def _values(params: Any, shape: Shape) -> Make:
@@ -202,10 +241,10 @@ VALUES = "values"
 themselves are not part of the literal."""
 
 _KINDS: dict[str, _Kind] = {
-    "constant": _Kind(("value",), _constant),
-    "random_uniform": _Kind(("minval", "maxval"), _uniform),
-    "random_uniform_int": _Kind(("minval", "maxval"), _uniform_int),
-    "random_normal": _Kind(("mean", "stddev"), _normal),
+    "constant": _Kind(("value",)),
+    "random_uniform": _Kind(("minval", "maxval"), partial(_of_two_draws, _between)),
+    "random_uniform_int": _Kind(("minval", "maxval"), partial(_of_two_draws, _whole_between)),
+    "random_normal": _Kind(("mean", "stddev"), partial(_of_two_draws, _normal)),
     "truncated_normal": _Kind(("mean", "stddev"), _truncated),
     "variance_scaling": _Kind(("scale", "mode", "distribution", "layout"), _variance_scaling),
     VALUES: _Kind(("sha256",), _values),

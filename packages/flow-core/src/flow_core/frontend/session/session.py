@@ -344,7 +344,7 @@ class Session:
             arena = allocated(driver, device, nbytes, self.registry)
             array = viewed(arena, 0, tensor_type(shape, dtype), device, self.registry)
             part = Part(region, array, driver, root, arena)
-            driver.copy_in(part.array, stored.initial_part(region))
+            stored.fill(part)
         except MemoryError as error:
             raise too_large(stored.info, device, nbytes, f"what is left: {error}") from None
         return part

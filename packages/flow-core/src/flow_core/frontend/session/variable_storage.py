@@ -158,8 +158,19 @@ class StoredVariable:
         self.world.broadcast(value, part.root, f"variable {self.info.name!r}")
         return value
 
-    def initial_part(self, region: Region) -> Any:
-        """Return the initial value of a new part; each process generates only its own parts.
+    def fill(self, part: Part) -> None:
+        """Store the initial value in a new part; each process generates only its own parts.
+
+        This is a collective operation with several processes.  Values are generated in memory of
+        the host in place.
+        """
+        host = part.array if isinstance(part.array, np.ndarray) else None
+        value = self.initial_part(part.region, host)
+        if value is not host:
+            part.driver.copy_in(part.array, value)
+
+    def initial_part(self, region: Region, out: Array | None = None) -> Any:
+        """Return the initial value of a part, in ``out`` if it is generated and if that is given.
 
         This is a collective operation with several processes.
         """
@@ -169,7 +180,7 @@ class StoredVariable:
         for part in self.local:
             if part.region == region:
                 return part.driver.copy_out(part.array)
-        return initial_value(self.info, region)
+        return initial_value(self.info, region, out)
 
     def refresh(self) -> None:
         """Gather the value for new parts in all processes, unless ``first`` can read it."""
@@ -288,10 +299,20 @@ def region_reader(value: Array) -> ReadRegion:
     return lambda region: value[window(region)]
 
 
-def initial_value(info: VariableInfo, region: Region | None = None) -> Array:
-    """Return the initial value of a variable or of a region of it; the layout does not matter."""
+def initial_value(
+    info: VariableInfo, region: Region | None = None, out: Array | None = None
+) -> Array:
+    """Return the initial value of a variable or of a region of it; the layout does not matter.
+
+    Args:
+        out: the array to generate the values in; None for a new one.
+    """
     if info.values is not None:
-        return np.array(region_reader(info.values)(region or whole(info)))
+        values = region_reader(info.values)(region or whole(info))
+        if out is None:
+            return np.array(values)
+        out[...] = values
+        return out
     seed = info.attrs.get("seed")
     return generate(
         info.attrs["initializer"],
@@ -299,4 +320,5 @@ def initial_value(info: VariableInfo, region: Region | None = None) -> Array:
         info.type.dtype,
         op_seed(0 if seed is None else int(seed), info.name),
         region,
+        out,
     )

@@ -14,6 +14,7 @@ from flow_core.builtin.numpy_kernels.array.select import copy, fill
 from flow_core.builtin.numpy_kernels.binding import carve, kernel
 from flow_core.builtin.numpy_kernels.drawing import Part, drawing, put, scratch_part
 from flow_core.device import Launch
+from flow_core.ir.initializers import OF_TWO_DRAWS
 from flow_core.ops.array.source import permutation_layout, upper_limit
 from flow_core.plugins.specs import BindContext, KernelQuery, KernelSpec
 
@@ -71,59 +72,24 @@ def _coin_flip(ctx: BindContext) -> Sequence[Launch]:
 
 def _value_parts(query: KernelQuery) -> tuple[Part, ...]:
     drawn = _scratch(query)
-    return drawn, drawn, drawn, (drawn[0], np.float64)
+    return drawn, drawn, (drawn[0], np.float64)
 
 
 def _random_values(ctx: BindContext) -> Launch:
     """Compute the values of `flow_core.ir.initializers` from two draws, chunk by chunk."""
-    *draws, narrow, wide = carve(ctx.workspace, *_value_parts(ctx.query))
+    *draws, wide = carve(ctx.workspace, *_value_parts(ctx.query))
     kind, first, last = ctx.attrs["distribution"]
-    make = {
-        "random_normal": partial(_normal, first, last, narrow),
-        "random_uniform": partial(_between, first, last),
-        "random_uniform_int": partial(_whole, first, last),
-    }[kind]
+    compute = OF_TWO_DRAWS[kind]
     limit = upper_limit(ctx.attrs["distribution"], ctx.query.outputs[0].dtype)
 
-    def use(high: Array, low: Array, elements: Array) -> None:
-        values = wide[: high.size].reshape(high.shape)
-        make(high, low, values)
+    def use(u: Array, v: Array, elements: Array) -> None:
+        values = wide[: u.size].reshape(u.shape)
+        compute(first, last, u, v, values)
         np.copyto(elements, values, casting="unsafe")
         if limit is not None:
             np.minimum(elements, limit, out=elements)
 
     return drawing(_generator(ctx), ctx.outputs[0], _place(ctx.query), draws, ctx.step, use)
-
-
-def _normal(mean: float, std: float, narrow: Array, u: Array, v: Array, values: Array) -> None:
-    """Compute normal numbers as `flow_core.base.philox.normal` does."""
-    cosines = narrow[: v.size].reshape(v.shape)
-    np.negative(u, out=values)
-    np.log1p(values, out=values)
-    np.multiply(values, -2, out=values)
-    np.sqrt(values, out=values)
-    np.multiply(v, 2 * np.pi, out=cosines)
-    np.cos(cosines, out=cosines)
-    np.multiply(values, cosines, out=values)
-    np.copyto(cosines, values, casting="same_kind")  # rounded to float32
-    np.copyto(values, cosines)
-    np.multiply(values, std, out=values)
-    np.add(values, mean, out=values)
-
-
-def _between(start: float, end: float, high: Array, low: Array, values: Array) -> None:
-    """Compute uniform numbers between two bounds from 48 random bits."""
-    np.multiply(low, 2.0**-24, out=low)
-    np.add(high, low, out=values, dtype=np.float64)
-    np.multiply(values, end - start, out=values)
-    np.add(values, start, out=values)
-
-
-def _whole(least: int, most: int, high: Array, low: Array, values: Array) -> None:
-    """Compute whole numbers between two bounds, which may occur, too."""
-    _between(least, most + 1, high, low, values)
-    np.floor(values, out=values)
-    np.minimum(values, most, out=values)
 
 
 def _permutation_parts(query: KernelQuery) -> tuple[Part, ...]:
