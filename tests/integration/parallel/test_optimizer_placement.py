@@ -203,9 +203,9 @@ def test_initial_values_are_made_part_by_part(monkeypatch: pytest.MonkeyPatch) -
     """Also when a program asks for them anew: no device needs memory for the whole."""
     made: list[Any] = []
 
-    def seen(info: Any, region: Any = None) -> Any:
+    def seen(info: Any, region: Any = None, out: Any = None) -> Any:
         made.append((info.name, region))
-        return initial_value(info, region)
+        return initial_value(info, region, out)
 
     monkeypatch.setattr(memory, "initial_value", seen)
     job = make_job("0:0-3", config=config("distributed_split"))
