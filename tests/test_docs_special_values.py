@@ -135,6 +135,9 @@ PROGRAMS: dict[str, Callable[[], str]] = {
     "cast([nan, inf, 3e10], int32)": one(
         lambda x: flow.cast(x, flow.int32), floats(nan, inf, 3e10)
     ),
+    "cast(bfloat16 [nan, inf, 3e10], int32)": one(
+        lambda x: flow.cast(flow.cast(x, flow.bfloat16), flow.int32), floats(nan, inf, 3e10)
+    ),
     "cast(int32 300, int8)": one(lambda x: flow.cast(x, flow.int8), integers(300)),
     "cast([1.7, -1.7], int32)": one(lambda x: flow.cast(x, flow.int32), floats(1.7, -1.7)),
     "cast(70000, float16)": one(lambda x: flow.cast(x, flow.float16), floats(70000)),
