@@ -2,7 +2,7 @@
 # ml_dtypes 0.7.0: casts of bfloat16 and float8 to integers make 0 of numbers that the type cannot hold: of infinities, of finite
 # ones, and of negative ones for unsigned types.  0.6.0 made of bfloat16 what numpy makes of float32 and float16, and of
 # float8_e5m2 the nearest integer.  So results change with the version of the package, and with the floating point type, without a
-# warning; the largest of two numbers can become the smallest integer and the other way round.
+# warning.
 #
 # Seen on 2026-12-01, x86-64, Python 3.11, numpy 2.4.6, for infinity, 4e9 and -5: bfloat16 as int32 is -2147483648, -2147483648 and
 # -5 by 0.6.0, and 0, 0 and -5 by 0.7.0; as uint8 0, 0, 251, and 0, 0, 0; float8_e5m2 as uint8 is 255, 255, 251, and 0, 0, 0.
