@@ -97,8 +97,16 @@ class Executable:
         if self.comm is not None:
             self.comm.attach(driver)
         self._local = frozenset(self.comm.local if self.comm else devices)
+        self._allocate(driver, variable)
+        self._bind_step()
+        self._unchecked = True
+        self._roots = self._owners_of_fetches(world) if world else ()
+
+    def _allocate(self, driver: Callable[[Device], Driver], variable: VariableSource) -> None:
+        """Allocate the memory of the local devices; find the arrays of all buffers in it."""
+        plan = self.plan
         arenas = [a for a in plan.arenas if a.device in self._local]
-        self._order = LaunchOrder(plan, [a.device for a in arenas], driver, kernels)
+        self._order = LaunchOrder(plan, [a.device for a in arenas], driver, self._kernels)
         # Memory of the local devices.
         self.arenas = {a.device: self._arena(a, driver(a.device)) for a in arenas}
         self._arrays = [self._array(b, variable) for b in plan.buffers]
@@ -112,6 +120,10 @@ class Executable:
         copies = [self._copy_in(i, driver) for i in fed]
         self._copies = [(c, *w) for c, w in zip(copies, self.windows, strict=True)]
         self._results = [self._copy_out(i, driver) for i in range(len(self.fetches))]
+
+    def _bind_step(self) -> None:
+        """Bind all tasks, and run those before the first step."""
+        plan = self.plan
         find_open_mp()
         with sized_pools(plan.cores):
             self._once = self._prologue()  # enqueued: its operands must live until it has run
@@ -120,8 +132,6 @@ class Executable:
             self._derivation = with_sized_pools(plan.cores, derive)
             self._derive()
             self._launch = self._compiled()
-        self._unchecked = True
-        self._roots = self._owners_of_fetches(world) if world else ()
 
     def _arena(self, plan: ArenaPlan, driver: Driver) -> Arena:
         """Allocate the memory of a device: by the comm if it provides memory, or by the driver."""
