@@ -63,7 +63,7 @@ class TensorInfo:
 class ModelInfo:
     """A version of a model."""
 
-    name: str  # as the protocol has them
+    name: str  # in the protocol's paths
     version: str
     platform: str
     inputs: tuple[TensorInfo, ...]

@@ -160,7 +160,7 @@ class Numbers:
     _scratch: Scratch
 
     def __call__(self, draw: int) -> Array:
-        """Return the float32 numbers of a draw, until one that is also even, or also odd."""
+        """Return the float32 numbers of a draw; the draw after the next one overwrites them."""
         drawn: Array = self._scratch.draws[draw % 2][: self.count]
         at = 0
         for s in self._batch:

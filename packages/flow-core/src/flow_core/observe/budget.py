@@ -54,7 +54,7 @@ class Change:
     name: str
     allowed: float  # the budget
     found: float  # the number of the plan
-    # For a number that is too large, its largest new parts with their source lines.
+    # If the number exceeds the budget: the largest parts that are new, with their source lines.
     causes: tuple[str, ...] = ()
 
     @property

@@ -79,7 +79,7 @@ class Variables:
 
 @dataclass(slots=True)
 class IsolatedRun:
-    """A plan with its own variables."""
+    """A loaded plan whose variables are not those of the session."""
 
     executable: Executable
     variables: Variables

@@ -65,7 +65,7 @@ class Change:
 class Program:
     """A job as it is, from which changes are made."""
 
-    job: AnyJob  # -
+    job: AnyJob
     build: JobBuild  # its traced graph
     compiled: Compiled  # its plan, for devices that share no memory
 
