@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# torchmetrics 1.9.0 and torcheval 0.0.7: `R2Score` subtracts the square of the mean from the mean of squares, in float32 even
-# for float64 by torcheval.  For targets whose mean is large beside their deviation, such as years, kelvins or prices, the
+# torchmetrics 1.9.0 and torcheval 0.0.7: `R2Score` loses the digits of targets by cancellation in float32, and torcheval's those
+# of float64, too.  For targets whose mean is large beside their deviation, such as years, kelvins or prices, the
 # score is any number, without a warning.  scikit-learn, which subtracts the mean first, is right in float32, too.
 #
 # Seen on 2026-12-01, x86-64, Python 3.11, torch 2.13.0, scikit-learn 1.9.1, targets 10000 to 10004 and predictions that are
