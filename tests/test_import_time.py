@@ -74,6 +74,26 @@ except SystemExit:
     assert loaded == "loaded:"
 
 
+def test_a_step_of_float32_does_not_load_bfloat16() -> None:
+    """The import of ml_dtypes 0.7 takes half a second, as long as all else that a step needs."""
+    code = """
+import sys
+import numpy as np
+import oneflow as flow
+import oneflow.typing as tp
+
+@flow.global_function(type="train")
+def job(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+    loss = flow.math.reduce_mean(flow.layers.dense(flow.cast(x, flow.float32), 2, name="dense"))
+    flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+    return loss
+
+job(np.ones((4, 3), np.float32))
+print("ml_dtypes" in sys.modules)
+"""
+    assert printed("-c", code) == ["False"]
+
+
 def test_a_module_of_the_api_is_loaded_on_use() -> None:
     code = "import sys, oneflow; oneflow.sysconfig; print('oneflow._names' in sys.modules)"
     assert printed("-c", code) == ["False"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flow_serve.info import DTYPES, ModelInfo, TensorInfo
+from flow_serve.info import TYPES, ModelInfo, TensorInfo
 from flow_serve.protocol import LARGEST_JSON, read_request, write_response
 from flow_serve.settings import Refused
 
@@ -71,9 +71,10 @@ def test_binary_data_follow_in_the_order_of_the_request() -> None:
     assert [bytes(t) for t in tail] == [outputs[1].tobytes()]
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", TYPES)
 def test_each_element_type_passes_in_both_forms(name: str) -> None:
-    model, dtype = kinds(name), DTYPES[name]
+    model = kinds(name)
+    dtype = model.inputs[0].dtype
     values = [True, False, False, True] if name == "BOOL" else [0, 1, 100, 127]
     array = np.array(values).astype(dtype)
     tensor = {"name": "t", "datatype": name, "shape": [2, 2]}
@@ -184,7 +185,7 @@ def test_other_booleans_than_0_and_1_are_refused() -> None:
 @pytest.mark.parametrize("name", ["FP16", "BF16", "FP32", "FP64"])
 def test_numbers_that_json_lacks_need_the_binary_form(name: str) -> None:
     model = kinds(name)
-    array = np.array([0, np.nan, np.inf, 1]).astype(DTYPES[name])
+    array = np.array([0, np.nan, np.inf, 1]).astype(model.inputs[0].dtype)
     tensor = {"name": "t", "datatype": name, "shape": [2, 2], "data": [0, 0, 0, 0]}
     for binary in (False, True):
         content = {"inputs": [tensor], "parameters": {"binary_data_output": binary}}

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from flow_core.base.errors import DataError
-from flow_serve.info import DTYPES, ModelInfo, TensorInfo
+from flow_serve.info import TYPES, ModelInfo, TensorInfo
 from flow_serve.protocol import read_request, write_response
 from flow_serve.settings import Refused
 from fuzzing.mutations import EXTREMES, mutate_bytes, mutate_json
@@ -23,7 +23,7 @@ _INPUTS = (
     TensorInfo("h", "BF16", (-1, 0)),
 )
 _MODEL = ModelInfo("m", "1", "p", _INPUTS, _INPUTS[:2], 4, True)
-_WORDS = (*DTYPES, "BYTES", "binary_data_size", "binary_data", "data", "shape", "x", "n")
+_WORDS = (*TYPES, "BYTES", "binary_data_size", "binary_data", "data", "shape", "x", "n")
 
 
 def _seed(rows: int, binary: tuple[bool, ...], length: bool) -> bytes:

@@ -9,20 +9,20 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from flow_core.base.dtypes import bfloat16
 from flow_core.base.errors import ConfigError
 
-DTYPES: dict[str, np.dtype[Any]] = {
-    "BOOL": np.dtype(np.bool_),
-    **{f"UINT{8 * n}": np.dtype(f"<u{n}") for n in (1, 2, 4, 8)},
-    **{f"INT{8 * n}": np.dtype(f"<i{n}") for n in (1, 2, 4, 8)},
-    **{f"FP{8 * n}": np.dtype(f"<f{n}") for n in (2, 4, 8)},
-    "BF16": np.dtype(ml_dtypes.bfloat16),
+NAMES: dict[str, str] = {
+    "bool": "BOOL",
+    **{f"uint{bits}": f"UINT{bits}" for bits in (8, 16, 32, 64)},
+    **{f"int{bits}": f"INT{bits}" for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
+    "bfloat16": "BF16",
 }
-"""numpy's element types by the protocol's names."""
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
+"""The protocol's names of element types by those of numpy."""
+TYPES = {name: dtype for dtype, name in NAMES.items()}
 
 OPEN = -1
 """The first size of tensors whose number of rows is that of the request."""
@@ -43,7 +43,8 @@ class TensorInfo:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The element type as numpy has it."""
-        return DTYPES[self.datatype]
+        name = TYPES[self.datatype]
+        return bfloat16.numpy if name == "bfloat16" else np.dtype(name)
 
     def sized(self, rows: int) -> tuple[int, ...]:
         """Return the shape for a number of rows."""

@@ -109,10 +109,10 @@ def _runner(job: _Job) -> Run:
 
 
 def _datatype(name: str, dtype: np.dtype[Any]) -> str:
-    if dtype not in NAMES:
+    if dtype.name not in NAMES:
         allowed = ", ".join(NAMES.values())
         raise UnsupportedError(f"serving {name!r}", found=f"{dtype}", allowed=allowed)
-    return NAMES[dtype]
+    return NAMES[dtype.name]
 
 
 # ------------------------------------------------------------------------------------ saved models

@@ -24,7 +24,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import ml_dtypes  # noqa: F401 - registers "bfloat16" with numpy for safetensors
 import numpy as np
 
 from flow_core.base.errors import CheckpointError, UnsupportedError, install_command
