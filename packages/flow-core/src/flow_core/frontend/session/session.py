@@ -344,7 +344,8 @@ class Session:
             arena = allocated(driver, device, nbytes, self.registry)
             array = viewed(arena, 0, tensor_type(shape, dtype), device, self.registry)
             part = Part(region, array, driver, root, arena)
-            stored.fill(part)
+            if not stored.blank:
+                stored.fill(part)
         except MemoryError as error:
             raise too_large(stored.info, device, nbytes, f"what is left: {error}") from None
         return part
@@ -400,10 +401,17 @@ class Session:
         Jobs that cannot be traced, or whose variables cannot be allocated, are excluded.  Raises
         `JobError` if called while a job is being traced.
         """
+        variables = self._allocated()
+        for stored in variables.values():
+            stored.write()
+        self.drop_initial_values()
+        return variables
+
+    def _allocated(self) -> dict[str, StoredVariable]:
+        """Return the variables of `stored`; those that it would initialize may be blank."""
         for name in self.requested_types():
             if name not in self._stored or not self._stored[name].has_parts:
                 self._allocate(name)
-        self.drop_initial_values()
         return {name: self._stored[name] for name in sorted(self._stored)}
 
     def requested_types(self) -> dict[str, TensorType]:
@@ -420,10 +428,14 @@ class Session:
         return {name: info.type for name, info in self.declared.items()}
 
     def _allocate(self, name: str) -> None:
-        """Allocate a variable that no job has bound, on a device of the first job that uses it."""
+        """Allocate a variable that no job has bound, on a device of the first job that uses it.
+
+        It stays blank: values that are loaded next need no initial values before them.
+        """
         job, device = self._first_user(name)
         try:
             with self.binding():
+                (self._stored.get(name) or self._store(name, device)).blank = True
                 self.variable(name, device)
         except (DeviceUnavailableError, OutOfMemoryError) as error:
             if job is None:
@@ -440,17 +452,17 @@ class Session:
         return None, self.default_placement.device(0)
 
     def types(self) -> dict[str, TensorType]:
-        """Return the types of all variables of `stored`, by name."""
-        return {name: stored.info.type for name, stored in self.stored().items()}
+        """Return the types of all variables of `stored`, by name, without initializing them."""
+        return {name: stored.info.type for name, stored in self._allocated().items()}
 
     def assign(self, values: Mapping[str, Any]) -> None:
         """Overwrite variables with arrays; all names must be known and all shapes must match."""
         with self.quiesced(), self.writes:
-            stored = self.stored()
+            variables = self._allocated()
             for name, value in values.items():
-                if name not in stored:
+                if name not in variables:
                     raise _unknown_variable(name)
-                stored[name].assign(np.asarray(value, stored[name].info.type.dtype.numpy))
+                variables[name].assign(np.asarray(value, variables[name].info.type.dtype.numpy))
             self._resume()
 
     def load_regions(self, readers: Mapping[str, ReadRegion]) -> None:
@@ -471,7 +483,7 @@ class Session:
     def initialize(self) -> None:
         """Reset every variable to its initial value."""
         with self.quiesced(), self.writes:
-            for stored in self.stored().values():
+            for stored in self._allocated().values():
                 stored.reset()
             self._resume()
 

@@ -55,6 +55,7 @@ class StoredVariable:
     # None otherwise.
     first: ReadRegion | None = None
     provisional: bool = False  # whether no job has requested the variable, to know its layout
+    blank: bool = False  # whether the parts are allocated only, and hold no values yet
     world: World | None = None  # of the processes that hold parts, if several
     # Whether all parts still hold the values of ``first`` (without it, of the initializer); equal
     # in all processes.
@@ -112,7 +113,7 @@ class StoredVariable:
 
     def state(self) -> Callable[[], None]:
         """Return a function that restores the parts, and where their values come from."""
-        names = ("_parts", "_layout", "provisional", "first", "pristine")
+        names = ("_parts", "_layout", "provisional", "blank", "first", "pristine")
         before = {name: getattr(self, name) for name in names} | {"_parts": dict(self._parts)}
 
         def restore() -> None:
@@ -123,13 +124,31 @@ class StoredVariable:
 
     def settle(self, device: Device, region: Region) -> None:
         """Adopt the layout of the first job that requests a part on a device."""
-        if self.provisional and (device not in self.parts or self.parts[device].region != region):
-            self.first, self.pristine = region_reader(self.numpy()), True
-            self.parts.clear()
+        if not self.provisional:
+            return
         self.provisional = False
+        part = self.part(device)
+        if part is not None and part.region == region:
+            self.write()
+            return
+        if not self.blank:
+            self.first, self.pristine = region_reader(self.numpy()), True
+        self._drop_parts()
+
+    def _drop_parts(self) -> None:
+        self.parts.clear()
+        self.blank = False
+
+    def write(self) -> None:
+        """Store the first values in parts that are blank; a collective operation, like `fill`."""
+        if self.blank:
+            for part in self.local:
+                self.fill(part)
+            self.blank = False
 
     def numpy(self) -> Any:
         """Return a copy of the logical value; a collective operation with several processes."""
+        self.write()
         parts = self._distinct()
         if not parts:
             return self.initial_part(whole(self.info))
@@ -177,7 +196,7 @@ class StoredVariable:
         self.refresh()
         if self.first is not None:
             return self.first(region)
-        for part in self.local:
+        for part in () if self.blank else self.local:
             if part.region == region:
                 return part.driver.copy_out(part.array)
         return initial_value(self.info, region, out)
@@ -195,13 +214,14 @@ class StoredVariable:
     def assign(self, value: Array) -> None:
         """Overwrite all parts from a host array of the logical shape."""
         self._fill(region_reader(value))
+        self.forget_first()
         if self.first is not None:
             self.first = region_reader(value.copy())
 
     def load(self, read: ReadRegion) -> None:
         """Overwrite all parts: each process reads its own; parts added later are read then."""
         if self.provisional:
-            self.parts.clear()
+            self._drop_parts()
             self.provisional = False
         self._fill(read)
         if not self.has_parts or self.first is not None:
@@ -210,6 +230,7 @@ class StoredVariable:
     def reset(self) -> None:
         """Reset all local parts to their initial values."""
         self._fill(partial(initial_value, self.info))
+        self.forget_first()
 
     def _fill(self, read: ReadRegion) -> None:
         for region in {part.region for part in self.local}:
@@ -217,12 +238,13 @@ class StoredVariable:
             for part in self.local:
                 if part.region == region:
                     part.driver.copy_in(part.array, value)
+        self.blank = False
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the parts hold the whole value; False while the first job creates them."""
-        if self._layout is not None:
-            return True
+        """Whether the parts hold the whole value: not if blank, or while a job creates them."""
+        if self.blank or self._layout is not None:
+            return not self.blank
         held = {part.region for part in self.parts.values()}
         filled = sum(num_elements(region_shape(r)) for r in held)
         return bool(held) and filled >= self.info.type.size

@@ -188,7 +188,6 @@ class _Trials:
         return state
 
     def load(self, path: Path) -> None:
-        self.session.stored()
         formats = self.session.registry.formats.values()
         self.session.assign({**store.load(path, formats, types=self.session.types())})
 
