@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# torch 2.13.0, CPU: `torch.compile` computes `x // 0.1` and `torch.div(x, 0.1, rounding_mode="floor")` as the floor of the
-# rounded quotient.  PyTorch without the compiler, numpy and Python have the floor of the exact one: 0.1 in float32 or float64
+# torch 2.13.0, CPU: `torch.compile` computes `x // y` and `torch.div(x, y, rounding_mode="floor")` as the floor of the
+# rounded quotient.  PyTorch without the compiler and numpy have the floor of the exact one: 0.1 in float32 or float64
 # is greater than a tenth, so that 1 // 0.1 is 9.  Bins and time steps made this way change with the compiler.
 #
 # Seen on 2026-12-01, x86-64, Python 3.11, numpy 2.4.6, for 1, -1, 5, 6 and 0.3 by 0.1, in float32 and float64: 9, -10, 49 and
