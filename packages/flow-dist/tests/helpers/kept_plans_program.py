@@ -11,13 +11,20 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
+from flow_core.base.disk_cache import user_folder
 from flow_dist.bootstrap.membership import Membership
 
 base, without, *killed = sys.argv[1:]
 here = Membership.from_env()
 rank = here.rank
-os.environ["XDG_CACHE_HOME"] = os.path.join(base, str(rank))
+loops, own = user_folder("flow-onednn"), Path(base, str(rank))
+if not own.exists():  # ranks have plans of their own, but compile no loops again
+    loops.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own.mkdir()
+    (own / loops.name).symlink_to(loops)
+os.environ["XDG_CACHE_HOME"] = str(own)
 os.environ["FLOW_PLAN_CACHE"] = "0" if str(rank) in without.split(",") else "64MiB"
 
 import numpy as np  # noqa: E402  # the settings are read when flow is imported
