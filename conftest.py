@@ -77,6 +77,12 @@ def interpreter() -> Iterator[str]:
         yield address
 
 
+@pytest.fixture
+def forked_programs(interpreter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `launching` run programs, such as ranks, as forks of an interpreter."""
+    monkeypatch.setattr("launching.interpreter", interpreter)
+
+
 @pytest.fixture(scope="session")
 def fsspec_loop() -> object:
     """Start the thread in which fsspec runs requests, and which lasts as long as the process."""

@@ -4,8 +4,9 @@ A start with the packages takes half a second of processor time, a fork a few mi
 suits tests of what many programs print; tests of starts, imports and ends run them anew.
 
 ``preloaded.py serve ADDRESS`` is the interpreter; ``preloaded.py run ADDRESS ...`` stands for
-``python ...``: it passes arguments, environment, folder and streams on, and waits.  A fork that
-loses the process that waits for it is killed with its process group.
+``python ...``: it passes arguments, environment, folder, streams and the connection to MPICH's
+launcher on, and waits.  A fork that loses the process that waits for it is killed with its process
+group.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def serve(address: str) -> Callable[[], None]:
                 break
             connection.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    request, streams, _, _ = socket.recv_fds(connection, LONGEST, 3)
+    request, streams, _, _ = socket.recv_fds(connection, LONGEST, 4)
     pid = os.fork()
     if pid:
         watch(connection, pid)
@@ -141,12 +142,14 @@ def program(
     import runpy
 
     os.setsid()
-    for number, descriptor in enumerate(streams):
+    for number, descriptor in enumerate(streams[:3]):
         os.dup2(descriptor, number)
         os.close(descriptor)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    if streams[3:]:
+        os.environ["PMI_FD"] = str(streams[3])
     sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
     paths = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
     if words[0] == "-m":
@@ -170,7 +173,8 @@ def run(address: str, *words: str) -> int:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect("\0" + address)
         request = {"words": words, "cwd": os.getcwd(), "env": dict(os.environ)}
-        socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
+        descriptors = [0, 1, 2, *map(int, filter(None, [os.environ.get("PMI_FD")]))]
+        socket.send_fds(connection, [json.dumps(request).encode()], descriptors)
         status = int(connection.recv(LONGEST) or -signal.SIGKILL)
     if status < 0:
         os.kill(os.getpid(), -status)

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import processes
 import pytest
-from launching import run_script
+from launching import python, run_script
 
 import oneflow as flow
 import oneflow.typing as tp
 from flow_onednn.library import Library, state
+
+pytestmark = pytest.mark.usefixtures("forked_programs")
 
 SCRIPTS = Path(__file__).parents[2] / "helpers"
 FORMS = SCRIPTS / "run_forms.py"
@@ -27,7 +29,7 @@ def printed(done: processes.Completed[str]) -> str:
 def on_one(script: Path, *arguments: str) -> str:
     """What one process prints."""
     env = {**os.environ, "ONEFLOW_EMULATE_GPUS": "4"}
-    return printed(processes.run([sys.executable, script, *arguments], env=env, timeout=600))
+    return printed(processes.run(python(script, *arguments), env=env, timeout=600))
 
 
 def on_many(count: int, script: Path, *arguments: str, **env: str) -> str:

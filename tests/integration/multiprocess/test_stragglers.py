@@ -146,6 +146,7 @@ def test_steps_are_timed_only_now_and_then(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("form", ["data", "stages"])
 @pytest.mark.parametrize("slow", [-1, 2])
 def test_a_slow_process_is_named_within_50_steps(slow: int, form: str, tmp_path: Path) -> None:

@@ -8,11 +8,20 @@ from pathlib import Path
 
 import processes
 import pytest
+from suite import preloaded
 from two_hosts import TwoHosts
 
 from flow_dist.launch.mpi_launchers import MPICH, Host, Launcher
 
 HELPERS = Path(__file__).parent
+interpreter = ""
+"""What `python` forks; the fixture ``forked_programs`` sets it."""
+
+
+def python(*words: str | Path, ranks: bool = False) -> list[str]:
+    """A command that runs Python; Open MPI's ranks are none of its forks."""
+    forks = not ranks or Launcher.find(launcher()[0]).kind == MPICH
+    return preloaded.command(interpreter if forks else "", *map(str, words))
 
 
 @cache
@@ -42,9 +51,9 @@ def run_script(
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
-    program = [sys.executable, str(script), *arguments]
-    command = [*launcher(), "-n", str(size), *program]
+    command = [*launcher(), "-n", str(size), *python(script, *arguments, ranks=True)]
     if hosts is not None:
+        program = [sys.executable, str(script), *arguments]
         places = [Host(address, -(-size // 2)) for address in hosts.addresses]
         mpiexec = Launcher.find(launcher()[0])
         command = mpiexec.command(

@@ -424,6 +424,7 @@ def slow(*row: object) -> Any:
     return pytest.param(*row, marks=pytest.mark.slow)
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.slow
 @pytest.mark.representative("order|job|feeds", "another order of ops, another job, and other feeds")
 @pytest.mark.parametrize(
@@ -454,6 +455,7 @@ def test_every_process_says_what_differs(
     assert len(errors) >= processes, done.stderr
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.slow
 @pytest.mark.representative("none|lone", "equal jobs, and a job of one process alone")
 @pytest.mark.parametrize(
@@ -474,6 +476,7 @@ def test_what_is_no_difference(kind: str, processes: int, policy: str, memory: s
     assert done.stderr.count("done") == processes
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.slow
 def test_processes_that_compare_as_often() -> None:
     launcher()

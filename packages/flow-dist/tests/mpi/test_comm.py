@@ -4,6 +4,8 @@ import pytest
 from launching import HELPERS, lines_of, run_script
 from two_hosts import two_hosts, why_not
 
+pytestmark = pytest.mark.usefixtures("forked_programs")
+
 KIT = HELPERS / "run_comm_kit.py"
 
 

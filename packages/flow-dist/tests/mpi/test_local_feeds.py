@@ -6,6 +6,8 @@ from functools import cache
 import pytest
 from launching import HELPERS, run_script
 
+pytestmark = pytest.mark.usefixtures("forked_programs")
+
 PROGRAM = HELPERS / "local_feeds.py"
 
 

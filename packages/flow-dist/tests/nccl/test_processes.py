@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from launching import HELPERS, lines_of, run_script
 
+pytestmark = pytest.mark.usefixtures("forked_programs")
+
 
 @pytest.mark.slow
 def test_kit_on_four_processes(tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ def test_processes_take_turns_writing_what_several_hold() -> None:
 
 @pytest.mark.slow
 @pytest.mark.representative("2-0", "the others differ in the number of processes")
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize(("ranks", "axis"), [(2, 0), (4, 1)])
 def test_ranks_read_their_parts(tmp_path: Path, ranks: int, axis: int) -> None:
     """Four ranks save rows; others read their own part, after each has verified a share."""
