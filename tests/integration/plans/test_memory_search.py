@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise, product
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import processes
 import pytest
-from launching import run_script
+from launching import python, run_script
 from parallel_forms import emulated
 
 import oneflow as flow
@@ -326,13 +325,14 @@ def test_the_table() -> None:
     assert all(kind.levels for kind in KINDS)
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.slow
 @pytest.mark.parametrize(("search", "memory"), [("on", "330000"), ("on", "170000")])
 def test_processes_agree_on_the_form(search: str, memory: str) -> None:
     """Two processes that compile their own devices choose the form that one process chooses."""
     script = Path(__file__).parents[2] / "helpers" / "programs" / "run_within_memory.py"
     limits = {"ONEFLOW_EMULATE_GPUS": "4", "ONEFLOW_EMULATE_GPU_MEMORY": memory}
-    one = processes.run([sys.executable, script, search], env={**os.environ, **limits}, check=True)
+    one = processes.run(python(script, search), env={**os.environ, **limits}, check=True)
     two = run_script(2, script, search, **limits)
     assert two.returncode == 0, two.stderr
     assert "as it is" not in one.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import processes
 import pytest
-from launching import run_script
+from launching import python, run_script
 from parallel_forms import emulated
 
 import oneflow as flow
@@ -381,12 +380,12 @@ def program(processes_: int, *arguments: str, memory: str = "") -> str:
     if processes_ > 1:
         done = run_script(processes_, script, *arguments, **limits)
     else:
-        command = [sys.executable, script, *arguments]
-        done = processes.run(command, env={**os.environ, **limits})
+        done = processes.run(python(script, *arguments), env={**os.environ, **limits})
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.slow
 def test_processes_divide_a_job_alike() -> None:
     """Two processes, each with the devices of one stage, and one device."""
@@ -394,6 +393,7 @@ def test_processes_divide_a_job_alike() -> None:
     assert many == [one, one]
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.slow
 def test_processes_agree_on_stages() -> None:
     one, two = (program(count, "0:0-3", memory="26000") for count in (1, 2))
